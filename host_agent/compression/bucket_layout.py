@@ -163,7 +163,7 @@ class BucketLayout:
         if is_native(bucket, *(one for one in added if one is not None)):
             addresses = np.array([0 if one is None else one.data_ptr() for one in added], np.uint64)
             engine.library().weir_spread(
-                engine.address_of(self._structs),
+                self.native_segments,
                 len(self.segments),
                 bucket.data_ptr(),
                 divisor,
@@ -187,7 +187,7 @@ class BucketLayout:
         if is_native(bucket):
             found = torch.ones(self.length // block, dtype=torch.bool)
             engine.library().weir_find_gradients(
-                engine.address_of(self._structs),
+                self.native_segments,
                 len(self.segments),
                 bucket.data_ptr(),
                 divisor,
@@ -197,9 +197,13 @@ class BucketLayout:
             return found
         return torch.logical_not(self.spread(bucket, divisor).view(-1, block).any(dim=1))
 
+    @property
+    def native_segments(self) -> int:
+        """Return where ``struct weir_segment`` of each parameter is, in mask.c."""
+        return engine.address_of(self._structs)
+
     @cached_property
     def _structs(self) -> npt.NDArray[np.uint64]:
-        """Return each segment as ``struct weir_segment``, in mask.c."""
         rows = [(s.bucket_start, s.length, s.vector_start, self.padding_of(s).stop) for s in self.segments]
         return np.array(rows, np.uint64).reshape(-1, 4)
 
@@ -207,7 +211,7 @@ class BucketLayout:
         """Overwrite the bucket by the vector's elements: the inverse of ``spread``."""
         if is_native(vector, bucket):
             engine.library().weir_collect(
-                engine.address_of(self._structs), len(self.segments), vector.data_ptr(), bucket.data_ptr()
+                self.native_segments, len(self.segments), vector.data_ptr(), bucket.data_ptr()
             )
             return
         for segment in self.segments:

@@ -26,6 +26,7 @@ from weir.host_agent.compression.encodings import (
     EncodingPlan,
     Proposal,
     Selection,
+    Summed,
     parse_rule,
 )
 from weir.host_agent.compression.encodings.mask_scales import MaskScales, Predictions
@@ -51,7 +52,7 @@ class Exchanged:
             worker's own where only servers know.
         selection: what travelled of the vector, and how it was encoded.
         blocks: of the packets that its values take, zero ones included.
-        total: the sum over all workers of what was delivered, a whole vector.
+        summed: the sum over all workers of what was delivered.
         notes: numbers that each worker told the others for the next plan.
         report: of the reduction of the values.
         seconds: what this worker's own part took.
@@ -62,10 +63,15 @@ class Exchanged:
     union_elements: int
     selection: Selection
     blocks: int
-    total: torch.Tensor
+    summed: Summed
     notes: int
     report: ReduceReport
     seconds: PhaseClock
+
+    @property
+    def total(self) -> torch.Tensor:
+        """Return the sum as a whole vector."""
+        return self.summed.whole
 
 
 @dataclass(frozen=True)
@@ -241,7 +247,7 @@ class GradientExchange:
             else self.gradients.nothing(layout, bucket.device)
         )
         with clock.time("mask"):
-            proposal = Proposal(plan, layout, choice.chosen, choice.marked)
+            proposal = Proposal(plan, layout, choice.chosen, choice.masks)
         may_send = choice.compensated if self.gradients.sparsifier.fills_union else choice.chosen
         scales = None
         if proposal.masked:
@@ -291,17 +297,17 @@ class GradientExchange:
             notes=riders,
         )
         packed_total = self._own(selection, torch.from_numpy(summed.values())).to(bucket.device)
-        total = selection.unpack(packed_total)
-        layout.collect(self.gradients.sparsifier.decode(total), bucket)
+        sums = Summed(selection, packed_total)
+        self._overwrite(bucket, sums)
         if self._contributes:
             self._settle(choice, selection, packed, contribution, report)
         measured = np.empty(0, np.float32)
         if self.gradients.observes:
             with clock.time("observing"):
-                self.gradients.observe(selection, total)
-                measured = self.gradients.measure(selection, packed_total)
+                self.gradients.observe(sums)
+                measured = self.gradients.measure(sums)
         with clock.time("planning"):
-            tally = self.encoder.tally(selection, total, packed_total)
+            tally = self.encoder.tally(sums)
         told = np.concatenate([tally, measured.view(np.uint32)])
         if self._for_servers:
             communicator.reduce(told, Op.OR, None, service)  # of each parameter, one server has it
@@ -327,11 +333,19 @@ class GradientExchange:
                     // contribution.packet_block
                 ),
             ),
-            total=total,
+            summed=sums,
             notes=notes.size // self._workers,
             report=report,
             seconds=clock,
         )
+
+    def _overwrite(self, bucket: torch.Tensor, summed: Summed) -> None:
+        """Overwrite a bucket by its sum."""
+        sparsifier, selection = self.gradients.sparsifier, summed.selection
+        if type(sparsifier).decode is Sparsifier.decode:
+            selection.collect(summed.packed, bucket)
+        else:
+            selection.whole.collect(sparsifier.decode(summed.whole), bucket)
 
     def _union(self, selection: Selection, chosen: int, packed_total: torch.Tensor) -> int:
         """Return how many elements of a bucket any worker sent, as far as it is known here."""

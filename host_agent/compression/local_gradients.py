@@ -5,7 +5,7 @@ Between ``prepare`` and ``settle`` the exchange decides what is delivered; the r
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -16,8 +16,8 @@ import torch
 from weir.host_agent.compression.bucket_layout import BucketLayout, Parameters, Segment, Span, spans_of
 from weir.host_agent.compression.classes import magnitude_classes
 from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK, Encoding
-from weir.host_agent.compression.encodings.selection import Selection
-from weir.host_agent.compression.encodings.shared_mask import Marked
+from weir.host_agent.compression.encodings.selection import Summed
+from weir.host_agent.compression.encodings.shared_mask import Masks
 from weir.host_agent.compression.error_feedback import ErrorFeedback
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.phase_clock import PhaseClock
@@ -32,22 +32,25 @@ class Choice:
         layout: of the bucket.
         compensated: gradients over the number of workers, plus residuals.
         chosen: what this worker chose of that, all else zero; it may be the same tensor, or memory that the
-            next call takes again. Of parameters in ``marked`` it says nothing.
-        marked: blocks that it chose, by parameter.
+            next call takes again. Of parameters whose masks are written it says nothing.
+        masks: the blocks that it chose of these; None: there are none.
     """
 
     layout: BucketLayout
     compensated: torch.Tensor
     chosen: torch.Tensor
-    marked: Mapping[str, Marked] = field(default_factory=dict)
+    masks: Masks | None = None
 
     @property
     def flags(self) -> torch.Tensor:
         """Return which elements this worker chose: bool, until the next call."""
         flags = torch.zeros(self.layout.length, dtype=torch.bool, device=self.chosen.device)
         for segment in self.layout:
-            place, marked = segment.in_vector, self.marked.get(segment.name)
-            flags[place] = self.chosen[place] != 0 if marked is None else marked.flags(segment.length)
+            place = segment.in_vector
+            if self.masks is not None and segment.name in self.masks.elements:
+                flags[place] = torch.from_numpy(self.masks.flags(segment)).to(flags.device)
+            else:
+                flags[place] = self.chosen[place] != 0
         return flags
 
 
@@ -123,13 +126,16 @@ class LocalGradients:
         if self.sparsifier.sends_all and self.keeps_rounding:
             idle = layout.idle(bucket, self.sparsifier.workers, SCALE_BLOCK)
         vector = self.compensated(layout, bucket)
-        marked: dict[str, Marked] = {}
+        masks: Masks | None = None
         with clock.time("choice"):
-            chosen = vector if self.sparsifier.sends_all else self._chosen(layout, vector, encodings, marked)
+            chosen = vector
+            if not self.sparsifier.sends_all:
+                masks = self._marked(layout, vector, encodings)
+                chosen = self._chosen(layout, vector, masks)
             if idle is not None and bool(idle.any()):
                 chosen = vector.clone()
                 chosen.view(-1, SCALE_BLOCK)[idle] = 0
-        return Choice(layout, vector, chosen, marked)
+        return Choice(layout, vector, chosen, masks)
 
     def nothing(self, layout: BucketLayout, device: torch.device) -> Choice:
         """Return the choice of who has no gradient."""
@@ -154,40 +160,45 @@ class LocalGradients:
         classes = magnitude_classes(layout.in_blocks(SCALE_BLOCK), vector, scales)
         return classes.repeat(SCALE_BLOCK // layout.packet_block)
 
-    def _chosen(
-        self,
-        layout: BucketLayout,
-        vector: torch.Tensor,
-        encodings: Mapping[str, Encoding],
-        marked: dict[str, Marked],
-    ) -> torch.Tensor:
-        """Return what is chosen of each parameter, of each by itself; good until the next call.
+    def _marked(self, layout: BucketLayout, vector: torch.Tensor, encodings: Mapping[str, Encoding]) -> Masks:
+        """Return masks of what is chosen, of those parameters of which nothing else is needed."""
+        masks, sparsifier = Masks.zero(layout, encodings), self.sparsifier
+        if not sparsifier.fills_union:
+            return masks
+        found = [
+            segment
+            for segment in layout
+            if segment.name in masks.of
+            and not self.excluded(segment)
+            and masks.mask_blocks[segment.name] == sparsifier.mask_block_of(self.spans[segment.name])
+        ]
+        elements = sparsifier.mark(
+            [vector[segment.in_vector] for segment in found],
+            [self.spans[segment.name] for segment in found],
+            [masks.of[segment.name] for segment in found],
+        )
+        if elements is not None:
+            masks.elements.update(zip((segment.name for segment in found), elements, strict=True))
+        return masks
 
-        Of some it is added to ``marked`` instead, in blocks of their masks. In memory that is kept: fresh
-        pages cost more than most ways to choose.
+    def _chosen(self, layout: BucketLayout, vector: torch.Tensor, masks: Masks) -> torch.Tensor:
+        """Return what is chosen of each parameter whose mask is not written, good until the next call.
+
+        In memory that is kept: fresh pages cost more than most ways to choose.
         """
         if self._kept_memory.numel() < vector.numel() or self._kept_memory.device != vector.device:
             self._kept_memory = torch.empty_like(vector)
         chosen = self._kept_memory[: vector.numel()]
         for segment in layout:
             place = segment.in_vector
+            if segment.name in masks.elements:
+                continue
             if self.excluded(segment):
                 chosen[place] = vector[place]
-            elif (blocks := self._marked(segment, vector[place], encodings[segment.name])) is not None:
-                marked[segment.name] = blocks
-                continue
             else:
                 self.sparsifier.encode_into(vector[place], self.spans[segment.name], chosen[place])
             chosen[layout.padding_of(segment)] = 0.0
         return chosen
-
-    def _marked(self, segment: Segment, gradient: torch.Tensor, encoding: Encoding) -> Marked | None:
-        """Return the blocks that are chosen of a parameter, if nothing else of the choice is needed."""
-        sparsifier, span, size = self.sparsifier, self.spans[segment.name], encoding.mask_block
-        if size is None or not sparsifier.fills_union or size != sparsifier.mask_block_of(span):
-            return None
-        blocks = sparsifier.choose(gradient, span)
-        return None if blocks is None else Marked.of(blocks, size, gradient)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return everything but memory that holds nothing of worth."""
@@ -213,30 +224,25 @@ class LocalGradients:
     def _measures(self) -> bool:
         return type(self.sparsifier).measure is not Sparsifier.measure
 
-    def observe(self, selection: Selection, total: torch.Tensor) -> None:
-        """Show the sparsifier a sum, and what the workers had chosen. total: the whole vector's sum."""
-        union = selection.union(total) if self.sparsifier.observes_union else None
-        for part in selection.parts:
+    def observe(self, summed: Summed) -> None:
+        """Show the sparsifier a bucket's sum, and what the workers had chosen."""
+        shown = self.sparsifier.observes_union
+        for part in summed.selection.parts:
             if not self.excluded(part.source):
                 place, span = part.source.in_vector, self.spans[part.source.name]
-                if union is not None:
-                    self.sparsifier.observe(total[place], union[place], span)
-                self.sparsifier.take_count(part.travelled(total), span)
+                if shown:
+                    self.sparsifier.observe(summed.whole[place], summed.union[place], span)
+                self.sparsifier.take_count(part.travelled(summed.packed), span)
 
-    def measure(self, selection: Selection, packed: torch.Tensor) -> npt.NDArray[np.float32]:
-        """Return what the sparsifier measures of each parameter's sum; nothing if it does not measure.
-
-        packed: the packed vector's sum.
-        """
-        measured = {segment.name for segment in self._measured(selection.whole)}
-        return np.array(
-            [
-                self.sparsifier.measure(packed[part.in_packed], self.spans[part.source.name])
-                for part in selection.parts
-                if part.source.name in measured
-            ],
-            np.float32,
+    def measure(self, summed: Summed) -> npt.NDArray[np.float32]:
+        """Return what the sparsifier measures of each parameter's sum; nothing if it does not measure."""
+        measured = {segment.name for segment in self._measured(summed.selection.whole)}
+        parts = [part for part in summed.selection.parts if part.source.name in measured]
+        found = self.sparsifier.measure_all(
+            [summed.packed[part.in_packed] for part in parts],
+            [self.spans[part.source.name] for part in parts],
         )
+        return np.array(found, np.float32)
 
     def take_note(self, layout: BucketLayout, measured: npt.NDArray[np.float32]) -> None:
         """Give it what ``measure`` returned where the sums are."""

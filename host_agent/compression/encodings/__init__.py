@@ -15,7 +15,7 @@ from weir.host_agent.compression.encodings.encoding import (
     EncodingRule,
     parse_rule,
 )
-from weir.host_agent.compression.encodings.selection import Selection
+from weir.host_agent.compression.encodings.selection import Selection, Summed
 
 __all__ = [
     "DENSE",
@@ -26,5 +26,6 @@ __all__ = [
     "EncodingRule",
     "Proposal",
     "Selection",
+    "Summed",
     "parse_rule",
 ]

@@ -3,7 +3,6 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -23,8 +22,8 @@ from weir.host_agent.compression.encodings.encoding import (
 from weir.host_agent.compression.encodings.forecast import block_sizes
 from weir.host_agent.compression.encodings.planner import Planner
 from weir.host_agent.compression.encodings.position_lists import gather, region_of
-from weir.host_agent.compression.encodings.selection import Selection
-from weir.host_agent.compression.encodings.shared_mask import NO_LANES, Marked, unite, words_for, write_mask
+from weir.host_agent.compression.encodings.selection import Selection, Summed
+from weir.host_agent.compression.encodings.shared_mask import NO_LANES, Masks, unite, write_mask
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 
 _log = logging.getLogger(__name__)
@@ -151,12 +150,9 @@ class Encoder:
         notes[rank : rank + 1] = own
         return notes.reshape(-1)
 
-    def tally(self, selection: Selection, total: torch.Tensor, packed: torch.Tensor) -> Lanes:
-        """Return what there is to learn from a bucket's sum, as ``settle`` takes it.
-
-        total: of the whole vector. packed: of the packed one.
-        """
-        return self._planner.tally(selection, total, packed) if self._learns else np.empty(0, np.uint32)
+    def tally(self, summed: Summed) -> Lanes:
+        """Return what there is to learn from a bucket's sum, as ``settle`` takes it."""
+        return self._planner.tally(summed) if self._learns else NO_LANES
 
     def settle(self, selection: Selection, tally: Lanes, notes: Lanes) -> None:
         """Learn from the ``tally`` of a bucket's sum, and the notes of all workers."""
@@ -180,38 +176,29 @@ class Encoder:
 class Proposal:
     """One worker's choice of a bucket as masks, before it knows of the others'.
 
-    chosen: all else zero; of parameters in ``marked`` their blocks instead. elements: that are not zero.
+    chosen: all else zero; of parameters whose masks are written it says nothing. elements: that are not zero.
     masked: some parameter has a mask.
     """
 
     def __init__(
-        self,
-        plan: EncodingPlan,
-        layout: BucketLayout,
-        chosen: torch.Tensor,
-        marked: Mapping[str, Marked] = MappingProxyType({}),
+        self, plan: EncodingPlan, layout: BucketLayout, chosen: torch.Tensor, masks: Masks | None = None
     ) -> None:
         self.plan, self.layout = plan, layout
-        masked = [segment for segment in layout if plan.encodings[segment.name].mask_block is not None]
-        self._words = np.zeros(sum(self._size(segment) for segment in masked), np.uint32)
-        self._masks: dict[str, Lanes] = {}
-        self.masked = bool(masked)
-        self.elements, at = 0, 0
-        for segment in layout:
-            mask_block, values = plan.encodings[segment.name].mask_block, chosen[segment.in_vector]
-            if mask_block is None:
-                self.elements += int(torch.count_nonzero(values))
-                continue
-            words = self._masks[segment.name] = self._words[at : at + self._size(segment)]
-            at += words.size
-            if (blocks := marked.get(segment.name)) is None:
-                self.elements += write_mask(values, mask_block, words)
-            else:
-                blocks.write(words)
-                self.elements += blocks.elements
+        self._masks = masks.copy() if masks else Masks.zero(layout, plan.encodings)  # to become the union
+        self.masked = bool(self._masks.of)
+        written = self._masks.elements
+        self.elements = sum(written.values()) + sum(
+            self._write(segment, chosen[segment.in_vector])
+            for segment in layout
+            if segment.name not in written
+        )
 
-    def _size(self, segment: Segment) -> int:
-        return words_for(segment.length, self.plan.encodings[segment.name].mask_block or 1)
+    def _write(self, segment: Segment, values: torch.Tensor) -> int:
+        """Write a parameter's mask, if it has one, and return how many of the values are not zero."""
+        mask_block = self.plan.encodings[segment.name].mask_block
+        if mask_block is None:
+            return int(torch.count_nonzero(values))
+        return write_mask(values, mask_block, self._masks.of[segment.name])
 
     def agree(
         self,
@@ -224,15 +211,17 @@ class Proposal:
 
         riders: become their OR. workers: ranks with a choice of their own, the first ones; None: all.
         """
+        masks = self._masks.of
         if self.plan.capacities is not None:
             region = region_of(self.layout, self.plan.encodings, self.plan.capacities)
-            masks = list(self._masks.values())
-            if gather(communicator, region, masks, workers or communicator.size, service, riders):
-                return Selection.of(self.plan, self.layout, self._masks)
+            if gather(
+                communicator, region, list(masks.values()), workers or communicator.size, service, riders
+            ):
+                return Selection.of(self.plan, self.layout, masks)
             riders = NO_LANES
-        united = unite(communicator, self._words, self.plan.levels, service, riders)
-        assert united is self._words, "the masks are parts of it"
-        return Selection.of(self.plan, self.layout, self._masks)
+        united = unite(communicator, self._masks.words, self.plan.levels, service, riders)
+        assert united is self._masks.words, "the masks are parts of it"
+        return Selection.of(self.plan, self.layout, masks)
 
 
 def _prescribed(rule: EncodingRule, sparsifier: Chooser) -> Encoding | None:

@@ -39,7 +39,7 @@ from weir.host_agent.compression.encodings.forecast import (
     PackedBlocks,
 )
 from weir.host_agent.compression.encodings.position_lists import region_of
-from weir.host_agent.compression.encodings.selection import Selection
+from weir.host_agent.compression.encodings.selection import Summed
 from weir.host_agent.compression.vectors import sum_in_order
 from weir.wire.definition import BLOCK_SIZES
 
@@ -167,23 +167,20 @@ class Planner:
             return np.empty(0, np.uint32)
         return torch.cat(found).cpu().numpy().astype(np.uint32)
 
-    def tally(
-        self, selection: Selection, total: torch.Tensor, packed: torch.Tensor
-    ) -> npt.NDArray[np.uint32]:
+    def tally(self, summed: Summed) -> npt.NDArray[np.uint32]:
         """Return what ``observe`` is to know of a bucket's sum: for each parameter that is due how many
         blocks of each size are not zero, for each that is watched how many elements; often nothing.
-
-        total: of the whole vector. packed: of the packed one.
         """
-        due, watched = set(self._due(selection.whole)), set(self._watched_of(selection.whole))
+        parts, whole = summed.selection.parts, summed.selection.whole
+        due, watched = set(self._due(whole)), set(self._watched_of(whole))
         found = [
-            pyramid.counts_of_part(part, total, packed, UNION_LEVELS)
-            for part in selection.parts
+            pyramid.counts_of_part(summed, index, UNION_LEVELS)
+            for index, part in enumerate(parts)
             if part.source in due
         ]
         found += [
-            torch.count_nonzero(packed[part.in_packed]).reshape(1)
-            for part in selection.parts
+            torch.count_nonzero(summed.packed[part.in_packed]).reshape(1)
+            for part in parts
             if part.source in watched
         ]
         return torch.cat(found).cpu().numpy().astype(np.uint32) if found else np.empty(0, np.uint32)

@@ -11,7 +11,7 @@ from typing import Final
 
 import torch
 
-from weir.host_agent.compression.encodings.selection import Part
+from weir.host_agent.compression.encodings.selection import Summed
 from weir.host_agent.compression.vectors import is_native
 from weir.host_agent.transport import engine
 
@@ -33,24 +33,15 @@ def counts(vector: torch.Tensor, levels: int = LEVELS) -> torch.Tensor:
     return counts_torch(vector, levels)
 
 
-def counts_of_part(part: Part, total: torch.Tensor, packed: torch.Tensor, levels: int) -> torch.Tensor:
-    """Return the same of one parameter's elements of a vector that is zero where nothing was selected.
+def counts_of_part(summed: Summed, index: int, levels: int) -> torch.Tensor:
+    """Return the same of one parameter's elements of a bucket's sum. index: of its part.
 
-    total: the whole vector. packed: what was selected of it, which is all that is looked at where it can be.
+    Only what travelled is looked at, where that is possible.
     """
-    own = packed[part.in_packed]
-    if part.starts is None or not is_native(own):
-        return counts(total[part.source.in_vector], levels)
-    native = torch.zeros(levels, dtype=torch.int64)
-    engine.library().weir_pyramid_packed(
-        engine.address_of(part.starts),
-        part.starts.size,
-        part.mask_block,
-        own.data_ptr(),
-        levels,
-        native.data_ptr(),
-    )
-    return native
+    found = summed.selection.blocks_by_size(index, summed.packed, levels)
+    if found is None:
+        found = counts(summed.whole[summed.selection.parts[index].source.in_vector], levels)
+    return found
 
 
 def counts_torch(vector: torch.Tensor, levels: int) -> torch.Tensor:

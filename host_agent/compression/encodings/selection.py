@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The part of a bucket that the workers agreed to send: from its vector to a packed one and back."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,7 +12,7 @@ import torch
 from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.compression.bucket_layout import BucketLayout, Segment
 from weir.host_agent.compression.encodings.encoding import EncodingPlan
-from weir.host_agent.compression.encodings.shared_mask import WORD_BITS, block_starts, count_blocks, set_bits
+from weir.host_agent.compression.encodings.shared_mask import set_bits, words_for
 from weir.host_agent.compression.vectors import is_native
 from weir.host_agent.transport import engine
 
@@ -35,10 +36,10 @@ class Part:
         start = self.target.vector_start
         return slice(start, start + -(-self.target.length // self.mask_block) * self.mask_block)
 
-    def travelled(self, total: torch.Tensor) -> int:
-        """Return how many elements some worker had chosen. total: the whole vector's sum."""
+    def travelled(self, packed: torch.Tensor) -> int:
+        """Return how many elements some worker had chosen. packed: the packed vector's sum."""
         if self.words is None:
-            return int(torch.count_nonzero(total[self.source.in_vector]))
+            return int(torch.count_nonzero(packed[self.in_packed]))
         return self.target.length
 
     def pack(self, whole: torch.Tensor, part: torch.Tensor) -> None:
@@ -72,13 +73,6 @@ class Part:
         assert self.words is not None, "of a parameter that has a mask"
         return torch.from_numpy(set_bits(self.words, -(-self.source.length // self.mask_block))).to(device)
 
-    @cached_property
-    def starts(self) -> Lanes | None:
-        """Return the first elements of the blocks that are packed; None: all are."""
-        if self.words is None:
-            return None
-        return block_starts(self.words, self.mask_block, -(-self.target.length // self.mask_block))
-
     def marked(self, device: torch.device) -> torch.Tensor:
         """Return which of the parameter's elements the mask selects: bool."""
         spread = self._rows(device).unsqueeze(1).expand(-1, self.mask_block)
@@ -106,16 +100,12 @@ class Selection:
     parts: tuple[Part, ...]
 
     @classmethod
-    def of(cls, plan: EncodingPlan, whole: BucketLayout, masks: dict[str, Lanes]) -> "Selection":
+    def of(cls, plan: EncodingPlan, whole: BucketLayout, masks: Mapping[str, Lanes]) -> "Selection":
         """Return what the masks select, by parameter name; of parameters without one, everything."""
         sizes = [plan.encodings[segment.name].mask_block for segment in whole]
-        lengths = [
-            segment.length
-            if mask_block is None
-            else _selected(segment.length, mask_block, masks[segment.name])
-            for segment, mask_block in zip(whole, sizes, strict=True)
-        ]
-        layout = whole.resized(lengths, plan.packet_block) if masks else whole.in_blocks(plan.packet_block)
+        layout = whole.in_blocks(plan.packet_block)
+        if masks:
+            layout = whole.resized(_selected(whole, sizes, masks), plan.packet_block)
         parts = tuple(
             Part(source, target, mask_block or 1, masks.get(source.name))
             for source, target, mask_block in zip(whole, layout, sizes, strict=True)
@@ -162,6 +152,17 @@ class Selection:
         for part in self.parts:
             part.unpack(vector[part.source.in_vector], packed[part.in_packed])
         return vector
+
+    def collect(self, packed: torch.Tensor, bucket: torch.Tensor) -> None:
+        """Overwrite a bucket by what ``unpack`` returns, without the vector between them if that is
+        possible.
+        """
+        if self.everything or not is_native(packed, bucket):
+            self.whole.collect(self.unpack(packed), bucket)
+            return
+        engine.library().weir_parts_collect(
+            *self._native_parts, self.whole.native_segments, packed.data_ptr(), bucket.data_ptr()
+        )
 
     def subtract(self, vector: torch.Tensor, packed: torch.Tensor) -> None:
         """Subtract the packed elements from those of the whole vector, in place."""
@@ -220,20 +221,49 @@ class Selection:
 
     @cached_property
     def _structs(self) -> npt.NDArray[np.uint64]:
-        rows = np.empty((len(self.parts), 7), np.uint64)
-        for row, part in zip(rows, self.parts, strict=True):
-            starts = part.starts
-            blocks = (0, 0) if starts is None else (engine.address_of(starts), starts.size)
-            end = self.layout.padding_of(part.target).stop
-            row[:] = (
-                *blocks,
-                part.mask_block,
-                part.source.vector_start,
-                part.source.length,
-                part.target.vector_start,
-                end,
+        rows, starts, at = [], self._starts, engine.address_of(self._starts)
+        for part in self.parts:
+            source, target, blocks = part.source, part.target, 0
+            if part.words is not None:
+                blocks = -(-target.length // part.mask_block)
+            rows.append(
+                (
+                    0 if part.words is None else at,
+                    blocks,
+                    part.mask_block,
+                    source.vector_start,
+                    source.length,
+                    target.vector_start,
+                    self.layout.padding_of(target).stop,
+                )
             )
-        return rows
+            at += blocks * starts.itemsize
+        return np.array(rows, np.uint64)
+
+    @cached_property
+    def _starts(self) -> Lanes:
+        """Return the first elements of the blocks that are packed, parameter after parameter."""
+        masked = [
+            (part.words, part.source.length, part.mask_block) for part in self.parts if part.words is not None
+        ]
+        rows = _masks(masked)
+        count = sum(-(-p.target.length // p.mask_block) for p in self.parts if p.words is not None)
+        starts = np.empty(max(1, count), np.uint32)
+        engine.library().weir_masks_starts(engine.address_of(rows), len(rows), engine.address_of(starts))
+        return starts
+
+    def blocks_by_size(self, index: int, packed: torch.Tensor, levels: int) -> torch.Tensor | None:
+        """Return how many blocks of 2^k elements of a parameter hold one that is not zero, as
+        ``pyramid.counts`` does; None: not here.
+
+        index: of the part. packed: zero, as the whole vector is, where nothing was selected.
+        """
+        if self.parts[index].words is None or not is_native(packed):
+            return None
+        found = torch.zeros(levels, dtype=torch.int64)
+        part = engine.address_of(self._structs) + index * self._structs.strides[0]
+        engine.library().weir_part_pyramid(part, packed.data_ptr(), levels, found.data_ptr())
+        return found
 
     def describe(self, index: int) -> str:
         """Say in an error message what element ``index`` of the packed vector is."""
@@ -246,10 +276,42 @@ class Selection:
         )
 
 
-def _selected(length: int, mask_block: int, words: Lanes) -> int:
-    """Return how many of a parameter's elements are in the blocks of a mask."""
-    last = -(-length // mask_block) - 1
-    selected = mask_block * count_blocks(words)
-    if -length % mask_block and words[last // WORD_BITS] >> np.uint32(last % WORD_BITS) & 1:
-        selected -= -length % mask_block
-    return selected
+def _selected(whole: BucketLayout, sizes: Sequence[int | None], masks: Mapping[str, Lanes]) -> list[int]:
+    """Return how many of each parameter's elements are in the blocks of its mask, all where it has none."""
+    rows = _masks(
+        [(masks[s.name], s.length, size) for s, size in zip(whole, sizes, strict=True) if size is not None]
+    )
+    found = np.empty(len(rows), np.uint64)
+    engine.library().weir_masks_count(engine.address_of(rows), len(rows), engine.address_of(found))
+    counts = iter(found.tolist())
+    return [s.length if size is None else next(counts) for s, size in zip(whole, sizes, strict=True)]
+
+
+def _masks(masks: Sequence[tuple[Lanes, int, int]]) -> npt.NDArray[np.uint64]:
+    """Return each mask as ``struct weir_mask``, in mask.c. masks: words, elements, elements in a block."""
+    rows = []
+    for words, length, size in masks:
+        if words.size < words_for(length, size):
+            raise ValueError(
+                f"{words.size} words for {length} elements, {words_for(length, size)} are needed"
+            )
+        rows.append((engine.contiguous(words, "words", np.uint32), length, size))
+    return np.array(rows, np.uint64)
+
+
+@dataclass(frozen=True)
+class Summed:
+    """A bucket's sum over all workers. packed: of what travelled."""
+
+    selection: Selection
+    packed: torch.Tensor
+
+    @cached_property
+    def whole(self) -> torch.Tensor:
+        """Return the whole vector."""
+        return self.selection.unpack(self.packed)
+
+    @cached_property
+    def union(self) -> torch.Tensor:
+        """Return which elements some worker had chosen: bool, as fine as the masks."""
+        return self.selection.union(self.whole)

@@ -8,6 +8,7 @@ a bit of a word one level up says whether a word below is not zero. The workers 
 next one only the words that are not zero on some worker, and so on down: an empty region costs one bit.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +18,8 @@ import torch
 
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import Lanes
+from weir.host_agent.compression.bucket_layout import BucketLayout, Segment
+from weir.host_agent.compression.encodings.encoding import Encoding
 from weir.host_agent.transport import engine
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.wire.definition import GROUP_LANES, Op
@@ -56,51 +59,59 @@ def write_mask_torch(vector: torch.Tensor, mask_block: int, words: Lanes) -> int
     return int(torch.count_nonzero(chosen))
 
 
-@dataclass(frozen=True)
-class Marked:
-    """Blocks of a vector that are chosen.
+def mark_blocks(vector: torch.Tensor, blocks: torch.Tensor, mask_block: int, words: Lanes) -> int:
+    """Set the bits of these blocks of a flat vector in its mask, on any device.
 
-    blocks: int64, ascending, on any device; size: elements in each; elements: those that are not zero.
+    blocks: int64, ascending, each with an element that is not zero. Returns how many elements are not zero.
+    """
+    there = blocks.cpu().contiguous()
+    engine.library().weir_mask_mark(there.data_ptr(), there.numel(), engine.address_of(words), words.size)
+    if mask_block == 1:
+        return blocks.numel()
+    padded = torch.nn.functional.pad(vector, (0, -vector.numel() % mask_block)).view(-1, mask_block)
+    return int(torch.count_nonzero(padded.index_select(0, blocks)))
+
+
+@dataclass(frozen=True)
+class Masks:
+    """The masks of a bucket's parameters, one after another.
+
+    words: of all of them. of, mask_blocks: those of each parameter that has a mask, and elements per bit.
+    elements: how many are not zero in the blocks that are set, of those parameters whose mask is written.
     """
 
-    blocks: torch.Tensor
-    size: int
-    elements: int
+    words: Lanes
+    of: Mapping[str, Lanes]
+    mask_blocks: Mapping[str, int]
+    elements: dict[str, int]
 
     @classmethod
-    def of(cls, blocks: torch.Tensor, size: int, vector: torch.Tensor) -> "Marked":
-        """Return these blocks of a flat vector, each of which has an element that is not zero."""
-        if size == 1:
-            return cls(blocks, size, blocks.numel())
-        padded = torch.nn.functional.pad(vector, (0, -vector.numel() % size)).view(-1, size)
-        return cls(blocks, size, int(torch.count_nonzero(padded.index_select(0, blocks))))
+    def zero(cls, layout: BucketLayout, encodings: Mapping[str, Encoding]) -> "Masks":
+        """Return masks that are not written yet."""
+        lengths = {segment.name: segment.length for segment in layout}
+        blocks = {
+            name: mask_block for name in lengths if (mask_block := encodings[name].mask_block) is not None
+        }
+        size = sum(words_for(lengths[name], mask_block) for name, mask_block in blocks.items())
+        words, of, at = np.zeros(size, np.uint32), {}, 0
+        for name, mask_block in blocks.items():
+            end = at + words_for(lengths[name], mask_block)
+            of[name], at = words[at:end], end
+        return cls(words, of, blocks, {})
 
-    def write(self, words: Lanes) -> None:
-        """Set their bits in the vector's mask."""
-        blocks = self.blocks.cpu().contiguous()
-        engine.library().weir_mask_mark(
-            blocks.data_ptr(), blocks.numel(), engine.address_of(words), words.size
-        )
+    def copy(self) -> "Masks":
+        """Return masks that can be changed on their own."""
+        words, of, at = self.words.copy(), {}, 0
+        for name, own in self.of.items():
+            of[name] = words[at : at + own.size]
+            at += own.size
+        return Masks(words, of, self.mask_blocks, dict(self.elements))
 
-    def flags(self, length: int) -> torch.Tensor:
-        """Return which of the vector's elements they have: bool."""
-        flags = torch.zeros(-(-length // self.size), self.size, dtype=torch.bool, device=self.blocks.device)
-        flags[self.blocks] = True
-        return flags.view(-1)[:length]
-
-
-def count_blocks(words: Lanes) -> int:
-    """Return how many bits are set."""
-    return int(engine.library().weir_mask_count(engine.address_of(words), words.size))
-
-
-def block_starts(words: Lanes, mask_block: int, count: int) -> Lanes:
-    """Return the first element of each of the ``count`` blocks that are set."""
-    starts = np.empty(count, np.uint32)
-    engine.library().weir_mask_starts(
-        engine.address_of(words), words.size, mask_block, engine.address_of(starts), count
-    )
-    return starts
+    def flags(self, segment: Segment) -> npt.NDArray[np.bool_]:
+        """Return which of a parameter's elements are in blocks that are set."""
+        size = self.mask_blocks[segment.name]
+        blocks = set_bits(self.of[segment.name], -(-segment.length // size))
+        return blocks.repeat(size)[: segment.length]
 
 
 def set_bits(words: Lanes, count: int | None = None) -> npt.NDArray[np.bool_]:

@@ -4,11 +4,13 @@
 import inspect
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeVar
 
 import torch
 
+from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.collectives.packing import LaneBits
 from weir.host_agent.compression.bucket_layout import Span
 from weir.wire.definition import BLOCK_SIZES
@@ -153,11 +155,16 @@ class Sparsifier(ABC):
         """Write what ``encode`` returns to ``out``; to be replaced where that saves a copy."""
         out.copy_(self.encode(gradient, span))
 
-    def choose(self, gradient: torch.Tensor, span: Span) -> torch.Tensor | None:
-        """Return which blocks of ``mask_block_of`` elements are chosen: int64, ascending, none that is zero.
+    def mark(
+        self, gradients: Sequence[torch.Tensor], spans: Sequence[Span], masks: Sequence[Lanes]
+    ) -> list[int] | None:
+        """Set in each parameter's mask, whose words are zero, the bits of the blocks that are chosen.
 
         Of methods that fill the union nothing else is needed, and it takes less time than ``encode``, of
-        which it must say the same. None: ``encode`` is asked.
+        which it must say the same. Returns how many elements that are not zero each parameter's blocks have;
+        None: ``encode`` is to be asked.
+
+        masks: of blocks of ``mask_block_of`` elements, see ``encodings.shared_mask``.
         """
         return None
 
@@ -189,6 +196,10 @@ class Sparsifier(ABC):
         be 0 where the whole sum is.
         """
         return 0.0
+
+    def measure_all(self, travelled: Sequence[torch.Tensor], spans: Sequence[Span]) -> list[float]:
+        """Return what ``measure`` does of several parameters; to be replaced where that saves time."""
+        return [self.measure(own, span) for own, span in zip(travelled, spans, strict=True)]
 
     def take_note(self, measured: float, span: Span) -> None:  # noqa: B027 may do nothing
         """Take what was measured of a parameter's sum, after ``observe``; the same on every worker."""

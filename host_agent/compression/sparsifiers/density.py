@@ -14,9 +14,10 @@ import torch
 from weir.host_agent.compression.vectors import is_native
 from weir.host_agent.transport import engine
 
-_SAMPLE: Final = 1 << 13
+SAMPLE: Final = 1 << 13
+"""Values looked at to see where the largest ones begin; as in reach.c."""
+
 _MARGIN: Final = 4.0  # of the rank in the sample, in standard deviations
-_ROOM: Final = 1 << 12
 _TINIEST: Final = 2.0**-149
 _GOLDEN: Final = (math.sqrt(5) - 1) / 2
 _LARGEST: Final = float(torch.finfo(torch.float32).max)
@@ -60,11 +61,11 @@ def worthiest(values: torch.Tensor, count: int) -> torch.Tensor:
     """
     if not is_native(values):
         return worthiest_torch(values, count)
-    floor, room = _floor(values, count) if count else math.inf, max(3 * count, _ROOM)
+    room = max(3 * count, SAMPLE)
     while True:
         found, scratch = torch.empty(room, dtype=torch.int64), torch.empty(2 * room)
         there = engine.library().weir_worthiest(
-            values.data_ptr(), values.numel(), floor, count, found.data_ptr(), scratch.data_ptr(), room
+            values.data_ptr(), values.numel(), count, found.data_ptr(), scratch.data_ptr(), room
         )
         if there <= room:
             return found[:there]
@@ -92,7 +93,7 @@ def _floor(values: torch.Tensor, count: int) -> float:
     """Return a magnitude that at least ``count`` values reach, almost certainly, and not many more; 0:
     unknown.
     """
-    step = values.numel() // _SAMPLE
+    step = values.numel() // SAMPLE
     if step < 2:
         return 0.0
     while math.gcd(step, 210) != 1:  # the sample must not follow the rhythm of kernels and channels

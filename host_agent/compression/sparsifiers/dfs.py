@@ -2,17 +2,27 @@
 """DFS: what is pruned, and in blocks of what size, follows from what it costs to write down the rest."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
 
+from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.compression.bucket_layout import Span
 from weir.host_agent.compression.encodings import forecast, pyramid
 from weir.host_agent.compression.encodings.position_lists import PositionList
+from weir.host_agent.compression.encodings.shared_mask import mark_blocks
 from weir.host_agent.compression.sparsifiers.base import Sparsifier, SparsifierOptions, register
-from weir.host_agent.compression.sparsifiers.density import ranked, rounded, worthiest
-from weir.host_agent.compression.sparsifiers.dfs_blocks import copy_blocks, enough, norms
-from weir.host_agent.compression.vectors import sum_in_order
+from weir.host_agent.compression.sparsifiers.density import rounded, worthiest
+from weir.host_agent.compression.sparsifiers.dfs_blocks import (
+    copy_blocks,
+    enough,
+    marginal,
+    marginals,
+    mark_largest,
+    norms,
+)
+from weir.host_agent.compression.vectors import is_native, sum_in_order
 from weir.wire.definition import SLOT_LANES
 
 PARTS: Final = ("portions", "lists", "sizes")
@@ -32,7 +42,6 @@ MOST_PORTION: Final = 64.0
 """Parameters' portions of the density move by the root of this at most in a step, and to this at most."""
 
 _ROUNDS: Final = 4
-_SAMPLE: Final = 4096
 _PRIOR: Final = 16.0  # elements
 _SIZES: Final = tuple(1 << level for level in range(pyramid.LEVELS))
 
@@ -123,8 +132,25 @@ class Dfs(Sparsifier):
         """Write what ``encode`` returns to memory that is there already."""
         copy_blocks(gradient, self.choose(gradient, span), self.mask_block_of(span), out)
 
+    def mark(
+        self, gradients: Sequence[torch.Tensor], spans: Sequence[Span], masks: Sequence[Lanes]
+    ) -> list[int]:
+        """Set the bits of the blocks with most energy, and of those with what is not finite."""
+        sizes = [self.mask_block_of(span) for span in spans]
+        found: list[int | None] = [None] * len(spans)
+        if self.options.energy is None and is_native(*gradients):
+            found = mark_largest(gradients, sizes, [self._quota(span) for span in spans], masks)
+        return [
+            mark_blocks(gradient, self.choose(gradient, span), size, words) if elements is None else elements
+            for elements, gradient, span, size, words in zip(
+                found, gradients, spans, sizes, masks, strict=True
+            )
+        ]
+
     def choose(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
-        """Return the blocks with most energy, and those with what is not finite."""
+        """Return which blocks have most energy, or something that is not finite: int64, ascending, none that
+        is zero.
+        """
         lengths, count = norms(gradient, self.mask_block_of(span)), self._quota(span)
         if self.options.energy is not None:
             count = enough(lengths, self.options.energy)
@@ -167,6 +193,12 @@ class Dfs(Sparsifier):
     def measure(self, travelled: torch.Tensor, span: Span) -> float:
         """Return how large the least blocks are that travelled."""
         return marginal(travelled, self.mask_block_of(span))
+
+    def measure_all(self, travelled: Sequence[torch.Tensor], spans: Sequence[Span]) -> list[float]:
+        """Return what ``measure`` does, of all parameters at once."""
+        if not is_native(*travelled):
+            return super().measure_all(travelled, spans)
+        return marginals(travelled, [self.mask_block_of(span) for span in spans])
 
     def take_note(self, measured: float, span: Span) -> None:
         """Take note of it, for the parameter's portion of the density."""
@@ -242,23 +274,6 @@ class _Known(NamedTuple):
 
 
 _UNKNOWN: Final = _Known()
-
-
-def marginal(travelled: torch.Tensor, size: int = 1) -> float:
-    """Return the root mean square that about three in four of the blocks of ``travelled`` have; 0 of none.
-
-    Everything is added in one fixed order: the same on every machine.
-    """
-    if not travelled.numel():
-        return 0.0
-    every = max(1, travelled.numel() // size // _SAMPLE)
-    if size > 1:
-        energies = travelled.view(-1, size)[::every].square()
-        while energies.shape[1] > 1:
-            energies = energies[:, ::2] + energies[:, 1::2]
-        travelled, every = energies.squeeze(1).div_(size).sqrt_(), 1
-    looked_at = -(-travelled.numel() // every)
-    return ranked(travelled, looked_at - -(-looked_at // 4) + 1, every)
 
 
 def _costs(union: torch.Tensor, chosen: int, workers: int, value_bits: float) -> dict[int, float]:

@@ -6,15 +6,21 @@ shorter.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
 import torch
 
+from weir.host_agent.collectives.dtypes import Lanes
+from weir.host_agent.compression.sparsifiers.density import SAMPLE, ranked
 from weir.host_agent.compression.vectors import is_native
 from weir.host_agent.transport import engine
 
 _BINS: Final = 1 << 15  # exponents and 7 bits of significand of a float32 that is not negative
 _NORMAL: Final = 2.0**-126
+_LOOKED_AT: Final = 4096  # blocks, about, of a parameter
+_NOT_CHOSEN: Final = (1 << 64) - 1  # as in reach.c
 _LEAST: Final = 2.0**-80  # of a parameter's largest energy: below, squares of what matters would vanish
 
 
@@ -74,6 +80,65 @@ def copy_blocks_torch(vector: torch.Tensor, chosen: torch.Tensor, size: int, out
     out[body].view(whole, size).index_copy_(0, rows, blocks)
     if rows.numel() < chosen.numel():
         out[whole * size :] = vector[whole * size :]
+
+
+def mark_largest(
+    vectors: Sequence[torch.Tensor], sizes: Sequence[int], counts: Sequence[int], masks: Sequence[Lanes]
+) -> list[int | None]:
+    """Set the bits of each vector's ``count`` blocks of largest ``norms``, and of those that are not finite.
+
+    Returns how many elements of these are not zero; None: not done, ``worthiest`` of ``norms`` does.
+
+    Args:
+        vectors: flat float32, native.
+        sizes: of the blocks of each.
+        counts: of the blocks that are wanted of each.
+        masks: words, zero.
+    """
+    rows = [
+        (vector.data_ptr(), vector.numel(), size, count, engine.contiguous(words, "mask", np.uint32), 0)
+        for vector, size, count, words in zip(vectors, sizes, counts, masks, strict=True)
+    ]
+    choices = np.array(rows, np.uint64).reshape(-1, 6)
+    room = max(SAMPLE, 3 * max(counts, default=0))
+    spare = torch.empty(
+        max((-(-v.numel() // size) for v, size in zip(vectors, sizes, strict=True) if size > 1), default=1)
+    )
+    found, scratch = torch.empty(room, dtype=torch.int64), torch.empty(2 * room)
+    engine.library().weir_choose(
+        engine.address_of(choices), len(rows), spare.data_ptr(), found.data_ptr(), scratch.data_ptr(), room
+    )
+    return [None if elements == _NOT_CHOSEN else elements for elements in choices[:, -1].tolist()]
+
+
+def marginals(travelled: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[float]:
+    """Return ``marginal`` of vectors that are native, in blocks of these sizes."""
+    rows = [(own.data_ptr(), own.numel() // size, size) for own, size in zip(travelled, sizes, strict=True)]
+    parts, found = np.array(rows, np.uint64).reshape(-1, 3), np.empty(len(rows), np.float32)
+    scratch = np.empty(2 * _LOOKED_AT, np.uint32)
+    engine.library().weir_marginals(
+        engine.address_of(parts), len(rows), _LOOKED_AT, engine.address_of(scratch), engine.address_of(found)
+    )
+    return found.tolist()
+
+
+def marginal(travelled: torch.Tensor, size: int = 1) -> float:
+    """Return the root mean square that about three in four of the blocks of ``travelled`` have; 0 of none.
+
+    Everything is exact, or added in one order: the same on every machine.
+    """
+    if not travelled.numel():
+        return 0.0
+    if is_native(travelled):
+        return marginals([travelled], [size])[0]
+    every = max(1, travelled.numel() // size // _LOOKED_AT)
+    if size > 1:
+        energies = travelled.view(-1, size)[::every].double().square()  # exact: twice as many bits
+        while energies.shape[1] > 1:
+            energies = energies[:, ::2] + energies[:, 1::2]
+        travelled, every = energies.squeeze(1).div_(size).sqrt_().float(), 1
+    looked_at = -(-travelled.numel() // every)
+    return ranked(travelled, looked_at - -(-looked_at // 4) + 1, every)
 
 
 def enough(norms: torch.Tensor, share: float) -> int:

@@ -79,43 +79,38 @@ void weir_pyramid(const float *x, uint64_t count, uint32_t levels, int64_t *coun
     }
 }
 
-/* The same of a vector that is zero but for what was selected of it: blocks of m elements that begin at starts[],
- * ascending, in `packed` one after another. An element is the first of its block of 2^k when its number differs from
- * that of the one before it in bit k or above. */
-void weir_pyramid_packed(const uint32_t *starts, uint64_t n, uint32_t m, const float *packed, uint32_t levels,
-                         int64_t *counts)
+/* The mask of one parameter of `length` elements. */
+struct weir_mask {
+    const uint32_t *words;
+    uint64_t length, m;
+};
+
+static inline uint64_t words_of(const struct weir_mask *mask)
 {
-    enum { BITS = 64 };
-    int64_t differing[BITS + 1] = {0}; /* elements by how many of the lower bits hold all differences */
-    uint64_t before = 1ull << (BITS - 1);
-    for (; n; n--, starts++)
-        for (uint64_t element = *starts; element < *starts + (uint64_t)m; element++) {
-            if (*packed++ == 0) continue;
-            differing[BITS - __builtin_clzll(before ^ element)]++;
-            before = element;
-        }
-    int64_t first = 0;
-    for (uint32_t level = BITS; level-- > 0;) {
-        first += differing[level + 1];
-        if (level < levels) counts[level] += first;
+    const uint64_t in_word = mask->m * WORD_BITS;
+    return (mask->length + in_word - 1) / in_word;
+}
+
+/* How many elements each mask selects. */
+void weir_masks_count(const struct weir_mask *mask, uint64_t masks, uint64_t *selected)
+{
+    for (; masks; masks--, mask++, selected++) {
+        uint64_t blocks = 0;
+        for (uint64_t i = 0; i < words_of(mask); i++) blocks += (uint32_t)__builtin_popcount(mask->words[i]);
+        *selected = blocks * mask->m;
+        const uint64_t last = mask->length / mask->m; /* the block that is partial, if there is one */
+        if (mask->length % mask->m && mask->words[last / WORD_BITS] >> last % WORD_BITS & 1)
+            *selected -= mask->m - mask->length % mask->m;
     }
 }
 
-uint64_t weir_mask_count(const uint32_t *words, uint64_t n)
+/* The first elements of the blocks that each mask selects, one mask's after the other's. */
+void weir_masks_starts(const struct weir_mask *mask, uint64_t masks, uint32_t *restrict starts)
 {
-    uint64_t blocks = 0;
-    for (uint64_t i = 0; i < n; i++) blocks += (uint32_t)__builtin_popcount(words[i]);
-    return blocks;
-}
-
-/* The first elements of the blocks of `m` that a mask of `n` words selects, `count` of them. */
-void weir_mask_starts(const uint32_t *restrict words, uint64_t n, uint32_t m, uint32_t *restrict starts,
-                      uint64_t count)
-{
-    const uint32_t *const end = starts + count;
-    for (uint64_t word = 0; word < n; word++)
-        for (uint32_t left = words[word]; left && starts < end; left &= left - 1)
-            *starts++ = (uint32_t)(word * WORD_BITS + (uint32_t)__builtin_ctz(left)) * m;
+    for (; masks; masks--, mask++)
+        for (uint64_t word = 0; word < words_of(mask); word++)
+            for (uint32_t left = mask->words[word]; left; left &= left - 1)
+                *starts++ = (uint32_t)((word * WORD_BITS + (uint32_t)__builtin_ctz(left)) * mask->m);
 }
 
 /* One parameter of a bucket: `length` elements of the vector from `source` on, and what is selected of them, from
@@ -134,6 +129,27 @@ struct weir_part {
 static inline uint64_t size_of(const struct weir_part *part, uint64_t start)
 {
     return part->length - start < part->m ? part->length - start : part->m;
+}
+
+/* As weir_pyramid, of one part of a vector that is zero but for what was selected of it. An element is the first of its
+ * block of 2^k when its number differs from that of the one before it in bit k or above. */
+void weir_part_pyramid(const struct weir_part *part, const float *packed, uint32_t levels, int64_t *counts)
+{
+    enum { BITS = 64 };
+    int64_t differing[BITS + 1] = {0}; /* elements by how many of the lower bits hold all differences */
+    uint64_t before = 1ull << (BITS - 1);
+    packed += part->target;
+    FOR_EACH_BLOCK(part)
+    for (uint64_t element = start; element < start + part->m; element++) {
+        if (*packed++ == 0) continue;
+        differing[BITS - __builtin_clzll(before ^ element)]++;
+        before = element;
+    }
+    int64_t first = 0;
+    for (uint32_t level = BITS; level-- > 0;) {
+        first += differing[level + 1];
+        if (level < levels) counts[level] += first;
+    }
 }
 
 /* The selected blocks of x one after another, each of m lanes: a partial one is padded with zeros. */
@@ -160,25 +176,36 @@ void weir_parts_pack(const struct weir_part *part, uint64_t parts, const float *
     }
 }
 
-/* The inverse: all `count` elements of x, zeros where nothing is selected. */
+/* The inverse of one part: its elements of x, zeros where nothing is selected. */
+static void unpack(const struct weir_part *part, const float *restrict packed, float *restrict x)
+{
+    const float *from = packed + part->target;
+    if (!part->starts) {
+        memcpy(x, from, part->length * sizeof *x);
+        return;
+    }
+    memset(x, 0, part->length * sizeof *x);
+    if (part->m == 1)
+        FOR_EACH_BLOCK(part) x[start] = *from++;
+    else
+        FOR_EACH_BLOCK(part)
+        {
+            memcpy(x + start, from, size_of(part, start) * sizeof *x);
+            from += part->m;
+        }
+}
+
+/* All `count` elements of x, zeros where nothing is selected. */
 void weir_parts_unpack(const struct weir_part *part, uint64_t parts, const float *restrict packed,
                        float *restrict x, uint64_t count)
 {
-    memset(x, 0, count * sizeof *x);
+    uint64_t end = 0; /* of what is written, and of the padding before the next part */
     for (; parts; parts--, part++) {
-        const float *from = packed + part->target;
-        float *to = x + part->source;
-        if (!part->starts)
-            memcpy(to, from, part->length * sizeof *to);
-        else if (part->m == 1)
-            FOR_EACH_BLOCK(part) to[start] = *from++;
-        else
-            FOR_EACH_BLOCK(part)
-            {
-                memcpy(to + start, from, size_of(part, start) * sizeof *to);
-                from += part->m;
-            }
+        memset(x + end, 0, (part->source - end) * sizeof *x);
+        unpack(part, packed, x + part->source);
+        end = part->source + part->length;
     }
+    memset(x + end, 0, (count - end) * sizeof *x);
 }
 
 /* Subtracts the packed elements from those of x. */
@@ -280,6 +307,13 @@ void weir_collect(const struct weir_segment *segment, uint64_t segments, const f
 {
     for (; segments; segments--, segment++)
         memcpy(bucket + segment->from, vector + segment->to, segment->length * sizeof *bucket);
+}
+
+/* The same of a packed vector: zeros where nothing is selected. */
+void weir_parts_collect(const struct weir_part *part, uint64_t parts, const struct weir_segment *segment,
+                        const float *restrict packed, float *restrict bucket)
+{
+    for (; parts; parts--, part++, segment++) unpack(part, packed, bucket + segment->from);
 }
 
 /* Clear the flags, one a block of the vector, of all blocks in which the bucket over the divisor is not zero. */

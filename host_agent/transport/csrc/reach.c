@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How much the blocks of a vector hold, and which of them are worth their wire. See sparsifiers/dfs_blocks.py. */
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -87,17 +88,46 @@ static uint64_t candidates(const float *restrict x, uint64_t count, uint32_t lea
     return n;
 }
 
-/* The indices, ascending, of the `wanted` values of largest magnitude, the first of equal ones; and of all that are
- * not finite, but never of a zero. They are looked for among those that reach `floor`, or among all if these are too
- * few. scratch: two words for each index that there is room for. Returns how many there are; where that is more than
- * there is room for, what was written is of no use. */
-uint64_t weir_worthiest(const float *restrict x, uint64_t count, float floor, uint64_t wanted,
-                        int64_t *restrict found, uint32_t *restrict scratch, uint64_t room)
+enum { SAMPLE = 1 << 13 };
+
+/* Values apart that make a sample of about SAMPLE; 0: of so few no sample is worth it. A sample must not follow the
+ * rhythm of kernels and channels. */
+static uint64_t stride_of(uint64_t count)
 {
-    const uint32_t least = magnitude(floor) | !magnitude(floor);
+    uint64_t step = count / SAMPLE;
+    if (step < 2) return 0;
+    while (!(step % 2 && step % 3 && step % 5 && step % 7)) step++;
+    return step;
+}
+
+/* A magnitude that at least `wanted` values reach, almost certainly, and not many more; 0: unknown.
+ * scratch: 2 * SAMPLE words. */
+static uint32_t likely_floor(const float *restrict x, uint64_t count, uint64_t wanted,
+                             uint32_t *restrict scratch)
+{
+    const double deviations = 4; /* of the rank in the sample */
+    const uint64_t step = stride_of(count);
+    if (!wanted) return INFINITE;
+    if (!step) return 0;
+    const uint64_t looked_at = (count + step - 1) / step;
+    const double expected = (double)wanted / (double)count * (double)looked_at;
+    const uint64_t rank = (uint64_t)ceil(expected + deviations * sqrt(expected) + 2);
+    if (rank >= looked_at) return 0;
+    const uint32_t floor = magnitude(weir_ranked(x, count, step, rank, scratch));
+    return floor < INFINITE ? floor : 0;
+}
+
+/* The indices, ascending, of the `wanted` values of largest magnitude, the first of equal ones; and of all that are
+ * not finite, but never of a zero. A sample tells among which they are looked for (Floyd and Rivest, 1975).
+ * room: of `found`, SAMPLE or more; scratch: two words for each. Returns how many there are; where that is more than
+ * there is room for, what was written is of no use. */
+uint64_t weir_worthiest(const float *restrict x, uint64_t count, uint64_t wanted, int64_t *restrict found,
+                        uint32_t *restrict scratch, uint64_t room)
+{
+    const uint32_t floor = likely_floor(x, count, wanted, scratch), least = floor | !floor;
     uint32_t *magnitudes = scratch, *copy = scratch + room;
     uint64_t there = candidates(x, count, least, found, magnitudes, room);
-    if (there < wanted && least > 1) there = candidates(x, count, 1, found, magnitudes, room);
+    if (there < wanted && least > 1) there = candidates(x, count, 1, found, magnitudes, room); /* it misled */
     if (there <= wanted || there > room) return there;
     memcpy(copy, magnitudes, there * sizeof *copy);
     const uint32_t cut = wanted ? ranked(copy, there, wanted) : INFINITE;
@@ -169,5 +199,100 @@ void weir_energies(const float *restrict x, uint64_t count, uint32_t size, float
         float *sum = &energies[done / size];
         *sum = 0;
         for (uint64_t at = done; at < count && at < done + size; at++) *sum += x[at] * x[at];
+    }
+}
+
+/* The choice of one parameter: of its `length` values from x on, in blocks of `size`, those `wanted` blocks of most
+ * energy, and those with what is not finite. Their bits are set in the mask, whose words are zero before.
+ * elements: how many values of these blocks are not zero; NOT_CHOSEN: nothing was chosen here. */
+struct weir_choice {
+    const float *x;
+    uint64_t length, size, wanted;
+    uint32_t *mask;
+    uint64_t elements;
+};
+
+static const uint64_t NOT_CHOSEN = UINT64_MAX;
+static const float LEAST_ENERGY =
+    0x1p-80f; /* of a largest block: below, squares of what matters would vanish */
+
+/* The norms of blocks, NaN of one that is not finite. Returns whether squares do, with half a float's range. */
+static int norms(const float *restrict x, uint64_t count, uint32_t size, float *restrict found)
+{
+    uint32_t peak = 0;
+    const uint64_t blocks = (count + size - 1) / size;
+    weir_energies(x, count, size, found);
+    for (uint64_t i = 0; i < blocks; i++) peak = magnitude(found[i]) > peak ? magnitude(found[i]) : peak;
+    for (uint64_t i = 0; i < blocks; i++) found[i] = sqrtf(found[i]);
+    return peak != INFINITE && peak >= magnitude(LEAST_ENERGY);
+}
+
+static uint64_t not_zero_of(const struct weir_choice *choice, int64_t block)
+{
+    const uint64_t start = (uint64_t)block * choice->size, left = choice->length - start;
+    uint64_t found = 0;
+    for (uint64_t i = 0; i < (left < choice->size ? left : choice->size); i++)
+        found += choice->x[start + i] != 0;
+    return found;
+}
+
+/* Makes each choice. room: of `found`, and of `scratch`, as for weir_worthiest; spare: for the norms of one parameter's
+ * blocks. A choice is not made where there is too little room, or where squares do not do. */
+void weir_choose(struct weir_choice *choice, uint64_t choices, float *restrict spare, int64_t *restrict found,
+                 uint32_t *restrict scratch, uint64_t room)
+{
+    for (; choices; choices--, choice++) {
+        const uint64_t size = choice->size;
+        choice->elements = NOT_CHOSEN;
+        if (size > 1 && !norms(choice->x, choice->length, (uint32_t)size, spare)) continue;
+        const uint64_t kept = weir_worthiest(size > 1 ? spare : choice->x, (choice->length + size - 1) / size,
+                                             choice->wanted, found, scratch, room);
+        if (kept > room) continue;
+        choice->elements = size > 1 ? 0 : kept;
+        for (uint64_t i = 0; i < kept; i++) {
+            choice->mask[(uint64_t)found[i] / WORD_BITS] |= 1u << (uint64_t)found[i] % WORD_BITS;
+            if (size > 1) choice->elements += not_zero_of(choice, found[i]);
+        }
+    }
+}
+
+/* What travelled of one parameter: so many blocks of `size` values, a power of two up to MOST_SIZE. */
+struct weir_travelled {
+    const float *x;
+    uint64_t blocks, size;
+};
+
+/* The energy of a block. Squares of floats are exact as doubles, and added in one order, so that it is the same on
+ * every machine. */
+static double energy_in_order(const float *x, uint64_t size)
+{
+    enum { MOST_SIZE = 256 };
+    double sums[MOST_SIZE];
+    for (uint64_t i = 0; i < size; i++) sums[i] = (double)x[i] * (double)x[i];
+    for (uint64_t width = size; width > 1; width /= 2)
+        for (uint64_t i = 0; i < width / 2; i++) sums[i] = sums[2 * i] + sums[2 * i + 1];
+    return sums[0];
+}
+
+/* Writes of each parameter the root mean square that three in four of about `sample` of its blocks have, 0 of none.
+ * scratch: 2 * sample words. */
+void weir_marginals(const struct weir_travelled *part, uint64_t parts, uint64_t sample,
+                    uint32_t *restrict scratch, float *restrict found)
+{
+    for (; parts; parts--, part++, found++) {
+        const uint64_t every = part->blocks < 2 * sample ? 1 : part->blocks / sample;
+        const uint64_t looked_at = (part->blocks + every - 1) / every;
+        const uint64_t rank = looked_at - (looked_at + 3) / 4 + 1;
+        *found = 0;
+        if (!part->blocks) continue;
+        if (part->size == 1) {
+            *found = weir_ranked(part->x, part->blocks, every, rank, scratch);
+            continue;
+        }
+        for (uint64_t i = 0; i < looked_at; i++) {
+            const double energy = energy_in_order(part->x + i * every * part->size, part->size);
+            scratch[i] = finite_or_infinity(magnitude((float)sqrt(energy / (double)part->size)));
+        }
+        *found = value_of(ranked(scratch, looked_at, rank));
     }
 }

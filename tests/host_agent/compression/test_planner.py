@@ -18,6 +18,7 @@ from weir.host_agent.compression.encodings import (
     Encoding,
     EncodingPlan,
     Selection,
+    Summed,
     pyramid,
 )
 from weir.host_agent.compression.encodings.cost import Flags, Occupancy, exchange_cost
@@ -119,7 +120,7 @@ def exchange(planner: Planner, bucket: Bucket, plan: EncodingPlan | None = None)
             masks[segment.name] = np.zeros(words_for(segment.length, mask_block), np.uint32)
             write_mask(total[segment.in_vector], mask_block, masks[segment.name])
     selection = Selection.of(plan, layout, masks)
-    planner.observe(layout, plan, planner.tally(selection, total, selection.pack(total)), counts)
+    planner.observe(layout, plan, planner.tally(Summed(selection, selection.pack(total))), counts)
     return plan
 
 
@@ -288,7 +289,7 @@ def test_blocks_are_counted_alike_in_what_travelled_and_in_the_whole_sum(
             write_mask(chosen, mask, words[segment.name])
         total[segment.in_vector] = chosen * torch.from_numpy(rng.integers(0, 2, segment.length)).float()
     selection = Selection.of(EncodingPlan(encodings, SCALE_BLOCK), layout, words)
-    packed = selection.pack(total)
-    for part in selection.parts:
+    summed = Summed(selection, selection.pack(total))
+    for index, part in enumerate(selection.parts):
         expected = pyramid.counts(total[part.source.in_vector])
-        assert torch.equal(pyramid.counts_of_part(part, total, packed, pyramid.LEVELS), expected)
+        assert torch.equal(pyramid.counts_of_part(summed, index, pyramid.LEVELS), expected)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.sparsifiers.density import ranked, worthiest, worthiest_torch
-from weir.host_agent.compression.sparsifiers.dfs import marginal
 from weir.host_agent.compression.sparsifiers.dfs_blocks import (
     copy_blocks,
     copy_blocks_torch,
+    marginal,
 )
 
 LENGTHS = st.sampled_from([1, 7, 255, 1000, 40_003, 70_000])
