@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports of reduces: packets, bytes, and where every lane that entered went."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -50,6 +51,17 @@ class Verdict(IntEnum):
         return self >= Verdict.SHORT
 
 
+_REFUSED_FROM: Final = int(Verdict.SHORT)
+_NO_REFUSALS: Final[Mapping[Verdict, int]] = {}
+
+
+def refusals(counts: Sequence[int]) -> Mapping[Verdict, int]:
+    """Return how many payloads were refused, by verdict. counts: of payloads by every verdict's number."""
+    if not any(counts[_REFUSED_FROM:]):
+        return _NO_REFUSALS
+    return {verdict: counts[verdict] for verdict in Verdict if verdict.refused and counts[verdict]}
+
+
 @dataclass(frozen=True)
 class Account:
     """A number of lanes and their exact sum, lanes read as signed 32-bit integers."""
@@ -81,6 +93,12 @@ class Returned:
         lanes = np.zeros((blocks.size, parts, self.lanes.shape[1]), np.uint32)
         lanes[rows, self.blocks % parts] = self.lanes
         return Returned(blocks, lanes.reshape(blocks.size, -1))
+
+
+@cache
+def none_returned(block: int) -> Returned:
+    """Return no contributions, in blocks of so many lanes."""
+    return Returned(np.empty(0, np.uint32), np.empty((0, block), np.uint32))
 
 
 @dataclass(frozen=True, kw_only=True)

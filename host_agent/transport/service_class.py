@@ -11,6 +11,7 @@ Example::
 """
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -75,6 +76,7 @@ class ServiceClass:
 
         return replace(self, magnitudes=cut(self.magnitudes), accounts=cut(self.accounts))
 
+    @cached_property
     def native(self) -> engine.ServiceClass:
         """Return the C side's view of it; valid while this lives."""
         return engine.ServiceClass(

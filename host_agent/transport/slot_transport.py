@@ -14,7 +14,6 @@ Example::
 
 import ctypes
 import errno
-import itertools
 import os
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -24,7 +23,14 @@ import numpy.typing as npt
 
 from weir.host_agent.transport import engine
 from weir.host_agent.transport.datagram import Datagram
-from weir.host_agent.transport.report import Account, ReduceReport, Returned, Verdict
+from weir.host_agent.transport.report import (
+    Account,
+    ReduceReport,
+    Returned,
+    Verdict,
+    none_returned,
+    refusals,
+)
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.wire.definition import (
     GROUP_LANES,
@@ -132,6 +138,9 @@ class TransportConfig:
             )
 
 
+_NO_ACCOUNTS: Final = np.empty(0, np.uint64)
+
+
 class SlotTransport:
     """Reduces one vector at a time over the workers of a job, in place. For one thread at a time.
 
@@ -213,7 +222,8 @@ class SlotTransport:
         if block not in BLOCKS:
             raise ValueError(f"a block has {', '.join(map(str, BLOCKS))} lanes, not {block}")
         blocks = -(-lanes.size // block)
-        service.check(Op(op), blocks)
+        op = Op(op)
+        service.check(op, blocks)
         if audiences is not None:
             engine.contiguous(audiences, "audiences", np.uint16)
             if audiences.size != blocks:
@@ -236,12 +246,12 @@ class SlotTransport:
                 audiences = np.repeat(audiences, self._groups)[:parts]
         error = self._lib.weir_transport_begin(
             self.handle,
-            Op(op),
+            op,
             block.bit_length() - 1,
             address,
             lanes.size,
             None if audiences is None else engine.address_of(audiences),
-            service.native(),
+            service.native,
             None if scales is None else ctypes.byref(scales),
             operation,
         )
@@ -251,7 +261,7 @@ class SlotTransport:
             raise ValueError(f"{lanes.size} lanes are more than 2^32 - 2 blocks of {block}")
         if error:
             raise OSError(error, f"cannot begin to reduce {lanes.size} lanes: {os.strerror(error)}")
-        self._lanes, self._count, self._op, self._service = lanes, lanes.size, Op(op), service
+        self._lanes, self._count, self._op, self._service = lanes, lanes.size, op, service
         self._audiences, self._floats = audiences, floats
 
     def _travels(self, op: Op, block: int, audiences: Audiences | None) -> int:
@@ -331,23 +341,26 @@ class SlotTransport:
         native = ctypes.string_at(self._lib.weir_transport_report(self.handle), engine.Report.WORDS.size)
         words = engine.Report.WORDS.unpack(native)
         first, after = len(engine.Report.COUNTS), len(words) - len(Verdict)
+        sums, verdicts = words[first:after], words[after:]
         counts: dict[str, Any] = dict(zip(engine.Report.COUNTS, words[:first], strict=True))
-        sums = zip(words[first:after:2], words[first + 1 : after : 2], strict=True)
-        counts |= dict(zip(engine.Report.ACCOUNTS, itertools.starmap(Account, sums), strict=True))
-        verdicts = words[after:]
-        counts |= {name: verdicts[verdict] for name, verdict in engine.Report.FROM_VERDICTS.items()}
+        for name, verdict in engine.Report.FROM_VERDICTS.items():
+            counts[name] = verdicts[verdict]
+        entered, included, returned, applied = map(Account, sums[::2], sums[1::2])
+        budgets = self._service.budgets
         return ReduceReport(
             op=self._op,
             lanes=self._count,
             block=self._block,
-            refused={
-                Verdict(number): n for number, n in enumerate(verdicts) if n and Verdict(number).refused
-            },
-            given_back=self._returned(),
-            missing=self._missing(),
-            budgets=self._service.budgets,
+            refused=refusals(verdicts),
+            given_back=self._returned() if returned.lanes else none_returned(self._block),
+            missing=self._missing() if budgets.size else _NO_ACCOUNTS,
+            budgets=budgets,
             window=self.window,
             seconds=seconds,
+            entered=entered,
+            included=included,
+            returned=returned,
+            applied=applied,
             **counts,
         )
 
@@ -355,7 +368,7 @@ class SlotTransport:
         blocks, lanes = ctypes.POINTER(ctypes.c_uint32)(), ctypes.POINTER(ctypes.c_uint32)()
         n = self._lib.weir_transport_returned(self.handle, ctypes.byref(blocks), ctypes.byref(lanes))
         if not n:
-            return Returned(np.empty(0, np.uint32), np.empty((0, self._block), np.uint32))
+            return none_returned(self._block)
         width = self._block // self._groups
         found = Returned(
             np.ctypeslib.as_array(blocks, (n,)).copy(), np.ctypeslib.as_array(lanes, (n, width)).copy()
@@ -366,7 +379,7 @@ class SlotTransport:
         accounts = ctypes.POINTER(engine.LossAccount)()
         n = self._lib.weir_transport_accounts(self.handle, ctypes.byref(accounts))
         if not n:
-            return np.empty(0, np.uint64)
+            return _NO_ACCOUNTS
         fields = len(engine.LossAccount.FIELDS)
         table = np.ctypeslib.as_array(ctypes.cast(accounts, ctypes.POINTER(ctypes.c_uint64)), (n, fields))
         return table[:, engine.LossAccount.FIELDS.index("missing")].copy()
