@@ -18,6 +18,7 @@ bit of a sum.
 A parameter without a prediction has all its regions in step 1.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -157,19 +158,29 @@ class Regions:
     @classmethod
     def of(cls, plan: EncodingPlan, layout: BucketLayout) -> "Regions":
         """Return those that a plan says."""
+        return cls._of(tuple((s.name, s.length, plan.regions.get(s.name, SCALE_BLOCK)) for s in layout))
+
+    @classmethod
+    @functools.lru_cache(maxsize=256)
+    def _of(cls, parameters: tuple[tuple[str, int, int], ...]) -> "Regions":
+        """Return those of parameters: name, elements, elements in a region. The same from step to step."""
         counts, sizes = [], []
-        for segment in layout:
-            blocks = -(-segment.length // SCALE_BLOCK)
-            wide = plan.regions.get(segment.name, SCALE_BLOCK) // SCALE_BLOCK
-            whole, rest = divmod(blocks, wide)
+        for _, length, size in parameters:
+            wide = size // SCALE_BLOCK
+            whole, rest = divmod(-(-length // SCALE_BLOCK), wide)
             counts.append(whole + (rest > 0))
             sizes += [wide] * whole + [rest] * (rest > 0)
-        return cls(tuple(s.name for s in layout), np.array(counts, np.intp), np.array(sizes, np.intp))
+        names = tuple(name for name, _, _ in parameters)
+        return cls(names, np.array(counts, np.intp), np.array(sizes, np.intp))
 
     @cached_property
     def starts(self) -> npt.NDArray[np.intp]:
         """Return the first block of each region."""
         return np.cumsum(self.sizes) - self.sizes
+
+    def largest(self, values: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+        """Return the greatest value of each region's blocks."""
+        return np.maximum.reduceat(values, self.starts) if values.size else values
 
     def of_parameters(self, values: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
         """Return the greatest of the regions' values by parameter, 0 where there are no regions."""
@@ -204,8 +215,7 @@ class MaskScales:
         self._layout, self._vector, self._predictions = layout, vector, predictions
         self._form, self.steps = form, steps_of(form)
         self._regions = Regions.of(plan, layout)
-        blocks = self.steps.levels(_scales(vector, form))
-        self._own = np.maximum.reduceat(blocks, self._regions.starts) if blocks.size else blocks
+        self._own = self.steps.levels(self._regions.largest(_scales(vector, form)))
         self._lowest = np.repeat(predictions.lowest(self._regions.names), self._regions.counts)
         above = self._own.astype(np.int32) - self._lowest
         steps = np.where(self._own == 0, 0, np.clip(above + 2, 1, self.steps.count))
