@@ -140,12 +140,17 @@ class BucketLayout:
         return lengths
 
     def spread(
-        self, bucket: torch.Tensor, divisor: float = 1, residuals: Mapping[str, torch.Tensor] = _NOTHING
+        self,
+        bucket: torch.Tensor,
+        divisor: float = 1,
+        residuals: Mapping[str, torch.Tensor] = _NOTHING,
+        largest: npt.NDArray[np.float32] | None = None,
     ) -> torch.Tensor:
         """Return the bucket (flat, any float dtype) over ``divisor`` as a new vector: float32, padded with
         zeros.
 
-        residuals: by parameter what is then added to it, float32; of some, or of none.
+        residuals: by parameter what is then added to it, float32; of some, or of none. largest: becomes the
+        largest magnitude of every ``align`` elements of the vector, which saves to read it once more.
 
         Raises:
             ValueError: a residual, or the bucket, is of another length.
@@ -161,6 +166,8 @@ class BucketLayout:
                     f"the parameter {segment.length}"
                 )
         if is_native(bucket, *(one for one in added if one is not None)):
+            if largest is None:
+                largest = np.empty(self.length // self.align, np.float32)
             addresses = np.array([0 if one is None else one.data_ptr() for one in added], np.uint64)
             engine.library().weir_spread(
                 self.native_segments,
@@ -169,6 +176,8 @@ class BucketLayout:
                 divisor,
                 engine.address_of(addresses),
                 vector.data_ptr(),
+                self.align,
+                engine.address_of(largest),
             )
             return vector
         for segment, one in zip(self.segments, added, strict=True):
@@ -178,6 +187,8 @@ class BucketLayout:
             if one is not None:
                 place += one
             vector[self.padding_of(segment)] = 0
+        if largest is not None:
+            largest[:] = vector.view(-1, self.align).abs().amax(dim=1).cpu().numpy()
         return vector
 
     def idle(self, bucket: torch.Tensor, divisor: float, block: int) -> torch.Tensor:

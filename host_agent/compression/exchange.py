@@ -252,7 +252,8 @@ class GradientExchange:
         scales = None
         if proposal.masked:
             with clock.time("mask"):
-                scales = MaskScales(plan, layout, may_send, self.predictions, self.form)
+                largest = choice.largest if may_send is choice.compensated else None
+                scales = MaskScales(plan, layout, may_send, self.predictions, self.form, largest)
         selection = proposal.agree(communicator, service, scales.codes if scales else NO_LANES, self._workers)
         packed = selection.pack(may_send)
         with clock.time("planning"):

@@ -34,12 +34,14 @@ class Choice:
         chosen: what this worker chose of that, all else zero; it may be the same tensor, or memory that the
             next call takes again. Of parameters whose masks are written it says nothing.
         masks: the blocks that it chose of these; None: there are none.
+        largest: magnitude of each block of SCALE_BLOCK of ``compensated``, where that is known.
     """
 
     layout: BucketLayout
     compensated: torch.Tensor
     chosen: torch.Tensor
     masks: Masks | None = None
+    largest: npt.NDArray[np.float32] | None = None
 
     @property
     def flags(self) -> torch.Tensor:
@@ -125,7 +127,8 @@ class LocalGradients:
         idle = None
         if self.sparsifier.sends_all and self.keeps_rounding:
             idle = layout.idle(bucket, self.sparsifier.workers, SCALE_BLOCK)
-        vector = self.compensated(layout, bucket)
+        largest = np.empty(layout.length // SCALE_BLOCK, np.float32) if layout.align == SCALE_BLOCK else None
+        vector = self.compensated(layout, bucket, largest)
         masks: Masks | None = None
         with clock.time("choice"):
             chosen = vector
@@ -135,17 +138,22 @@ class LocalGradients:
             if idle is not None and bool(idle.any()):
                 chosen = vector.clone()
                 chosen.view(-1, SCALE_BLOCK)[idle] = 0
-        return Choice(layout, vector, chosen, masks)
+        return Choice(layout, vector, chosen, masks, largest)
 
     def nothing(self, layout: BucketLayout, device: torch.device) -> Choice:
         """Return the choice of who has no gradient."""
         zeros = torch.zeros(layout.length, device=device)
         return Choice(layout, zeros, zeros)
 
-    def compensated(self, layout: BucketLayout, bucket: torch.Tensor) -> torch.Tensor:
-        """Return a bucket's gradients over the number of workers, plus residuals: a new vector."""
+    def compensated(
+        self, layout: BucketLayout, bucket: torch.Tensor, largest: npt.NDArray[np.float32] | None = None
+    ) -> torch.Tensor:
+        """Return a bucket's gradients over the number of workers, plus residuals: a new vector.
+
+        largest: as for ``BucketLayout.spread``.
+        """
         residuals = {} if self.feedback is None else self.feedback.residuals
-        return layout.spread(bucket, self.sparsifier.workers, residuals)
+        return layout.spread(bucket, self.sparsifier.workers, residuals, largest)
 
     def classify(
         self, layout: BucketLayout, vector: torch.Tensor, scales: npt.NDArray[np.uint32]

@@ -198,7 +198,10 @@ SIGNATURES: Final[native.Signatures] = {
     "weir_parts_subtract": (None, (pointer, c_uint64, pointer, pointer)),
     "weir_parts_union": (None, (pointer, c_uint64, pointer, pointer, c_uint64)),
     "weir_parts_largest": (None, (pointer, c_uint64, pointer, c_uint64, c_uint64, pointer)),
-    "weir_spread": (None, (pointer, c_uint64, pointer, c_float, pointer, pointer)),
+    "weir_spread": (
+        None,
+        (pointer, c_uint64, pointer, c_float, pointer, pointer, c_uint64, pointer),
+    ),
     "weir_collect": (None, (pointer, c_uint64, pointer, pointer)),
     "weir_find_gradients": (None, (pointer, c_uint64, pointer, c_float, c_uint64, pointer)),
     "weir_positions_write": (c_int, (pointer, c_uint64, pointer)),

@@ -8,11 +8,10 @@ Example::
     report = reducer.reduce(lanes, Op.ADD)         # lanes now holds the sums
 """
 
-import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import add, attrgetter
 from types import TracebackType
@@ -128,35 +127,33 @@ class Reducer:
         Raises TypeError or ValueError before anything is sent, and RuntimeError while another thread is in a
         reduce; Aborted, TransportTimeout, DisagreementError, OSError after.
         """
-        with self._alone():
-            start = time.perf_counter()
-            self._transport.begin(op, block, lanes, service, self.operation, audiences, floats)
-            try:
-                self._link.drive(self._transport, self.timeout_s, self._abort)
-            except BaseException as error:
-                if self._reason is None:
-                    self._reason = f"an earlier reduce of job {self.config.job} failed: {error!r}"
-                if isinstance(error, Aborted):
-                    raise Aborted(self._reason) from None
-                raise
-            report = self._transport.report(time.perf_counter() - start)
-            self._transport.let_go()
-            self._stats = self._stats.plus(report, self._transport.rto)
-            return report
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold the transport for one reduce, unless the reducer was aborted or somebody has it."""
         held = self._in_use.acquire(blocking=False)
         try:
             if self._reason is not None:
                 raise Aborted(self._reason)
             if not held:
                 raise RuntimeError("a reduce is in progress in another thread: submit to an OperationQueue")
-            yield
+            start = time.perf_counter()
+            self._transport.begin(op, block, lanes, service, self.operation, audiences, floats)
+            self._drive()
+            report = self._transport.report(time.perf_counter() - start)
+            self._transport.let_go()
+            self._stats = self._stats.plus(report, self._transport.rto)
+            return report
         finally:
             if held:
                 self._in_use.release()
+
+    def _drive(self) -> None:
+        """Run what was begun until it is done; from an error on there is no other reduce."""
+        try:
+            self._link.drive(self._transport, self.timeout_s, self._abort)
+        except BaseException as error:
+            if self._reason is None:
+                self._reason = f"an earlier reduce of job {self.config.job} failed: {error!r}"
+            if isinstance(error, Aborted):
+                raise Aborted(self._reason) from None
+            raise
 
     def barrier(self) -> ReduceReport:
         """Return when every worker has called it: one round without lanes."""

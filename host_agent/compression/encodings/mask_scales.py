@@ -199,6 +199,7 @@ class MaskScales:
         vector: what of it this worker may send: float32, the whole vector, on any device.
         predictions: of all parameters.
         form: of values in lanes.
+        largest: magnitude of each block of SCALE_BLOCK of the vector, if it is known.
 
     Attributes:
         codes: lanes for the workers to OR.
@@ -211,11 +212,13 @@ class MaskScales:
         vector: torch.Tensor,
         predictions: Predictions,
         form: LaneFormat,
+        largest: npt.NDArray[np.float32] | None = None,
     ) -> None:
         self._layout, self._vector, self._predictions = layout, vector, predictions
         self._form, self.steps = form, steps_of(form)
         self._regions = Regions.of(plan, layout)
-        self._own = self.steps.levels(self._regions.largest(_scales(vector, form)))
+        scales = _scales(vector, form) if largest is None else form.scales(largest, 1)
+        self._own = self.steps.levels(self._regions.largest(scales))
         self._lowest = np.repeat(predictions.lowest(self._regions.names), self._regions.counts)
         above = self._own.astype(np.int32) - self._lowest
         steps = np.where(self._own == 0, 0, np.clip(above + 2, 1, self.steps.count))

@@ -282,22 +282,48 @@ static inline bool is_exact(float reciprocal)
     return frexpf(reciprocal, &exponent) == 0.5f;
 }
 
-/* The bucket over a divisor, plus the residuals of those parameters that have one, in the places of the vector. */
+enum spreading { DIVIDED, DIVIDED_PLUS, MULTIPLIED_PLUS };
+
+/* A run of the bucket over a divisor, plus its residual. Returns the bits of the largest magnitude, NaN above infinity.
+ * Inlined with a way that the compiler knows, so that it is vector code. */
+static inline __attribute__((always_inline)) uint32_t spread(enum spreading way, const float *restrict from,
+                                                             const float *restrict residual, float divisor,
+                                                             float factor, uint64_t count, float *restrict to)
+{
+    uint32_t largest = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        const float value = way == DIVIDED        ? from[i] / divisor
+                            : way == DIVIDED_PLUS ? from[i] / divisor + residual[i]
+                                                  : from[i] * factor + residual[i];
+        uint32_t bits;
+        memcpy(&bits, &value, sizeof bits);
+        bits &= 0x7fffffffu;
+        largest = bits > largest ? bits : largest;
+        to[i] = value;
+    }
+    return largest;
+}
+
+/* The bucket over a divisor, plus the residuals of those parameters that have one, in the places of the vector, in
+ * which each begins with a block; and the largest magnitude of each block. */
 void weir_spread(const struct weir_segment *segment, uint64_t segments, const float *restrict bucket,
-                 float divisor, const float *const *residuals, float *restrict vector)
+                 float divisor, const float *const *residuals, float *restrict vector, uint64_t block,
+                 uint32_t *restrict largest)
 {
     const float factor = 1 / divisor;
     const bool exact = is_exact(factor);
     for (; segments; segments--, segment++, residuals++) {
         const float *from = bucket + segment->from, *residual = *residuals;
         float *to = vector + segment->to;
-        if (residual && exact)
-            for (uint64_t i = 0; i < segment->length; i++) to[i] = from[i] * factor + residual[i];
-        else if (residual)
-            for (uint64_t i = 0; i < segment->length; i++) to[i] = from[i] / divisor + residual[i];
-        else
-            for (uint64_t i = 0; i < segment->length; i++) to[i] = from[i] / divisor;
+        uint32_t *found = largest + segment->to / block;
+        for (uint64_t i = 0; i < segment->length; i += block) {
+            const uint64_t left = segment->length - i, count = left < block ? left : block;
+            *found++ = !residual ? spread(DIVIDED, from + i, NULL, divisor, 0, count, to + i)
+                       : exact   ? spread(MULTIPLIED_PLUS, from + i, residual + i, 0, factor, count, to + i)
+                                 : spread(DIVIDED_PLUS, from + i, residual + i, divisor, 0, count, to + i);
+        }
         memset(to + segment->length, 0, (segment->end - segment->to - segment->length) * sizeof *to);
+        while (found < largest + segment->end / block) *found++ = 0;
     }
 }
 
