@@ -328,7 +328,7 @@ def _lists(
     workers = len(chosen[0])
     lanes = np.zeros((workers, workers, region.lanes), np.uint32)
     for rank in range(workers):
-        region.write([pack_bits(own[rank]) for own in chosen], lanes[rank, rank])
+        region.lists([pack_bits(own[rank]) for own in chosen]).write(lanes[rank, rank])
     sent = np.concatenate([lanes.reshape(workers, -1) != 0, codes], axis=1)
     return reduce_cost(by_block(sent, region.packet_block), region.packet_block, slots, fill=fill)
 

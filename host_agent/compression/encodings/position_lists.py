@@ -73,29 +73,41 @@ class Region:
         self.words = 1 + -(-sum(form.bits for form in forms) // _WORD)
         self.lanes, self.packet_block = _sizes(self.words)
 
-    def write(self, masks: Sequence[Lanes], lanes: Lanes) -> None:
-        """Write the lists of one worker's masks to its lanes, which are zero."""
-        lists, words = self._lists(masks), engine.contiguous(lanes, "lanes", np.uint32)
-        complete = engine.library().weir_positions_write(engine.address_of(lists), len(lists), words)
-        lanes[0] = _COMPLETE if complete else _OVERFLOW
-
-    def read(self, workers: Sequence[Lanes], masks: Sequence[Lanes]) -> None:
-        """Set in the masks what some workers' lists say, given their lanes."""
-        lists = self._lists(masks)
-        for lanes in workers:
-            words = engine.contiguous(lanes, "lanes", np.uint32)
-            engine.library().weir_positions_read(engine.address_of(lists), len(lists), words)
-
-    def _lists(self, masks: Sequence[Lanes]) -> npt.NDArray[np.uint64]:
-        """Return each list as ``struct weir_list``, in positions.c."""
-        lists, at = np.empty((len(self.forms), 5), np.uint64), _WORD
-        for index, (form, mask) in enumerate(zip(self.forms, masks, strict=True)):
-            address = engine.contiguous(mask, "mask", np.uint32)
+    def lists(self, masks: Sequence[Lanes]) -> "Lists":
+        """Return the lists of a bucket's masks, to be written or read."""
+        rows, at = [], _WORD
+        for form, mask in zip(self.forms, masks, strict=True):
             if mask.size < -(-form.blocks // _WORD):
                 raise ValueError(f"a mask of {form.blocks} blocks does not have {mask.size} words")
-            lists[index] = at, form.capacity, form.low, form.blocks, address
+            address = engine.contiguous(mask, "mask", np.uint32)
+            rows.append((at, form.capacity, form.low, form.blocks, address))
             at += form.bits
-        return lists
+        return Lists(np.array(rows, np.uint64), tuple(masks))
+
+
+@dataclass(frozen=True)
+class Lists:
+    """The lists of a bucket, and the masks that they are of.
+
+    rows: each as ``struct weir_list``, in positions.c.
+    """
+
+    rows: npt.NDArray[np.uint64]
+    masks: tuple[Lanes, ...]
+
+    def write(self, lanes: Lanes) -> None:
+        """Write the lists of one worker's masks to its lanes, which are zero."""
+        words = engine.contiguous(lanes, "lanes", np.uint32)
+        complete = engine.library().weir_positions_write(engine.address_of(self.rows), len(self.rows), words)
+        lanes[0] = _COMPLETE if complete else _OVERFLOW
+
+    def read(self, workers: Sequence[Lanes]) -> None:
+        """Set in the masks what some workers' lists say, given their lanes."""
+        rows = engine.address_of(self.rows)
+        for lanes in workers:
+            engine.library().weir_positions_read(
+                rows, len(self.rows), engine.contiguous(lanes, "lanes", np.uint32)
+            )
 
 
 def gather(
@@ -114,13 +126,14 @@ def gather(
     together = np.zeros(workers * region.lanes + riders.size, np.uint32)
     own, behind = np.split(together, [workers * region.lanes])
     lanes, behind[:] = own.reshape(workers, region.lanes), riders
+    lists = region.lists(masks)
     if communicator.rank < workers:
-        region.write(masks, lanes[communicator.rank])
+        lists.write(lanes[communicator.rank])
     communicator.reduce(together, Op.OR, region.packet_block, service)
     riders[:] = behind
     if (lanes[:, 0] != _COMPLETE).any():
         return False
-    region.read([theirs for rank, theirs in enumerate(lanes) if rank != communicator.rank], masks)
+    lists.read([theirs for rank, theirs in enumerate(lanes) if rank != communicator.rank])
     return True
 
 

@@ -42,9 +42,9 @@ def test_lists_give_back_the_masks(of: list[tuple[int, int, int]], seed: int) ->
     region = Region([PositionList.of(blocks, capacity) for blocks, capacity, _ in of])
     masks = [drawn(blocks, count, seed) for blocks, _, count in of]
     lanes, back = np.zeros(region.lanes, np.uint32), [np.zeros_like(mask) for mask in masks]
-    region.write(masks, lanes)
+    region.lists(masks).write(lanes)
     assert not lanes[region.words :].any()
-    region.read([lanes], back)
+    region.lists(back).read([lanes])
     for mask, read in zip(masks, back, strict=True):
         assert np.array_equal(mask, read)
 
@@ -56,7 +56,7 @@ def test_whatever_is_in_the_lanes_no_block_is_set_that_there_is_not(
     region = Region([PositionList.of(blocks, capacity) for blocks, capacity, _ in of])
     lanes = np.random.default_rng(seed).integers(0, 2**32, region.lanes, np.uint32)
     masks = [np.zeros(-(-blocks // 32) + 1, np.uint32) for blocks, _, _ in of]
-    region.read([lanes], masks)
+    region.lists(masks).read([lanes])
     for mask, (blocks, capacity, _) in zip(masks, of, strict=True):
         assert not set_bits(mask)[blocks:].any()
         assert np.count_nonzero(set_bits(mask)) <= capacity
