@@ -55,6 +55,9 @@ def dfs(
     trained_densities: Annotated[
         str, typer.Option(help="Densities of the trainings for accuracy, comma-separated; empty: none.")
     ] = "0.003,0.01,0.03,0.2",
+    trained_workers: Annotated[
+        str, typer.Option(help="Numbers of workers of these trainings, comma-separated.")
+    ] = "4",
     trained_steps: Annotated[int, typer.Option(min=1, help="Steps of these trainings.")] = 300,
     journal: Journal = None,
     quick: Annotated[
@@ -78,7 +81,8 @@ def dfs(
     of_curves = numbers(float, densities, "--densities", 0, 1)
     counts = numbers(int, workers, "--workers", 1, 32)
     of_trainings = numbers(float, trained_densities, "--trained-densities", 0, 1) if trained_densities else []
-    run(chosen, of_curves, counts, steps, seeds, of_trainings, trained_steps, plot, journal)
+    by = numbers(int, trained_workers, "--trained-workers", 1, 32)
+    run(chosen, of_curves, counts, steps, seeds, of_trainings, by, trained_steps, plot, journal)
 
 
 def selection(

@@ -35,6 +35,9 @@ TOLERANCE: Final = 0.005
 _CODED_ALONE: Final = "dfs without lists"  # not trained: it trains as dfs does
 
 _Case = tuple[Model, str, float, int, int, int]  # model, contender, density, workers, steps, seed
+Cell = tuple[Model, int, str, float]
+"""Model, workers, contender and density."""
+
 _Means = Mapping[tuple[str, float], tuple[float, float]]  # (contender, density) to bytes and accuracy
 
 
@@ -45,6 +48,7 @@ def run(
     steps: int,
     seeds: int,
     trained_densities: Sequence[float],
+    trained_workers: Sequence[int],
     trained_steps: int,
     plot: Path,
     journal: Path | None,
@@ -63,7 +67,7 @@ def run(
         (density, model, min(4, max(workers)), steps, 1) for model in models for density in densities
     ]
     runs = simulate(look_at_runs, Runs, looked_at, journal=journal)
-    cases = _trainings(models, trained_densities, min(4, max(workers)), trained_steps, seeds)
+    cases = _trainings(models, trained_densities, trained_workers, trained_steps, seeds)
     trained = simulate(run_training, Trained, cases, journal=journal) if cases else []
     every = list(found.values())
     _print_energy(every)
@@ -83,7 +87,7 @@ def run(
 
 
 def _trainings(
-    models: Sequence[Model], densities: Sequence[float], workers: int, steps: int, seeds: int
+    models: Sequence[Model], densities: Sequence[float], workers: Sequence[int], steps: int, seeds: int
 ) -> list[_Case]:
     """Return what is trained: peers at the densities, DFS at some between them, too, its parts at one."""
     if not densities:
@@ -97,8 +101,9 @@ def _trainings(
         *product(parts, [sorted(densities)[len(densities) // 2]]),
     ]
     return [
-        (model, name, density, workers, steps, seed)
+        (model, name, density, count, steps, seed)
         for model in models
+        for count in workers
         for name, density in trained
         for seed in range(1, seeds + 1)
     ]
@@ -203,28 +208,28 @@ def _print_runs(cases: Sequence[tuple[float, Model, int, int, int]], runs: Seque
 
 def _print_accuracy(cases: Sequence[_Case], trained: Sequence[Trained]) -> None:
     """Show what each contender sends and reaches, and what DFS saves of its bytes at equal accuracy."""
-    _, _, _, workers, steps, _ = cases[0]
     rows = []
-    shares: dict[tuple[Model, str, float], float | None] = {}
-    for model in dict.fromkeys(case[0] for case in cases):
-        means = _means([(case, one) for case, one in zip(cases, trained, strict=True) if case[0] == model])
+    shares: dict[Cell, float | None] = {}
+    for group in dict.fromkeys((case[0], case[3]) for case in cases):
+        mine = [(case, one) for case, one in zip(cases, trained, strict=True) if (case[0], case[3]) == group]
+        means, (model, workers) = _means(mine), group
         for (name, density), (sent, reached) in sorted(
             means.items(), key=lambda item: (item[0][1], item[0][0])
         ):
-            share = shares[model, name, density] = saving_at_equal_accuracy(means, name, density)
+            share = shares[model, workers, name, density] = saving_at_equal_accuracy(means, name, density)
             if name.startswith("OmniReduce") and name not in (BASELINE, _best_block(means, density)):
                 continue
             rows.append(
                 (
-                    f"{model}, {density:.1%}, {name}",
+                    f"{model}, {workers} workers, {density:.1%}, {name}",
                     byte_count(sent),
                     f"{reached:.1%}",
                     "-" if share is None or name == "dfs" else f"{share:.0%}",
                 )
             )
     show(
-        f"Trained for {steps} steps with {workers} workers",
-        ("model, density, contender", "bytes a step", "accuracy", "dfs saves"),
+        f"Trained for {cases[0][4]} steps",
+        ("model, workers, density, contender", "bytes a step", "accuracy", "dfs saves"),
         rows,
         [
             "means of the seeds; bytes: of all workers, up and down; resnet18 with momentum 0.9, and a "
@@ -235,7 +240,7 @@ def _print_accuracy(cases: Sequence[_Case], trained: Sequence[Trained]) -> None:
             "accurate; -: none is",
         ],
     )
-    Console().print(_verdict(shares), style="bold", highlight=False)
+    Console().print(verdict(shares), style="bold", highlight=False)
 
 
 def _best_block(means: _Means, density: float) -> str:
@@ -247,12 +252,12 @@ def _best_block(means: _Means, density: float) -> str:
     )
 
 
-def _verdict(shares: Mapping[tuple[Model, str, float], float | None]) -> str:
+def verdict(shares: Mapping[Cell, float | None]) -> str:
     """Say in how many cells DFS costs less at equal accuracy, and in which not. shares: saved, by cell."""
-    peers = {at: share for at, share in shares.items() if not at[1].startswith("dfs") and at[1] != PLANNED}
+    peers = {at: share for at, share in shares.items() if not at[2].startswith("dfs") and at[2] != PLANNED}
     dearer = [
-        f"{model}, {density:.1%}, {name}"
-        for (model, name, density), share in peers.items()
+        f"{model}, {workers} workers, {density:.1%}, {name}"
+        for (model, workers, name, density), share in peers.items()
         if share is None or share <= 0
     ]
     parts = [
@@ -261,7 +266,7 @@ def _verdict(shares: Mapping[tuple[Model, str, float], float | None]) -> str:
     ]
     if dearer:
         parts.append(f"but not in: {'; '.join(dearer)}")
-    planned = [share for (_, name, _), share in shares.items() if name == PLANNED and share is not None]
+    planned = [share for (_, _, name, _), share in shares.items() if name == PLANNED and share is not None]
     if planned:
         parts.append(f"{fmean(planned):.0%} below {PLANNED} on average")
     return ", ".join(parts)

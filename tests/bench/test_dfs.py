@@ -4,7 +4,7 @@
 import pytest
 import torch
 
-from weir.bench.dfs import finer, saving_at_equal_accuracy
+from weir.bench.dfs import finer, saving_at_equal_accuracy, verdict
 from weir.bench.dfs_cases import BASELINE, PLANNED, Curves, Point, bytes_at, measure, saving
 from weir.bench.dfs_runs import delivered
 from weir.bench.dfs_runs import run as look_at_runs
@@ -62,6 +62,20 @@ def test_bytes_are_compared_where_dfs_is_as_accurate() -> None:
     assert saving_at_equal_accuracy(means, "peer", 0.01) == pytest.approx(0.75)
     assert saving_at_equal_accuracy(means, "peer", 0.1) == pytest.approx(0.5)
     assert saving_at_equal_accuracy(means, "dense", 1.0) is None
+
+
+def test_the_verdict_names_every_cell_in_which_dfs_is_dearer() -> None:
+    words = verdict(
+        {
+            ("mlp", 2, "dense", 1.0): 0.9,
+            ("mlp", 8, "dense", 1.0): -0.1,
+            ("mlp", 8, "block top-k", 0.01): None,
+            ("mlp", 8, PLANNED, 0.01): 0.5,
+            ("mlp", 8, "dfs", 0.01): 0.0,
+        }
+    )
+    assert "in 1 of 3 cells" in words and "50% below" in words
+    assert "mlp, 8 workers, 100.0%, dense; mlp, 8 workers, 1.0%, block top-k" in words
 
 
 def test_dfs_is_trained_between_the_densities_of_its_peers() -> None:
