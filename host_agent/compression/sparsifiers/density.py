@@ -61,7 +61,7 @@ def worthiest(values: torch.Tensor, count: int) -> torch.Tensor:
     """
     if not is_native(values):
         return worthiest_torch(values, count)
-    room = max(3 * count, SAMPLE)
+    room = max(2 * SAMPLE, 3 * count)  # all of what is too short for a sample
     while True:
         found, scratch = torch.empty(room, dtype=torch.int64), torch.empty(2 * room)
         there = engine.library().weir_worthiest(

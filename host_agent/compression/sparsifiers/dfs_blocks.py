@@ -100,7 +100,7 @@ def mark_largest(
         for vector, size, count, words in zip(vectors, sizes, counts, masks, strict=True)
     ]
     choices = np.array(rows, np.uint64).reshape(-1, 6)
-    room = max(SAMPLE, 3 * max(counts, default=0))
+    room = max(2 * SAMPLE, 3 * max(counts, default=0))  # all of what is too short for a sample
     spare = torch.empty(
         max((-(-v.numel() // size) for v, size in zip(vectors, sizes, strict=True) if size > 1), default=1)
     )

@@ -119,7 +119,7 @@ static uint32_t likely_floor(const float *restrict x, uint64_t count, uint64_t w
 
 /* The indices, ascending, of the `wanted` values of largest magnitude, the first of equal ones; and of all that are
  * not finite, but never of a zero. A sample tells among which they are looked for (Floyd and Rivest, 1975).
- * room: of `found`, SAMPLE or more; scratch: two words for each. Returns how many there are; where that is more than
+ * room: of `found`, 2 * SAMPLE or more; scratch: two words for each. Returns how many there are; where that is more than
  * there is room for, what was written is of no use. */
 uint64_t weir_worthiest(const float *restrict x, uint64_t count, uint64_t wanted, int64_t *restrict found,
                         uint32_t *restrict scratch, uint64_t room)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encodings in one process: rules, masks, and packed vectors that give back what was selected."""
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -195,6 +197,30 @@ def test_every_device_does_as_the_native_code(
     selection.subtract(ours, packed)
     selection.subtract_torch(theirs, packed)
     assert same(ours, theirs)
+
+
+@given(cases())
+@settings(max_examples=60)
+def test_a_bucket_is_overwritten_by_its_sum_without_the_vector_between_them(
+    case: tuple[BucketLayout, list[int | None], torch.Tensor],
+) -> None:
+    layout, sizes, vector = case
+    selection = select(layout, sizes, vector)
+    packed = selection.pack(vector)
+    ours, theirs = torch.full((2, layout.elements), math.nan)
+    selection.collect(packed, ours)
+    layout.collect(selection.unpack(packed), theirs)
+    assert same(ours, theirs)
+    strided = torch.full((2 * layout.elements,), math.nan)[::2]
+    selection.collect(packed, strided)
+    assert same(strided.contiguous(), theirs)
+
+
+def test_masks_that_are_too_short_are_refused() -> None:
+    layout = make_layout([1000])
+    plan = EncodingPlan({"0": Encoding(1)}, packet_block=32)
+    with pytest.raises(ValueError, match="31 words for 1000 elements, 32 are needed"):
+        Selection.of(plan, layout, {"0": np.zeros(31, np.uint32)})
 
 
 def test_an_element_of_the_packed_vector_is_named_by_its_place_in_the_gradient() -> None:

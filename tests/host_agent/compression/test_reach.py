@@ -3,17 +3,21 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.host_agent.compression.bucket_layout import BucketLayout
+from weir.host_agent.compression.encodings.shared_mask import mark_blocks, words_for
 from weir.host_agent.compression.sparsifiers.density import ranked, worthiest, worthiest_torch
 from weir.host_agent.compression.sparsifiers.dfs_blocks import (
     copy_blocks,
     copy_blocks_torch,
     marginal,
+    mark_largest,
+    norms,
 )
 
 LENGTHS = st.sampled_from([1, 7, 255, 1000, 40_003, 70_000])
@@ -25,6 +29,10 @@ def drawn(length: int, seed: int, kind: str) -> torch.Tensor:
     found = torch.randn(length, generator=torch.Generator().manual_seed(seed))
     if kind == "few":
         return found.round()
+    if kind == "tiny":
+        return found * 1e-30
+    if kind == "zero":
+        return found * 0
     if kind == "not finite":
         found[::3], found[1::7] = math.nan, -math.inf
     return found
@@ -65,6 +73,39 @@ def test_three_in_four_of_the_blocks_that_travel_are_above_the_least(size: int) 
     assert marginal(torch.empty(0), size) == 0.0
 
 
+@given(
+    lengths=st.lists(LENGTHS, min_size=1, max_size=3),
+    size=SIZES,
+    share=st.sampled_from([0.0, 0.001, 0.05, 1.0]),
+    kinds=st.lists(
+        st.sampled_from(["different", "few", "not finite", "tiny", "zero"]), min_size=3, max_size=3
+    ),
+    seed=st.integers(0, 3),
+)
+def test_the_largest_blocks_are_marked_of_all_parameters_at_once(
+    lengths: list[int], size: int, share: float, kinds: list[str], seed: int
+) -> None:
+    vectors = [drawn(length, seed, kind) for length, kind in zip(lengths, kinds, strict=False)]
+    counts = [round(share * length / size) for length in lengths]
+    masks = [np.zeros(words_for(length, size), np.uint32) for length in lengths]
+    found = mark_largest(vectors, [size] * len(vectors), counts, masks)
+    for vector, count, mask, elements in zip(vectors, counts, masks, found, strict=True):
+        expected = np.zeros_like(mask)
+        number = mark_blocks(vector, worthiest(norms(vector, size), count), size, expected)
+        if elements is None:
+            peak = vector.abs().max()
+            assert not 1e-20 < peak < math.inf, "no room for all that is not finite, or squares vanish"
+            assert not mask.any()
+        else:
+            assert elements == number and np.array_equal(mask, expected)
+
+
+@given(length=st.integers(0, 20_000), size=SIZES, seed=st.integers(0, 3))
+def test_the_least_that_travels_is_the_same_on_every_device(length: int, size: int, seed: int) -> None:
+    travelled = drawn(min(length, 600_000 // size) * size, seed, "not finite" if seed == 3 else "different")
+    assert marginal(travelled, size) == marginal(travelled.repeat_interleave(2)[::2], size)
+
+
 @given(length=LENGTHS, size=SIZES, share=st.sampled_from([0.0, 0.1, 1.0]), seed=st.integers(0, 3))
 def test_blocks_are_copied_as_torch_copies_them(length: int, size: int, share: float, seed: int) -> None:
     vector = drawn(length, seed, "different")
@@ -86,6 +127,14 @@ def test_a_bucket_is_spread_natively_as_by_torch(lengths: list[int], divisor: in
     expected = layout.spread(bucket.repeat_interleave(2)[::2], divisor, strided)
     assert torch.equal(layout.spread(bucket, divisor, residuals), expected)
     assert torch.equal(layout.spread(bucket, divisor)[: lengths[0]], bucket[: lengths[0]] / divisor)
+    largest, same = np.full((2, layout.length // 256), np.nan, np.float32)
+    layout.spread(bucket, divisor, residuals, largest)
+    layout.spread(bucket, divisor, strided, same)
+    assert np.array_equal(largest, expected.view(-1, 256).abs().amax(dim=1).numpy())
+    assert np.array_equal(largest, same)
+    bucket[-1] = math.nan
+    layout.spread(bucket, divisor, residuals, largest)
+    assert np.isnan(largest[-1])
 
 
 def test_a_residual_of_another_length_is_refused() -> None:
