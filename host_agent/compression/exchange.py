@@ -274,7 +274,13 @@ class GradientExchange:
             )
         else:
             unit = scales.steps.unit
-            settled = scales.settle(communicator, scales.codes, layout.describe, service)
+            settled = scales.settle(
+                communicator,
+                scales.codes,
+                layout.describe,
+                service,
+                lambda: selection.travelling(SCALE_BLOCK),
+            )
             contribution = contribute(
                 communicator,
                 on_host.numpy(),

@@ -13,8 +13,8 @@ The codes are unary, so that the OR operator, which unites the masks, takes thei
 of as many as a code has bits. Step 0 is a region of zeros. Steps from 2 to the last but one are levels in a
 row, the lowest of which is *predicted* for each parameter from its last sum. Step 1 is all levels below, and
 the last step all above: of such regions, which all workers see alike, they exchange the levels themselves
-(MAX). Hence levels are always the true ones, and predictions change how many reductions there are, never a
-bit of a sum.
+(MAX), unless nothing of them travels. Hence levels that are used are always the true ones, and predictions
+change how many reductions there are, never a bit of a sum.
 A parameter without a prediction has all its regions in step 1.
 """
 
@@ -53,8 +53,8 @@ class Steps:
     Attributes:
         code: of a region; one bit for a step.
         fine: bits of the mantissa that a level has, after the exponent.
-        above: levels above the last sum's that have steps. Our choice: a parameter's largest value may double
-            so often from one sum to the next.
+        above: levels above the last sum's that have steps. Our choice: two binades, which a parameter's
+            largest value rarely grows by from one sum to the next.
         unit: values of a packed vector that share a scale.
         full: our choice: a region has no more selected values, on average of those that have any, if it is
             not the least one.
@@ -113,7 +113,7 @@ def steps_of(form: LaneFormat) -> Steps:
         return WHOLE
     group = GROUP_LANES * form.fields
     unit = SCALE_BLOCK if SCALE_BLOCK % group else group
-    return Steps(np.uint32, fine=2, above=4, unit=unit, full=unit)
+    return Steps(np.uint32, fine=2, above=8, unit=unit, full=unit)
 
 
 class Predictions:
@@ -228,7 +228,12 @@ class MaskScales:
         self.codes: Lanes = padded.view(np.uint32)
 
     def settle(
-        self, communicator: Communicator, codes: Lanes, name: Namer, service: ServiceClass = LOSSLESS
+        self,
+        communicator: Communicator,
+        codes: Lanes,
+        name: Namer,
+        service: ServiceClass = LOSSLESS,
+        selected: Callable[[], npt.NDArray[np.bool_]] | None = None,
     ) -> npt.NDArray[np.uint32]:
         """Return the scale of every block of SCALE_BLOCK of the whole vector, that of its region.
 
@@ -237,6 +242,8 @@ class MaskScales:
             codes: of all workers.
             name: describes an element of the vector, for errors.
             service: without budgets.
+            selected: returns the blocks of SCALE_BLOCK of which something travels, the same on all workers;
+                the scales of other regions are of no use. None: all.
 
         Raises:
             NonFiniteError: some value of some worker is NaN or infinite; on every worker.
@@ -244,8 +251,11 @@ class MaskScales:
         ones = codes.view(self.steps.code)[: self._own.size].astype(np.float64) + 1
         steps = np.frexp(ones)[1] - 1
         shared = np.where(steps == 0, 0, self._lowest + steps - 2).astype(np.uint32)
-        unsure = np.flatnonzero((steps == 1) | (steps == self.steps.count))
-        if unsure.size:
+        unsure = (steps == 1) | (steps == self.steps.count)
+        if selected is not None and unsure.any():
+            shared[steps == 1] = 0  # says nothing, where nothing travels
+            unsure &= self._regions.largest(selected().astype(np.uint32)) > 0
+        if unsure.any():
             shared[unsure] = communicator.reduce(self._own[unsure], Op.MAX, GROUP_LANES, service)
         scales = self.steps.scales(shared)
         check_finite(communicator, scales, self._form.not_finite, lambda: self._vector.cpu().numpy(), name)

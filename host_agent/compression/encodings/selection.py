@@ -31,6 +31,11 @@ class Part:
     words: Lanes | None
 
     @property
+    def blocks(self) -> int:
+        """Return how many blocks are packed of a parameter that has a mask; 0 of one that has none."""
+        return 0 if self.words is None else -(-self.target.length // self.mask_block)
+
+    @property
     def in_packed(self) -> slice:
         """Return its elements of the packed vector, in whole blocks."""
         start = self.target.vector_start
@@ -214,6 +219,21 @@ class Selection:
         engine.library().weir_parts_largest(*self._native_parts, address, run, unit, engine.address_of(units))
         return units
 
+    def travelling(self, size: int) -> npt.NDArray[np.bool_]:
+        """Return of which blocks of so many elements of the whole vector something travels.
+
+        size: a multiple of every mask's blocks; each parameter begins with one.
+        """
+        found = np.zeros(self.whole.length // size, np.bool_)
+        first = 0
+        for part in self.parts:
+            own, first = self._starts[first : first + part.blocks], first + part.blocks
+            if part.words is None:
+                found[self.whole.in_blocks(size).blocks_of(part.source)] = True
+            else:
+                found[(part.source.vector_start + own) // size] = True
+        return found
+
     @cached_property
     def _native_parts(self) -> tuple[int, int]:
         """Return where ``struct weir_part`` of each part is (mask.c), and how many there are."""
@@ -223,13 +243,11 @@ class Selection:
     def _structs(self) -> npt.NDArray[np.uint64]:
         rows, starts, at = [], self._starts, engine.address_of(self._starts)
         for part in self.parts:
-            source, target, blocks = part.source, part.target, 0
-            if part.words is not None:
-                blocks = -(-target.length // part.mask_block)
+            source, target = part.source, part.target
             rows.append(
                 (
                     0 if part.words is None else at,
-                    blocks,
+                    part.blocks,
                     part.mask_block,
                     source.vector_start,
                     source.length,
@@ -237,7 +255,7 @@ class Selection:
                     self.layout.padding_of(target).stop,
                 )
             )
-            at += blocks * starts.itemsize
+            at += part.blocks * starts.itemsize
         return np.array(rows, np.uint64)
 
     @cached_property
@@ -247,8 +265,7 @@ class Selection:
             (part.words, part.source.length, part.mask_block) for part in self.parts if part.words is not None
         ]
         rows = _masks(masked)
-        count = sum(-(-p.target.length // p.mask_block) for p in self.parts if p.words is not None)
-        starts = np.empty(max(1, count), np.uint32)
+        starts = np.empty(max(1, sum(part.blocks for part in self.parts)), np.uint32)
         engine.library().weir_masks_starts(engine.address_of(rows), len(rows), engine.address_of(starts))
         return starts
 

@@ -100,6 +100,72 @@ def test_scales_are_the_true_ones_whatever_was_predicted(
     assert len({one.known(NAMES) for one in predictions}) == 1
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    seeds=st.lists(st.integers(0, 2**31), min_size=2, max_size=3),
+    spread=st.sampled_from([3, 20, 120]),
+    mask_block=st.sampled_from([1, 32, 256]),
+    believed=st.lists(st.integers(0, 0x3FC), max_size=4),
+    form=st.sampled_from([WholeLanes(3), PackedLanes(2, 3)]),
+)
+def test_scales_of_what_travels_are_the_true_ones(
+    seeds: list[int], spread: int, mask_block: int, believed: list[int], form: LaneFormat
+) -> None:
+    vectors, steps = [drawn(seed, 0.5, spread) for seed in seeds], steps_of(form)
+    chosen = [np.where(np.abs(vector) >= 1, vector, 0).astype(np.float32) for vector in vectors]
+    chosen[0][LAYOUT.segments[1].in_vector] = 0
+    plan, group = plan_of(mask_block, SCALE_BLOCK), InMemoryGroup(len(seeds))
+    everybody = [Predictions() for _ in seeds]
+    for one in everybody:
+        one.learn(NAMES[: len(believed)], np.array(believed, np.uint32), steps)
+
+    def worker(communicator: Communicator) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.bool_]]:
+        rank = communicator.rank
+        scales = MaskScales(plan, LAYOUT, torch.from_numpy(vectors[rank]), everybody[rank], form)
+        proposal = Proposal(plan, LAYOUT, torch.from_numpy(chosen[rank]))
+        selection = proposal.agree(communicator, riders=scales.codes)
+        travels = selection.travelling(SCALE_BLOCK)
+        return scales.settle(communicator, scales.codes, LAYOUT.describe, selected=lambda: travels), travels
+
+    true = np.max([form.scales(vector, SCALE_BLOCK) for vector in vectors], axis=0)
+    some = np.any([np.abs(one).reshape(-1, SCALE_BLOCK).max(axis=1) > 0 for one in chosen], axis=0)
+    whole = LAYOUT.in_blocks(SCALE_BLOCK).blocks_of(LAYOUT.segments[3])
+    for found, travels in group.run([functools.partial(worker, c) for c in group.communicators]):
+        np.testing.assert_array_equal(np.delete(travels, np.r_[whole]), np.delete(some, np.r_[whole]))
+        assert travels[whole].all()
+        np.testing.assert_array_equal(found[travels], steps.scales(steps.levels(true))[travels])
+    assert len({one.known(NAMES) for one in everybody}) == 1
+
+
+@pytest.mark.parametrize("travels", [False, True])
+def test_a_level_far_below_costs_a_reduction_only_where_something_travels(travels: bool) -> None:
+    vector = np.zeros(LAYOUT.length, np.float32)
+    vector[: 2 * SCALE_BLOCK] = np.repeat([1.0, 1e-9], SCALE_BLOCK)
+    chosen = vector.copy()
+    chosen[SCALE_BLOCK:] *= travels
+    plan, predictions, reductions = plan_of(1, SCALE_BLOCK), Predictions(), list[int]()
+    group = InMemoryGroup(1, watch=lambda _sent, block: reductions.append(block))
+
+    def worker() -> None:
+        own, form = torch.from_numpy(vector), PackedLanes(2, 1)
+        scales = MaskScales(plan, LAYOUT, own, predictions, form)
+        proposal = Proposal(plan, LAYOUT, torch.from_numpy(chosen))
+        selection = proposal.agree(group.communicators[0], riders=scales.codes)
+        reductions.clear()
+        settled = scales.settle(
+            group.communicators[0],
+            scales.codes,
+            LAYOUT.describe,
+            selected=lambda: selection.travelling(SCALE_BLOCK),
+        )
+        assert (settled[1] > 0) == travels
+
+    group.run([worker])
+    assert reductions, "nothing was predicted"
+    group.run([worker])
+    assert bool(reductions) == travels
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.floats(0, width=32), st.sampled_from([PackedLanes(2, 3), PackedLanes(4, 3)]))
 def test_a_scale_of_packed_lanes_is_no_less_than_the_largest_value_and_little_more(
