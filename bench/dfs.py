@@ -110,10 +110,15 @@ def _trainings(
 
 
 def finer(densities: Sequence[float]) -> list[float]:
-    """Return these, one between each two and one below, so that DFS has one where a peer is as accurate."""
+    """Return these, one between each two, and three below, so that DFS has one where a peer is as accurate.
+
+    Below, each is a third of the second one above it: what DFS sends for a density is less than what any peer
+    does, so it is compared at lower ones.
+    """
     ordered = sorted(densities)
-    between = [math.sqrt(low * high) for low, high in pairwise([ordered[0] / 9, *ordered])]
-    return sorted([*ordered, *(round(density, 4) for density in between)])
+    below = [ordered[0] / math.sqrt(3) ** count for count in (1, 2, 3)]
+    between = [math.sqrt(low * high) for low, high in pairwise(ordered)]
+    return sorted([*ordered, *(round(density, 4) for density in (*below, *between))])
 
 
 def _print_energy(found: Sequence[Curves]) -> None:

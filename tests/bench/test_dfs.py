@@ -79,7 +79,7 @@ def test_the_verdict_names_every_cell_in_which_dfs_is_dearer() -> None:
 
 
 def test_dfs_is_trained_between_the_densities_of_its_peers() -> None:
-    assert finer([0.03, 0.003]) == [0.001, 0.003, 0.0095, 0.03]
+    assert finer([0.03, 0.003]) == [0.0006, 0.001, 0.0017, 0.003, 0.0095, 0.03]
 
 
 def test_a_training_counts_what_all_that_send_the_same_elements_send() -> None:
