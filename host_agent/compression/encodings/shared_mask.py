@@ -42,7 +42,7 @@ def write_mask(vector: torch.Tensor, mask_block: int, words: Lanes) -> int:
     if vector.device.type == "cpu":
         values = vector.numpy()
         address = engine.contiguous(values, "vector", np.float32)
-        _check_words(words, values.size, mask_block)
+        check_words(words, values.size, mask_block)
         return int(
             engine.library().weir_mask_write(address, values.size, mask_block, engine.address_of(words))
         )
@@ -150,8 +150,8 @@ def unite(
     return words
 
 
-def _check_words(words: npt.NDArray[Any], length: int, mask_block: int) -> None:
-    """Refuse words that are not as many as the vector needs, which the C side reads and writes."""
+def check_words(words: npt.NDArray[Any], length: int, mask_block: int) -> None:
+    """Raise ValueError for words that are not as many as a vector needs, which the C side reads and writes."""
     engine.contiguous(words, "words", np.uint32)
     if words.size != words_for(length, mask_block):
         raise ValueError(

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from weir.host_agent.collectives.dtypes import Lanes
+from weir.host_agent.compression.encodings.shared_mask import check_words
 from weir.host_agent.compression.sparsifiers.density import SAMPLE, ranked
 from weir.host_agent.compression.vectors import is_native
 from weir.host_agent.transport import engine
@@ -94,9 +95,14 @@ def mark_largest(
         sizes: of the blocks of each.
         counts: of the blocks that are wanted of each.
         masks: words, zero.
+
+    Raises:
+        ValueError: a mask is too short.
     """
+    for vector, size, words in zip(vectors, sizes, masks, strict=True):
+        check_words(words, vector.numel(), size)
     rows = [
-        (vector.data_ptr(), vector.numel(), size, count, engine.contiguous(words, "mask", np.uint32), 0)
+        (vector.data_ptr(), vector.numel(), size, count, engine.address_of(words), 0)
         for vector, size, count, words in zip(vectors, sizes, counts, masks, strict=True)
     ]
     choices = np.array(rows, np.uint64).reshape(-1, 6)
