@@ -151,7 +151,7 @@ def unite(
 
 
 def check_words(words: npt.NDArray[Any], length: int, mask_block: int) -> None:
-    """Raise ValueError unless there are as many words as a vector needs, which the C side reads and writes."""
+    """Raise ValueError unless there are as many words as a vector needs, which C reads and writes."""
     engine.contiguous(words, "words", np.uint32)
     if words.size != words_for(length, mask_block):
         raise ValueError(
