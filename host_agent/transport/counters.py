@@ -2,6 +2,7 @@
 """The transport's counters: the one list of them, and their sums and differences."""
 
 from dataclasses import dataclass, fields
+from typing import Any, Self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,15 @@ class TransportCounters:
     duplicates: int = 0
     repeats_asked: int = 0
     results_trimmed: int = 0
+
+    @classmethod
+    def made(cls, **attributes: Any) -> Self:
+        """Return an object with all of its attributes given: several are made in every step, and this takes a
+        fifth of the time.
+        """
+        made = object.__new__(cls)
+        made.__dict__.update(attributes)
+        return made
 
     def __add__(self, other: "TransportCounters") -> "TransportCounters":
         return TransportCounters(**{name: getattr(self, name) + getattr(other, name) for name in COUNTERS})

@@ -104,6 +104,16 @@ class Report(Structure):
     """All of it at once, sums with their signs: reading field by field takes longer than a short reduce."""
 
 
+class Regions(Structure):
+    """``weir_regions`` in mask.c."""
+
+    _fields_ = (
+        ("parameters", c_uint64),
+        *((name, pointer) for name in ("counts", "sizes", "lowest")),
+        *((name, c_uint32) for name in ("drop", "bits")),
+    )
+
+
 class Addresses(Structure):
     """``weir_addresses`` in frame.h."""
 
@@ -203,6 +213,8 @@ SIGNATURES: Final[native.Signatures] = {
         (pointer, c_uint64, pointer, c_float, pointer, pointer, c_uint64, pointer),
     ),
     "weir_collect": (None, (pointer, c_uint64, pointer, pointer)),
+    "weir_region_codes": (None, (POINTER(Regions), pointer, pointer, pointer)),
+    "weir_region_levels": (c_uint64, (POINTER(Regions), pointer, pointer, pointer)),
     "weir_find_gradients": (None, (pointer, c_uint64, pointer, c_float, c_uint64, pointer)),
     "weir_positions_write": (c_int, (pointer, c_uint64, pointer)),
     "weir_positions_read": (None, (pointer, c_uint64, pointer)),

@@ -62,12 +62,12 @@ class ReducerStats(TransportCounters):
 
     def plus(self, report: ReduceReport, rto: float) -> "ReducerStats":
         """Return these sums with one more reduce in them."""
-        return ReducerStats(
+        return ReducerStats.made(
             reduces=self.reduces + 1,
             rto=rto,
             window=report.window,
-            missing=self.missing + sum(report.missing.tolist()),
-            budget=self.budget + sum(report.budgets.tolist()),
+            missing=self.missing + (sum(report.missing.tolist()) if report.missing.size else 0),
+            budget=self.budget + (sum(report.budgets.tolist()) if report.budgets.size else 0),
             refused=Counter(self.refused) + Counter(report.refused) if report.refused else self.refused,
             **dict(zip(_SUMMED, map(add, _summed(self), _summed(report)), strict=True)),
         )

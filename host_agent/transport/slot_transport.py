@@ -347,7 +347,7 @@ class SlotTransport:
             counts[name] = verdicts[verdict]
         entered, included, returned, applied = map(Account, sums[::2], sums[1::2])
         budgets = self._service.budgets
-        return ReduceReport(
+        return ReduceReport.made(
             op=self._op,
             lanes=self._count,
             block=self._block,

@@ -34,6 +34,7 @@ from weir.host_agent.collectives.float_sum import Namer, check_finite
 from weir.host_agent.collectives.packing import LaneFormat
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK, EncodingPlan
+from weir.host_agent.transport import engine
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.wire.definition import GROUP_LANES, Op
 
@@ -86,21 +87,16 @@ class Steps:
         fitting = (size for size in reversed(REGION_SIZES) if selected <= self.full * occupied(size))
         return next(fitting, SCALE_BLOCK)
 
-    def levels(self, scales: Lanes) -> Lanes:
-        """Return the levels of scales, which are 0 where they are."""
-        if not self.fine:
-            return scales
-        return np.where(scales == 0, 0, (scales >> self._shift) + 1).astype(np.uint32)
-
     def scales(self, levels: Lanes) -> Lanes:
         """Return the greatest scale of each level."""
         if not self.fine:
             return levels
-        return np.where(levels == 0, 0, (levels << self._shift) - 1).astype(np.uint32)
+        return np.where(levels == 0, 0, (levels << self.dropped) - 1).astype(np.uint32)
 
     @property
-    def _shift(self) -> int:
-        return _MANTISSA_BITS - self.fine
+    def dropped(self) -> int:
+        """Return the lower bits of a scale that a level does not have."""
+        return _MANTISSA_BITS - self.fine if self.fine else 0
 
 
 WHOLE: Final = Steps(np.uint16, fine=0, above=2, unit=GROUP_LANES, full=64)
@@ -217,15 +213,29 @@ class MaskScales:
         self._layout, self._vector, self._predictions = layout, vector, predictions
         self._form, self.steps = form, steps_of(form)
         self._regions = Regions.of(plan, layout)
+        self._lowest = predictions.lowest(self._regions.names)
         scales = _scales(vector, form) if largest is None else form.scales(largest, 1)
-        self._own = self.steps.levels(self._regions.largest(scales))
-        self._lowest = np.repeat(predictions.lowest(self._regions.names), self._regions.counts)
-        above = self._own.astype(np.int32) - self._lowest
-        steps = np.where(self._own == 0, 0, np.clip(above + 2, 1, self.steps.count))
-        codes = self.steps.codes_in_lane
-        padded = np.zeros(-(-steps.size // codes) * codes, self.steps.code)
-        padded[: steps.size] = (np.uint64(1) << steps.astype(np.uint64)) - np.uint64(1)
-        self.codes: Lanes = padded.view(np.uint32)
+        count, codes = self._regions.sizes.size, self.steps.codes_in_lane
+        self._own, self.codes = np.empty(count, np.uint32), np.zeros(-(-count // codes), np.uint32)
+        engine.library().weir_region_codes(
+            self._native,
+            engine.contiguous(scales, "scales", np.uint32),
+            engine.address_of(self._own),
+            engine.address_of(self.codes),
+        )
+
+    @property
+    def _native(self) -> engine.Regions:
+        """Return the regions as the C side sees them."""
+        regions = self._regions
+        return engine.Regions(
+            regions.counts.size,
+            engine.address_of(regions.counts),
+            engine.address_of(regions.sizes),
+            engine.address_of(self._lowest),
+            self.steps.dropped,
+            self.steps.count,
+        )
 
     def settle(
         self,
@@ -248,14 +258,17 @@ class MaskScales:
         Raises:
             NonFiniteError: some value of some worker is NaN or infinite; on every worker.
         """
-        ones = codes.view(self.steps.code)[: self._own.size].astype(np.float64) + 1
-        steps = np.frexp(ones)[1] - 1
-        shared = np.where(steps == 0, 0, self._lowest + steps - 2).astype(np.uint32)
-        unsure = (steps == 1) | (steps == self.steps.count)
-        if selected is not None and unsure.any():
-            shared[steps == 1] = 0  # says nothing, where nothing travels
+        shared, unsure = np.empty_like(self._own), np.empty(self._own.size, np.bool_)
+        some = engine.library().weir_region_levels(
+            self._native,
+            engine.contiguous(codes, "codes", np.uint32),
+            engine.address_of(shared),
+            engine.address_of(unsure),
+        )
+        if some and selected is not None:
+            shared[unsure & (shared < self._lowest.repeat(self._regions.counts))] = 0  # says nothing
             unsure &= self._regions.largest(selected().astype(np.uint32)) > 0
-        if unsure.any():
+        if some and unsure.any():
             shared[unsure] = communicator.reduce(self._own[unsure], Op.MAX, GROUP_LANES, service)
         scales = self.steps.scales(shared)
         check_finite(communicator, scales, self._form.not_finite, lambda: self._vector.cpu().numpy(), name)

@@ -125,6 +125,7 @@ class Planner:
         self._watched: dict[str, int] = {}
         self._tables: dict[str, _Table] = {}
         self._plans: dict[tuple[object, ...], EncodingPlan] = {}
+        self._waiting: dict[str, int] = {}  # parameters that are not counted in this step, and for how long
         self._fixed: Mapping[str, Encoding] = {}
         self.resize(workers, slots)
 
@@ -221,6 +222,7 @@ class Planner:
         for name in self._observed:
             self._parameters[name] = self._decided(name, before.get(name))
         self._observed, self._watched = {}, {}
+        self._note_waits()
 
     # ---------------------------------------------------------------------------------------------- the state
 
@@ -235,24 +237,23 @@ class Planner:
         """Go on from what ``state_dict`` gave, maybe in a group of another size."""
         self._parameters = {name: _restored(known) for name, known in state.items()}
         self._observed, self._watched = {}, {}
+        self._note_waits()
         self._retabulate(self._parameters)
 
     # ------------------------------------------------------------------------------------------- observations
 
-    def _is_due(self, name: str) -> bool:
-        return name not in self._parameters or self._parameters[name].wait <= 0
+    def _note_waits(self) -> None:
+        self._waiting = {name: known.wait for name, known in self._parameters.items() if known.wait > 0}
 
     def _due(self, layout: BucketLayout) -> list[Segment]:
-        return [segment for segment in layout if self._is_due(segment.name)]
+        return [segment for segment in layout if segment.name not in self._waiting]
 
     def _watched_of(self, layout: BucketLayout) -> list[Segment]:
         """Return the parameters of which, between two counts of everything, the union's elements are
         counted.
         """
         return [
-            segment
-            for segment in layout
-            if not self._is_due(segment.name) and self._parameters[segment.name].wait % _WATCH == 0
+            segment for segment in layout if (wait := self._waiting.get(segment.name)) and wait % _WATCH == 0
         ]
 
     def _has_changed(self, name: str) -> bool:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.host_agent.compression.test_reductions_per_step import WORKERS, Counted
 from weir.host_agent.collectives.communicator import Communicator
+from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.collectives.float_sum import NonFiniteError, contribute, encode
 from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.collectives.packing import LaneFormat, PackedLanes, WholeLanes
@@ -27,6 +28,7 @@ from weir.host_agent.compression.encodings.mask_scales import (
     MaskScales,
     Predictions,
     Regions,
+    Steps,
     steps_of,
 )
 
@@ -35,6 +37,12 @@ Vector = npt.NDArray[np.float32]
 SIZES = (3000, 1, 20_000, 300)
 NAMES = ("a", "b", "c", "d")
 LAYOUT = BucketLayout.of(0, NAMES, [torch.empty(size) for size in SIZES], SCALE_BLOCK)
+
+
+def levels_of(steps: Steps, scales: Lanes) -> Lanes:
+    """Return the levels of scales."""
+    fine = np.where(scales == 0, 0, (scales >> steps.dropped) + 1).astype(np.uint32)
+    return fine if steps.fine else scales
 
 
 def drawn(seed: int, density: float, spread: int, size: int = LAYOUT.length) -> Vector:
@@ -96,7 +104,7 @@ def test_scales_are_the_true_ones_whatever_was_predicted(
     true = np.repeat(np.maximum.reduceat(blocks, regions.starts), regions.sizes)
     for _ in range(2):  # then with what the first time taught
         for found in agreed(vectors, plan, predictions, form):
-            np.testing.assert_array_equal(found, steps.scales(steps.levels(true)))
+            np.testing.assert_array_equal(found, steps.scales(levels_of(steps, true)))
     assert len({one.known(NAMES) for one in predictions}) == 1
 
 
@@ -133,7 +141,7 @@ def test_scales_of_what_travels_are_the_true_ones(
     for found, travels in group.run([functools.partial(worker, c) for c in group.communicators]):
         np.testing.assert_array_equal(np.delete(travels, np.r_[whole]), np.delete(some, np.r_[whole]))
         assert travels[whole].all()
-        np.testing.assert_array_equal(found[travels], steps.scales(steps.levels(true))[travels])
+        np.testing.assert_array_equal(found[travels], steps.scales(levels_of(steps, true))[travels])
     assert len({one.known(NAMES) for one in everybody}) == 1
 
 
@@ -172,7 +180,7 @@ def test_a_scale_of_packed_lanes_is_no_less_than_the_largest_value_and_little_mo
     value: float, form: LaneFormat
 ) -> None:
     steps = steps_of(form)
-    scale = steps.scales(steps.levels(form.scales(np.array([value], np.float32), 1)))
+    scale = steps.scales(levels_of(steps, form.scales(np.array([value], np.float32), 1)))
     found = float(scale.view(np.float32)[0])
     if math.isinf(value):
         assert int(scale[0]) >= form.not_finite
