@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { AT_ONCE = 16, WORD_BITS = 32 };
+enum { AT_ONCE = 16, WORD_BITS = 32, AT_A_GLANCE = 64 };
 
 static const uint32_t INFINITE = 0x7f800000u; /* as a magnitude */
 
@@ -23,15 +23,21 @@ static inline float value_of(uint32_t bits)
     return x;
 }
 
-/* Which of up to 32 values have at least the magnitude `least`; without a branch, so that it is vector code. */
-static inline uint32_t reaching(const float *x, uint64_t count, uint32_t least)
+/* Which of up to 64 values have at least the magnitude `least`; without a branch, so that it is vector code. */
+static inline uint64_t reaching(const float *x, uint64_t count, uint32_t least)
 {
-    uint32_t found = 0;
-    if (count >= WORD_BITS)
-        for (uint32_t i = 0; i < WORD_BITS; i++) found |= (uint32_t)(magnitude(x[i]) >= least) << i;
+    uint32_t low = 0, high = 0;
+    if (count >= AT_A_GLANCE)
+        for (uint32_t i = 0; i < WORD_BITS; i++) {
+            low |= (uint32_t)(magnitude(x[i]) >= least) << i;
+            high |= (uint32_t)(magnitude(x[WORD_BITS + i]) >= least) << i;
+        }
     else
-        for (uint32_t i = 0; i < count; i++) found |= (uint32_t)(magnitude(x[i]) >= least) << i;
-    return found;
+        for (uint32_t i = 0; i < count; i++) {
+            const uint32_t bit = (uint32_t)(magnitude(x[i]) >= least) << i % WORD_BITS;
+            *(i < WORD_BITS ? &low : &high) |= bit;
+        }
+    return low | (uint64_t)high << WORD_BITS;
 }
 
 /* The magnitude that is number `rank`, from 1, of so many, the largest first. Overwrites them. By their bits, the
@@ -76,16 +82,41 @@ static uint64_t candidates(const float *restrict x, uint64_t count, uint32_t lea
                            uint32_t *restrict magnitudes, uint64_t room)
 {
     uint64_t n = 0;
-    for (uint64_t start = 0; start < count; start += WORD_BITS)
-        for (uint32_t left = reaching(x + start, count - start, least); left; left &= left - 1) {
+    for (uint64_t start = 0; start < count; start += AT_A_GLANCE)
+        for (uint64_t left = reaching(x + start, count - start, least); left; left &= left - 1) {
             if (n < room) {
-                const uint64_t at = start + (uint32_t)__builtin_ctz(left);
+                const uint64_t at = start + (uint32_t)__builtin_ctzll(left);
                 found[n] = (int64_t)at;
                 magnitudes[n] = finite_or_infinity(magnitude(x[at]));
             }
             n++;
         }
     return n;
+}
+
+/* As `ranked`, of magnitudes of `least` and more, most of them not much more: one pass tells by how much they are above
+ * it, and so among which few the one is. scratch: as many words. */
+static uint32_t ranked_above(const uint32_t *restrict magnitudes, uint64_t count, uint64_t rank,
+                             uint32_t least, uint32_t *restrict scratch)
+{
+    enum { BINS = 1 << 12, IN_BIN = 13 /* bits: 1024 bins are a binade */, FEW = 1 << 10 };
+    uint32_t counted[BINS] = {0}, bin = BINS - 1;
+    if (count < FEW) {
+        memcpy(scratch, magnitudes, count * sizeof *scratch);
+        return ranked(scratch, count, rank);
+    }
+    for (uint64_t i = 0; i < count; i++) {
+        const uint32_t own = (magnitudes[i] - least) >> IN_BIN;
+        counted[own < BINS - 1 ? own : BINS - 1]++;
+    }
+    while (counted[bin] < rank) rank -= counted[bin--];
+    uint64_t kept = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        const uint32_t own = (magnitudes[i] - least) >> IN_BIN;
+        scratch[kept] = magnitudes[i];
+        kept += (own < BINS - 1 ? own : BINS - 1) == bin;
+    }
+    return ranked(scratch, kept, rank);
 }
 
 enum { SAMPLE = 1 << 13 };
@@ -124,20 +155,23 @@ static uint32_t likely_floor(const float *restrict x, uint64_t count, uint64_t w
 uint64_t weir_worthiest(const float *restrict x, uint64_t count, uint64_t wanted, int64_t *restrict found,
                         uint32_t *restrict scratch, uint64_t room)
 {
-    const uint32_t floor = likely_floor(x, count, wanted, scratch), least = floor | !floor;
-    uint32_t *magnitudes = scratch, *copy = scratch + room;
-    uint64_t there = candidates(x, count, least, found, magnitudes, room);
-    if (there < wanted && least > 1) there = candidates(x, count, 1, found, magnitudes, room); /* it misled */
+    const uint32_t floor = likely_floor(x, count, wanted, scratch);
+    uint32_t reached = floor | !floor, *magnitudes = scratch, *copy = scratch + room;
+    uint64_t there = candidates(x, count, reached, found, magnitudes, room);
+    if (there < wanted && reached > 1) {
+        reached = 1; /* the sample misled */
+        there = candidates(x, count, reached, found, magnitudes, room);
+    }
     if (there <= wanted || there > room) return there;
-    memcpy(copy, magnitudes, there * sizeof *copy);
-    const uint32_t cut = wanted ? ranked(copy, there, wanted) : INFINITE;
+    const uint32_t cut = wanted ? ranked_above(magnitudes, there, wanted, reached, copy) : INFINITE;
     uint64_t above = 0, kept = 0;
     for (uint64_t i = 0; i < there; i++) above += magnitudes[i] > cut;
     uint64_t equal = cut < INFINITE ? wanted - above : there;
-    for (uint64_t i = 0; i < there; i++) {
-        if (magnitudes[i] < cut || (magnitudes[i] == cut && !equal)) continue;
-        equal -= magnitudes[i] == cut;
-        found[kept++] = found[i];
+    for (uint64_t i = 0; i < there; i++) { /* without a branch: which way it goes is anybody's guess */
+        const uint64_t taken = (magnitudes[i] == cut) & (equal > 0);
+        found[kept] = found[i];
+        kept += (magnitudes[i] > cut) | taken;
+        equal -= taken;
     }
     return kept;
 }
