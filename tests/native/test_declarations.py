@@ -63,6 +63,7 @@ LIBRARIES: Final = {
             "weir_service_class": engine.ServiceClass,
             "weir_addresses": engine.Addresses,
             "weir_floats": engine.Floats,
+            "weir_regions": engine.Regions,
         },
     ),
     "flows": Library(

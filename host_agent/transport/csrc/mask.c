@@ -360,12 +360,12 @@ void weir_find_gradients(const struct weir_segment *segment, uint64_t segments, 
 
 /* Regions of the parameters of a bucket, in its order. See encodings/mask_scales.py. counts: regions of each parameter;
  * sizes: blocks of each region; lowest: level of each parameter from which on levels have codes of their own. */
-struct weir_regions {
+typedef struct {
     uint64_t parameters;
     const int64_t *counts, *sizes;
     const int32_t *lowest;
     uint32_t drop, bits; /* of a scale the lower bits that a level lacks; in a code */
-};
+} weir_regions;
 
 static inline uint64_t get_code(const uint8_t *codes, uint32_t bits)
 {
@@ -386,8 +386,7 @@ static inline void put_code(uint8_t *codes, uint32_t bits, uint64_t code)
 }
 
 /* The level of each region, that of its greatest scale, and its code, of 16 or 32 bits: as many ones as its step. */
-void weir_region_codes(const struct weir_regions *regions, const uint32_t *scales, uint32_t *levels,
-                       uint8_t *codes)
+void weir_region_codes(const weir_regions *regions, const uint32_t *scales, uint32_t *levels, uint8_t *codes)
 {
     const int64_t *size = regions->sizes, bits = regions->bits;
     for (uint64_t p = 0; p < regions->parameters; p++)
@@ -404,7 +403,7 @@ void weir_region_codes(const struct weir_regions *regions, const uint32_t *scale
 
 /* The levels that codes stand for, and which of them are not sure: all below, or all above, have the same code. Returns
  * how many these are. */
-uint64_t weir_region_levels(const struct weir_regions *regions, const uint8_t *codes, uint32_t *levels,
+uint64_t weir_region_levels(const weir_regions *regions, const uint8_t *codes, uint32_t *levels,
                             uint8_t *unsure)
 {
     uint64_t found = 0;
