@@ -12,7 +12,7 @@ import torch
 from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.compression.bucket_layout import BucketLayout, Segment
 from weir.host_agent.compression.encodings.encoding import EncodingPlan
-from weir.host_agent.compression.encodings.shared_mask import set_bits, words_for
+from weir.host_agent.compression.encodings.shared_mask import check_words, set_bits
 from weir.host_agent.compression.vectors import is_native
 from weir.host_agent.transport import engine
 
@@ -306,14 +306,9 @@ def _selected(whole: BucketLayout, sizes: Sequence[int | None], masks: Mapping[s
 
 def _masks(masks: Sequence[tuple[Lanes, int, int]]) -> npt.NDArray[np.uint64]:
     """Return each mask as ``struct weir_mask``, in mask.c. masks: words, elements, elements in a block."""
-    rows = []
     for words, length, size in masks:
-        if words.size < words_for(length, size):
-            raise ValueError(
-                f"{words.size} words for {length} elements, {words_for(length, size)} are needed"
-            )
-        rows.append((engine.contiguous(words, "words", np.uint32), length, size))
-    return np.array(rows, np.uint64)
+        check_words(words, length, size)
+    return np.array([(engine.address_of(words), length, size) for words, length, size in masks], np.uint64)
 
 
 @dataclass(frozen=True)

@@ -92,26 +92,28 @@ class Masks:
         blocks = {
             name: mask_block for name in lengths if (mask_block := encodings[name].mask_block) is not None
         }
-        size = sum(words_for(lengths[name], mask_block) for name, mask_block in blocks.items())
-        words, of, at = np.zeros(size, np.uint32), {}, 0
-        for name, mask_block in blocks.items():
-            end = at + words_for(lengths[name], mask_block)
-            of[name], at = words[at:end], end
-        return cls(words, of, blocks, {})
+        sizes = {name: words_for(lengths[name], mask_block) for name, mask_block in blocks.items()}
+        words = np.zeros(sum(sizes.values()), np.uint32)
+        return cls(words, _divided(words, sizes), blocks, {})
 
     def copy(self) -> "Masks":
         """Return masks that can be changed on their own."""
-        words, of, at = self.words.copy(), {}, 0
-        for name, own in self.of.items():
-            of[name] = words[at : at + own.size]
-            at += own.size
-        return Masks(words, of, self.mask_blocks, dict(self.elements))
+        words, sizes = self.words.copy(), {name: own.size for name, own in self.of.items()}
+        return Masks(words, _divided(words, sizes), self.mask_blocks, dict(self.elements))
 
     def flags(self, segment: Segment) -> npt.NDArray[np.bool_]:
         """Return which of a parameter's elements are in blocks that are set."""
         size = self.mask_blocks[segment.name]
         blocks = set_bits(self.of[segment.name], -(-segment.length // size))
         return blocks.repeat(size)[: segment.length]
+
+
+def _divided(words: Lanes, sizes: Mapping[str, int]) -> dict[str, Lanes]:
+    """Return each parameter's words, of so many one after another."""
+    parts, at = {}, 0
+    for name, size in sizes.items():
+        parts[name], at = words[at : at + size], at + size
+    return parts
 
 
 def set_bits(words: Lanes, count: int | None = None) -> npt.NDArray[np.bool_]:
