@@ -97,7 +97,7 @@ def several(
     handed over two rounds at a time. Over shared memory, packets in and out.
     """
     load = native.contributions(JOB, workers, lanes)
-    rounds = max(2, 25_000 // (workers * slots) // 2 * 2)
+    rounds = max(2, 100_000 // (workers * slots) // 2 * 2)
     memory: dict[int, list[float]] = {count: [] for count in threads}
     rings: dict[int, list[float]] = {count: [] for count in threads}
     with contextlib.ExitStack() as stack:

@@ -197,7 +197,12 @@ class Device:
         if self._switch is None:
             return None
         threads = self._switch.threads
-        return {"count": threads.count, "shared_by": threads.by, "why_not": list(threads.why_not)}
+        return {
+            "count": threads.count,
+            "shared_by": threads.by,
+            "why_not": list(threads.why_not),
+            "packets": threads.shares(),
+        }
 
     @contextmanager
     def running_switch(self) -> Iterator[Switch]:

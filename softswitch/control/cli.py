@@ -278,7 +278,8 @@ def _threads(found: dict[str, Any] | None) -> str:
     if found is None:
         return ""
     if found["shared_by"] is not None:
-        return f"{found['count']} share frames by {found['shared_by']}"
+        packets = ", ".join(f"{each:,}" for each in found["packets"])
+        return f"{found['count']} share frames by {found['shared_by']}; packets of each: {packets}"
     if found["count"] == 1:
         return "1"
     return f"1 of {found['count']}: {'; '.join(found['why_not'])}"

@@ -39,6 +39,7 @@ SIGNATURES: Final[Signatures] = {
     "swc_set_queueing": (c_int, [c_void_p, c_uint32, c_void_p]),
     "swc_queue_stats": (None, [c_void_p, c_uint32, c_void_p]),
     "swc_stats": (None, [c_void_p, _WORDS]),
+    "swc_shares": (None, [c_void_p, _WORDS]),
     "swc_start_trace": (c_int, [c_void_p, c_void_p, _WORDS, c_uint64, c_uint32]),
     "swc_stop_trace": (None, [c_void_p]),
     "swc_read_trace": (c_uint32, [c_void_p, c_void_p, _WORDS]),
@@ -111,7 +112,7 @@ class _Frame(ctypes.Structure):
 class _NativeKey(ctypes.Structure):
     """C ``sw_key``."""
 
-    _fields_ = (("field", c_uint32), ("shift", c_uint32), ("mask", c_uint64))
+    _fields_ = (("field", c_uint32), ("mask", c_uint64))
 
 
 @dataclass(frozen=True)
@@ -120,11 +121,6 @@ class Key:
 
     field: int
     mask: int
-
-    @property
-    def shift(self) -> int:
-        """Return the number of zeros below the mask."""
-        return (self.mask & -self.mask).bit_length() - 1 if self.mask else 0
 
 
 ANY_THREAD: Final = Key((1 << 32) - 1, 0)
@@ -204,7 +200,7 @@ class NativeSwitch:
 
     def share(self, key: Key | None) -> None:
         """Let threads share frames by a key; None: one thread runs them all."""
-        made = None if key is None else ctypes.byref(_NativeKey(key.field, key.shift, key.mask))
+        made = None if key is None else ctypes.byref(_NativeKey(key.field, key.mask))
         self._c.swc_share(self.handle, made)
 
     def step(self, now: int, emit: Any) -> None:
@@ -249,6 +245,12 @@ class NativeSwitch:
         out = _words([0] * 5)
         self._c.swc_stats(self.handle, out)
         return out[0], out[1], out[2], out[3], out[4]
+
+    def shares(self, threads: int) -> list[int]:
+        """Return the packets that came to each of the switch's threads."""
+        out = _words([0] * threads)
+        self._c.swc_shares(self.handle, out)
+        return list(out)
 
     def insert(self, table: int, key: bytes, action: int, args: bytes) -> int:
         """Add an entry; return its handle, or -1 when memory ran out.

@@ -302,6 +302,14 @@ void swc_stats(sw_switch *sw, sw_stats *out)
     unlock(sw);
 }
 
+// The packets that came to each part, base.threads numbers: those that one thread runs alone are the first one's.
+void swc_shares(sw_switch *sw, uint64_t *packets)
+{
+    lock(sw);
+    for (uint32_t i = 0; i < sw->threads; i++) packets[i] = state(sw)->parts[i]->stats.packets_in;
+    unlock(sw);
+}
+
 // -- tracing ----------------------------------------------------------------------------------------
 
 // Traces the next `packets` frames that come in on `ports` (one bit each) by `program`, this program's code with

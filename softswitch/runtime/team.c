@@ -1,21 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 // A work is cut into as many parts as there are threads. Each thread takes its own part first, and then those that
-// nobody has begun: who is not scheduled in time is not waited for. A batch is two works: to find out whose each
-// frame is, a slice of the batch each; and to run the frames of a shard, in their order.
+// nobody has begun: who is not scheduled in time is not waited for. A part of a work is to run the frames of a shard
+// of one batch, in their order, and meanwhile to find out for a slice of the next batch whose each frame is.
+//
+// A shard is a range of the key's values, as near values mostly mean near cells: if threads took turns cell by cell,
+// caches would carry to each what their prefetching guesses, out of the other's hands (measured: two threads then did
+// no more than one). Where the ranges begin is cut anew when one thread takes much longer than another, which may have
+// a slower processor.
 #define _GNU_SOURCE
 #include "team.h"
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
-    BATCH = 1024,
-    SPINS = 2000, // some microseconds, which sleep and waking cost, too
+    BATCH = 512,
+    SPINS = 2000,  // some microseconds, which sleep and waking cost, too
+    SAMPLE = 128,  // frames of a batch by which it is cut
+    AHEAD = 8,     // frames whose headers are fetched before they are looked at
+    HEADERS = 128, // bytes of these
+    MOST_PATIENCE = 256,
 };
 
 // -- waiting for a number to come about --------------------------------------------------------------------
@@ -65,8 +76,18 @@ typedef struct {
     _Alignas(64) _Atomic uint32_t taken; // number of the last work in which somebody took this part
     sw_team *team;
     uint32_t self;
-    uint32_t number; // of the frame that is being run
+    uint32_t number;   // of the frame that is being run
+    uint32_t ran;      // frames of this batch
+    uint64_t spent_ns; // on them
+    double cost_ns;    // of a frame, of late; 0: not known
 } part;
+
+// Frames that the threads run between two waits for each other.
+typedef struct {
+    const sw_frame *frames;
+    uint32_t first, count; // the first one's number
+    _Alignas(64) uint8_t owners[BATCH];
+} batch;
 
 struct sw_team {
     uint32_t threads; // with the caller's
@@ -79,13 +100,17 @@ struct sw_team {
     void *arg;
     gate begun; // number of the work
     gate done;  // parts of all works
-    // the batch
-    const sw_frame *frames;
-    uint32_t first, count; // the first one's number
-    uint64_t now;
+    // of batches
+    batch *now, *next;
+    uint64_t now_ns;
     sw_emit_many emit;
     void *ctx;
-    uint8_t owners[BATCH];
+    uint64_t begins[SW_MOST_THREADS]; // the least value of each shard; the first one's is not looked at
+    uint32_t patience, waited;        // batches: how long unequal shards are put up with
+    batch batches[2];
+    // where threads may run
+    cpu_set_t allowed;
+    int caller; // the processor of the last batch's caller, or -1
     part parts[SW_MOST_THREADS];
     member members[SW_MOST_THREADS];
     pthread_t ids[SW_MOST_THREADS];
@@ -123,24 +148,58 @@ static void together(sw_team *t, sw_task task, void *arg)
     wait_for(&t->done, work * t->threads);
 }
 
+// Keeps the other threads off the processor that the caller runs on. Linux may leave two threads that wake each other on
+// one processor with another one idle, as they never both wait for it: then two are slower than one.
+static void make_way(sw_team *t)
+{
+    const int processor = sched_getcpu();
+    if (processor == t->caller || processor < 0) return;
+    t->caller = processor;
+    cpu_set_t others = t->allowed;
+    CPU_CLR(processor, &others);
+    if (CPU_COUNT(&others) == 0) return;
+    for (uint32_t i = 1; i < t->threads; i++) pthread_setaffinity_np(t->ids[i], sizeof others, &others);
+}
+
 void sw_team_together(sw_switch *sw, sw_task task, void *arg) { together(((sw_state *)sw)->team, task, arg); }
 
 // -- batches ------------------------------------------------------------------------------------------------
 
-static uint8_t owner_of(const sw_team *t, sw_state *part, const sw_frame *f)
+static uint64_t key_of(const sw_team *t, sw_state *part, const sw_frame *f)
 {
     if (f->len > SW_MAX_FRAME) return 0;
-    const uint64_t value = sw_generated.field(part, f->port, f->frame, f->len, t->key.field);
-    return (uint8_t)(((value & t->key.mask) >> t->key.shift) % t->threads);
+    return sw_generated.field(part, f->port, f->frame, f->len, t->key.field) & t->key.mask;
 }
 
-static void find_owners(void *arg, uint32_t number, uint32_t parts)
+static uint8_t owner_of(const sw_team *t, uint64_t value)
 {
-    sw_team *t = arg;
-    const uint32_t from = t->count * number / parts, to = t->count * (number + 1) / parts;
-    for (uint32_t i = from; i < to; i++)
-        t->owners[i] =
-            t->key.field == SW_NO_FIELD ? (uint8_t)number : owner_of(t, t->switches[number], &t->frames[i]);
+    uint32_t owner = 0;
+    for (uint32_t i = 1; i < t->threads; i++) owner += value >= t->begins[i];
+    return (uint8_t)owner;
+}
+
+static void fetch(const sw_frame *f, uint32_t bytes)
+{
+    for (uint32_t at = 0; at < f->len && at < bytes; at += 64) __builtin_prefetch(f->frame + at);
+}
+
+// Finds out whose a frame of the next batch is, one of `number`'s slice, which ends before `end`.
+static void look_at(const sw_team *t, uint32_t number, uint32_t i, uint32_t end)
+{
+    if (t->key.field == SW_NO_FIELD) {
+        t->next->owners[i] = (uint8_t)number;
+        return;
+    }
+    if (i + AHEAD < end) fetch(&t->next->frames[i + AHEAD], HEADERS);
+    t->next->owners[i] = owner_of(t, key_of(t, t->switches[number], &t->next->frames[i]));
+}
+
+// The next frame of a shard, from `at` on, which it fetches; `count` without one.
+static uint32_t next_of(const batch *b, uint32_t number, uint32_t at)
+{
+    while (at < b->count && b->owners[at] != number) at++;
+    if (at < b->count) fetch(&b->frames[at], SW_MAX_FRAME);
+    return at;
 }
 
 static void emit_one(void *ctx, uint32_t port, const uint8_t *frame, uint32_t len)
@@ -149,16 +208,100 @@ static void emit_one(void *ctx, uint32_t port, const uint8_t *frame, uint32_t le
     p->team->emit(p->team->ctx, p->self, p->number, port, frame, len);
 }
 
+static uint64_t clock_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 static void run_shard(void *arg, uint32_t number, uint32_t parts)
 {
-    (void)parts;
     sw_team *t = arg;
     part *p = &t->parts[number];
-    for (uint32_t i = 0; i < t->count; i++) {
-        const sw_frame *f = &t->frames[i];
-        if (t->owners[i] != number) continue;
-        p->number = t->first + i;
-        sw_generated.process(&t->switches[number]->base, f->port, f->frame, f->len, t->now, emit_one, p);
+    const batch *b = t->now;
+    uint32_t look = t->next->count * number / parts;
+    const uint32_t end = t->next->count * (number + 1) / parts;
+    const uint64_t began = clock_ns();
+    uint32_t i = next_of(b, number, 0), second = next_of(b, number, i + 1);
+    for (p->ran = 0; i < b->count; p->ran++) {
+        const uint32_t third = next_of(b, number, second + 1);
+        const sw_frame *f = &b->frames[i];
+        p->number = b->first + i;
+        sw_generated.process(&t->switches[number]->base, f->port, f->frame, f->len, t->now_ns, emit_one, p);
+        if (look < end) look_at(t, number, look++, end);
+        i = second, second = third;
+    }
+    p->spent_ns = clock_ns() - began;
+    while (look < end) look_at(t, number, look++, end);
+}
+
+// -- where shards begin -------------------------------------------------------------------------------------
+
+// Adds what a frame of the last batch cost to what they cost of late. A thread that was interrupted does not matter
+// for long: nothing counts more than twofold.
+static void learn_cost(part *p)
+{
+    if (p->ran == 0) return;
+    const double cost = (double)p->spent_ns / p->ran;
+    if (p->cost_ns <= 0) p->cost_ns = cost;
+    p->cost_ns += ((cost < 2 * p->cost_ns ? cost : 2 * p->cost_ns) - p->cost_ns) / 8;
+}
+
+// What a frame costs a thread, but no more than twice of what it costs another.
+static double cost_of(const sw_team *t, uint32_t number)
+{
+    double least = t->parts[number].cost_ns;
+    for (uint32_t i = 0; i < t->threads; i++)
+        if (t->parts[i].cost_ns < least) least = t->parts[i].cost_ns;
+    if (least <= 0) return 1; // not all are known
+    return t->parts[number].cost_ns < 2 * least ? t->parts[number].cost_ns : 2 * least;
+}
+
+// Whether some thread is done with its shard of the batch much later than all could be.
+static int unequal(const sw_team *t)
+{
+    double most = 0, rate = 0;
+    for (uint32_t i = 0; i < t->threads; i++) {
+        const double cost = cost_of(t, i), time = t->parts[i].ran * cost;
+        if (time > most) most = time;
+        rate += 1 / cost;
+    }
+    return most * rate > 1.125 * t->now->count + t->threads;
+}
+
+// Lets all be done with this batch, by a sample of its frames, at the same time.
+static void cut(sw_team *t)
+{
+    uint64_t values[SAMPLE];
+    const uint32_t count = t->now->count < SAMPLE ? t->now->count : SAMPLE, step = t->now->count / count;
+    for (uint32_t i = 0; i < count; i++) {
+        // Not every step-th one: a load can have a rhythm.
+        const uint64_t value = key_of(t, t->switches[0], &t->now->frames[i * step + i * 7 % step]);
+        uint32_t at = i;
+        for (; at > 0 && values[at - 1] > value; at--) values[at] = values[at - 1];
+        values[at] = value;
+    }
+    double rate = 0, before = 0;
+    for (uint32_t i = 0; i < t->threads; i++) rate += 1 / cost_of(t, i);
+    for (uint32_t i = 1; i < t->threads; i++) {
+        before += 1 / cost_of(t, i - 1);
+        const uint32_t at = (uint32_t)(count * before / rate);
+        t->begins[i] = values[at < count ? at : count - 1];
+    }
+}
+
+// Where a cut does not help, as all frames have one value, or none helps for long, it is tried less and less often.
+static void keep_equal(sw_team *t)
+{
+    for (uint32_t i = 0; i < t->threads; i++) learn_cost(&t->parts[i]);
+    if (!unequal(t)) {
+        t->waited = 0;
+        if (t->patience > 1) t->patience--;
+    } else if (++t->waited >= t->patience) {
+        cut(t);
+        t->waited = 0;
+        t->patience = t->patience < MOST_PATIENCE ? t->patience * 2 : MOST_PATIENCE;
     }
 }
 
@@ -166,18 +309,28 @@ void sw_team_process(sw_switch *sw, const sw_frame *frames, uint32_t count, uint
                      sw_emit_many emit, void *ctx)
 {
     sw_team *t = ((sw_state *)sw)->team;
-    t->now = now_ns;
+    t->now_ns = now_ns;
     t->emit = emit;
     t->ctx = ctx;
-    for (t->first = 0; t->first < count; t->first += t->count) {
-        t->frames = frames + t->first;
-        t->count = count - t->first < BATCH ? count - t->first : BATCH;
-        together(t, find_owners, t);
+    t->now->count = 0;
+    make_way(t);
+    for (uint32_t at = 0; at < count || t->now->count != 0;) {
+        t->next->frames = frames + at;
+        t->next->first = at;
+        t->next->count = count - at < BATCH ? count - at : BATCH;
+        at += t->next->count;
         together(t, run_shard, t);
+        if (t->key.field != SW_NO_FIELD && t->now->count != 0) keep_equal(t);
+        batch *done = t->now;
+        t->now = t->next, t->next = done;
     }
 }
 
-void sw_team_set_key(sw_team *team, const sw_key *key) { team->key = *key; }
+void sw_team_set_key(sw_team *team, const sw_key *key)
+{
+    team->key = *key;
+    team->patience = 1;
+}
 
 void sw_team_free(sw_team *t)
 {
@@ -190,12 +343,15 @@ void sw_team_free(sw_team *t)
 
 sw_team *sw_team_new(sw_state *const *switches, uint32_t threads)
 {
-    sw_team *t = aligned_alloc(64, (sizeof *t + 63) / 64 * 64);
+    sw_team *t = aligned_alloc(64, sizeof *t);
     if (t == NULL) return NULL;
     memset(t, 0, sizeof *t);
     t->threads = threads;
     t->switches = switches;
+    t->now = &t->batches[0], t->next = &t->batches[1];
     t->key.field = SW_NO_FIELD;
+    t->caller = -1;
+    (void)sched_getaffinity(0, sizeof t->allowed, &t->allowed); // none, if it fails
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); // signals are for the process's other threads

@@ -9,7 +9,6 @@
 // one, in equal numbers.
 typedef struct {
     uint32_t field; // SW_NO_FIELD: any thread may take any frame
-    uint32_t shift; // of the mask's lowest bit
     uint64_t mask;
 } sw_key;
 

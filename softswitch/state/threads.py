@@ -58,6 +58,10 @@ class Threads:
         now = time.monotonic()
         return self.count > 1 and self._changed and now >= self._touched + _QUIET and now >= self._not_before
 
+    def shares(self) -> list[int]:
+        """Return the packets of each thread, of the first one also those that it ran alone."""
+        return self._native.shares(self.count)
+
     def describe(self) -> str:
         """Return in words how many threads run frames, and by what they share them or why not."""
         if self.by is not None:

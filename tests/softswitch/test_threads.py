@@ -2,10 +2,11 @@
 """Threads of a switch: by what they may share frames, and that nobody can tell them from a single one."""
 
 import itertools
+import os
 import random
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,60 @@ def test_entries_decide_by_what_frames_are_shared(rows: Rows, by: str | None, wh
     with Switch(program("shards"), threads=2) as switch:
         fill(rows)(switch)
         assert any(why_not in reason for reason in switch.threads.share().reasons) == bool(why_not)
+
+
+@pytest.mark.parametrize("values", [range(64), range(1000, 1300, 7), [*range(8), *range(60_000, 60_008)]])
+@pytest.mark.parametrize("threads", [2, 3])
+def test_every_thread_gets_a_share_of_whatever_slots_are_in_use(values: Sequence[int], threads: int) -> None:
+    with Switch(program("shards"), threads=threads) as switch:
+        fill({1: ("add", (0,))})(switch)
+        assert switch.threads.share().reasons == ()
+        for slots in (values, range(200, 232), values):  # others meanwhile: shares follow what comes
+            frames = [(0, bytes([1, 0]) + slot.to_bytes(2, "big") + bytes(8)) for slot in slots] * 30
+            for _ in range(20):
+                switch.process_many(frames, 0)
+            before = switch.threads.shares()
+            switch.process_many(frames, 0)
+            shares = [after - old for after, old in zip(switch.threads.shares(), before, strict=True)]
+            assert sum(shares) == len(frames)
+            assert max(shares) < 0.8 * len(frames)  # a slower processor gets less, at least half
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor")
+def test_threads_leave_the_callers_processor_to_it() -> None:
+    allowed = os.sched_getaffinity(0)
+    tasks = set(Path("/proc/self/task").iterdir())
+    with Switch(program("shards"), threads=2) as switch:
+        (helper,) = set(Path("/proc/self/task").iterdir()) - tasks
+        fill({1: ("add", (0,))})(switch)
+        switch.threads.share()
+        try:
+            for processor in sorted(allowed)[:2]:
+                os.sched_setaffinity(0, {processor})
+                switch.process_many(requests(random.Random(1), [1], 100), 0)
+                assert os.sched_getaffinity(int(helper.name)) == allowed - {processor}
+        finally:
+            os.sched_setaffinity(0, allowed)
+
+
+def test_frames_of_one_slot_stay_one_threads_and_shares_recover() -> None:
+    with Switch(program("shards"), threads=2) as switch:
+        fill({1: ("add", (0,))})(switch)
+        switch.threads.share()
+        one = [(0, bytes([1, 0]) + (5).to_bytes(2, "big") + bytes(8))] * 600
+        for _ in range(300):
+            switch.process_many(one, 0)
+        before = switch.threads.shares()
+        switch.process_many(one, 0)
+        after = switch.threads.shares()
+        assert sorted(a - b for a, b in zip(after, before, strict=True)) == [0, 600]
+        many = [(0, bytes([1, 0]) + slot.to_bytes(2, "big") + bytes(8)) for slot in range(64)] * 10
+        for _ in range(300):
+            switch.process_many(many, 0)
+        before = switch.threads.shares()
+        switch.process_many(many, 0)
+        after = switch.threads.shares()
+        assert max(a - b for a, b in zip(after, before, strict=True)) < 0.8 * len(many)
 
 
 def test_an_entry_that_contradicts_ends_the_sharing_before_it_counts() -> None:
