@@ -26,6 +26,7 @@ enum {
     SAMPLE = 128,  // frames of a batch by which it is cut
     AHEAD = 8,     // frames whose headers are fetched before they are looked at
     HEADERS = 128, // bytes of these
+    SOON = 4,      // batches
     MOST_PATIENCE = 256,
 };
 
@@ -107,6 +108,7 @@ struct sw_team {
     void *ctx;
     uint64_t begins[SW_MOST_THREADS]; // the least value of each shard; the first one's is not looked at
     uint32_t patience, waited;        // batches: how long unequal shards are put up with
+    double left;                      // how unequal the last cut left them at best; 0: not known yet
     batch batches[2];
     // where threads may run
     cpu_set_t allowed;
@@ -248,26 +250,33 @@ static void learn_cost(part *p)
     p->cost_ns += ((cost < 2 * p->cost_ns ? cost : 2 * p->cost_ns) - p->cost_ns) / 8;
 }
 
-// What a frame costs a thread, but no more than twice of what it costs another.
-static double cost_of(const sw_team *t, uint32_t number)
+// What a frame costs the thread that it costs least; 0: not all are known.
+static double least_cost(const sw_team *t)
 {
-    double least = t->parts[number].cost_ns;
-    for (uint32_t i = 0; i < t->threads; i++)
+    double least = t->parts[0].cost_ns;
+    for (uint32_t i = 1; i < t->threads; i++)
         if (t->parts[i].cost_ns < least) least = t->parts[i].cost_ns;
-    if (least <= 0) return 1; // not all are known
+    return least;
+}
+
+// What a frame costs a thread, but no more than twice the least.
+static double cost_of(const sw_team *t, double least, uint32_t number)
+{
+    if (least <= 0) return 1;
     return t->parts[number].cost_ns < 2 * least ? t->parts[number].cost_ns : 2 * least;
 }
 
-// Whether some thread is done with its shard of the batch much later than all could be.
-static int unequal(const sw_team *t)
+// How many times as long the batch took as it would have, had all been done at the same time.
+static double unequal(const sw_team *t)
 {
+    const double least = least_cost(t);
     double most = 0, rate = 0;
     for (uint32_t i = 0; i < t->threads; i++) {
-        const double cost = cost_of(t, i), time = t->parts[i].ran * cost;
+        const double cost = cost_of(t, least, i), time = t->parts[i].ran * cost;
         if (time > most) most = time;
         rate += 1 / cost;
     }
-    return most * rate > 1.125 * t->now->count + t->threads;
+    return (most * rate - t->threads) / t->now->count;
 }
 
 // Lets all be done with this batch, by a sample of its frames, at the same time.
@@ -282,25 +291,30 @@ static void cut(sw_team *t)
         for (; at > 0 && values[at - 1] > value; at--) values[at] = values[at - 1];
         values[at] = value;
     }
+    const double least = least_cost(t);
     double rate = 0, before = 0;
-    for (uint32_t i = 0; i < t->threads; i++) rate += 1 / cost_of(t, i);
+    for (uint32_t i = 0; i < t->threads; i++) rate += 1 / cost_of(t, least, i);
     for (uint32_t i = 1; i < t->threads; i++) {
-        before += 1 / cost_of(t, i - 1);
+        before += 1 / cost_of(t, least, i - 1);
         const uint32_t at = (uint32_t)(count * before / rate);
         t->begins[i] = values[at < count ? at : count - 1];
     }
 }
 
-// Where a cut does not help, as all frames have one value, or none helps for long, it is tried less and less often.
+// Where a cut does not help, as all frames have one value, or none helps for long, it is tried less and less often;
+// but soon when shards have become much more unequal than the last cut left them: the load has moved.
 static void keep_equal(sw_team *t)
 {
     for (uint32_t i = 0; i < t->threads; i++) learn_cost(&t->parts[i]);
-    if (!unequal(t)) {
+    const double now = unequal(t);
+    if (t->left == 0 || now < t->left) t->left = now;
+    if (now <= 1.125) {
         t->waited = 0;
         if (t->patience > 1) t->patience--;
-    } else if (++t->waited >= t->patience) {
+    } else if (++t->waited >= t->patience || (t->waited >= SOON && now > 1.5 * t->left)) {
         cut(t);
         t->waited = 0;
+        t->left = 0;
         t->patience = t->patience < MOST_PATIENCE ? t->patience * 2 : MOST_PATIENCE;
     }
 }

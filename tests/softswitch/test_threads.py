@@ -87,6 +87,13 @@ def test_entries_decide_by_what_frames_are_shared(rows: Rows, by: str | None, wh
         assert any(why_not in reason for reason in switch.threads.share().reasons) == bool(why_not)
 
 
+def shares_of(switch: Switch, frames: Frames) -> list[int]:
+    """Run frames; return how many of them came to each thread."""
+    before = switch.threads.shares()
+    switch.process_many(frames, 0)
+    return [after - old for after, old in zip(switch.threads.shares(), before, strict=True)]
+
+
 @pytest.mark.parametrize("values", [range(64), range(1000, 1300, 7), [*range(8), *range(60_000, 60_008)]])
 @pytest.mark.parametrize("threads", [2, 3])
 def test_every_thread_gets_a_share_of_whatever_slots_are_in_use(values: Sequence[int], threads: int) -> None:
@@ -97,9 +104,7 @@ def test_every_thread_gets_a_share_of_whatever_slots_are_in_use(values: Sequence
             frames = [(0, bytes([1, 0]) + slot.to_bytes(2, "big") + bytes(8)) for slot in slots] * 30
             for _ in range(20):
                 switch.process_many(frames, 0)
-            before = switch.threads.shares()
-            switch.process_many(frames, 0)
-            shares = [after - old for after, old in zip(switch.threads.shares(), before, strict=True)]
+            shares = shares_of(switch, frames)
             assert sum(shares) == len(frames)
             assert max(shares) < 0.8 * len(frames)  # a slower processor gets less, at least half
 
@@ -128,17 +133,11 @@ def test_frames_of_one_slot_stay_one_threads_and_shares_recover() -> None:
         one = [(0, bytes([1, 0]) + (5).to_bytes(2, "big") + bytes(8))] * 600
         for _ in range(300):
             switch.process_many(one, 0)
-        before = switch.threads.shares()
-        switch.process_many(one, 0)
-        after = switch.threads.shares()
-        assert sorted(a - b for a, b in zip(after, before, strict=True)) == [0, 600]
+        assert sorted(shares_of(switch, one)) == [0, 600]
         many = [(0, bytes([1, 0]) + slot.to_bytes(2, "big") + bytes(8)) for slot in range(64)] * 10
         for _ in range(300):
             switch.process_many(many, 0)
-        before = switch.threads.shares()
-        switch.process_many(many, 0)
-        after = switch.threads.shares()
-        assert max(a - b for a, b in zip(after, before, strict=True)) < 0.8 * len(many)
+        assert max(shares_of(switch, many)) < 0.8 * len(many)
 
 
 def test_an_entry_that_contradicts_ends_the_sharing_before_it_counts() -> None:
