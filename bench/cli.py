@@ -107,7 +107,7 @@ def switch(
         typer.Option(
             min=1,
             max=64,
-            help="Compare the soft switch with so many threads; repeatable.",
+            help="Compare the soft switch on so many threads with one; repeatable.",
             show_default=False,
         ),
     ] = None,
@@ -115,12 +115,15 @@ def switch(
     """Measure packets per second: the soft switch, BMv2 and a hand-written C aggregator.
 
     They run in memory and, as root, over AF_PACKET on veth pairs in network namespaces. BMv2 takes part when
-    simple_switch_grpc is on PATH. With --threads 1 --threads 2, the soft switch alone, by its threads.
+    simple_switch_grpc is on PATH. With --threads 2, the soft switch alone, against itself on one thread.
     """
     begin("switch", "building what is measured")
-    from weir.bench.switch import run
+    from weir.bench import switch, switch_threads
 
-    run(workers, slots, lanes, seconds, repeats, threads or ())
+    if threads:
+        switch_threads.run(threads, workers, slots, lanes, seconds, repeats)
+    else:
+        switch.run(workers, slots, lanes, seconds, repeats)
 
 
 @app.command()

@@ -44,16 +44,8 @@ ROUNDS_APART: Final = 100_000_000  # rounds of one repetition are newer than tho
 console = Console(stderr=True)
 
 
-def run(
-    workers: int, slots: int, lanes: int, seconds: float, repeats: int, threads: Sequence[int] = ()
-) -> None:
-    """Measure and print. Over AF_PACKET only as root; BMv2 only when it is on PATH; both said if not.
-
-    With `threads`, numbers of them, compare these instead: in memory and over shared memory.
-    """
-    if threads:
-        _print_threads(several(threads, workers, slots, lanes, seconds, repeats), workers, lanes)
-        return
+def run(workers: int, slots: int, lanes: int, seconds: float, repeats: int) -> None:
+    """Measure and print. Over AF_PACKET only as root; BMv2 only when it is on PATH; both said if not."""
     memory = pipeline(workers, slots, lanes, repeats)
     notes = []
     rates: dict[str, list[float]] = {}
@@ -88,36 +80,6 @@ def pipeline(workers: int, slots: int, lanes: int, repeats: int) -> dict[str, li
     return rates
 
 
-def several(
-    threads: Sequence[int], workers: int, slots: int, lanes: int, seconds: float, repeats: int
-) -> dict[str, dict[int, list[float]]]:
-    """Return packets per second by place and number of threads, which take turns.
-
-    In memory, packets into the switch: frames of hundreds of rounds, so many that no cache holds them, are
-    handed over two rounds at a time. Over shared memory, packets in and out.
-    """
-    load = native.contributions(JOB, workers, lanes)
-    rounds = max(2, 100_000 // (workers * slots) // 2 * 2)
-    memory: dict[int, list[float]] = {count: [] for count in threads}
-    rings: dict[int, list[float]] = {count: [] for count in threads}
-    with contextlib.ExitStack() as stack:
-        switches = {count: stack.enter_context(Switch(PROGRAM, threads=count)) for count in threads}
-        for count, switch in switches.items():
-            admit(switch, workers, slots)
-            if count > 1 and (reasons := switch.threads.share().reasons):
-                raise RuntimeError(f"{count} threads: {'; '.join(reasons)}")
-        for repeat in range(repeats + 1):
-            first = 2 + repeat * rounds
-            for count, switch in switches.items():
-                rate = native.in_batches(switch, load, slots, first, first + rounds)
-                if repeat:  # the first one warms up
-                    memory[count].append(rate)
-    for _ in range(repeats):
-        for count in threads:
-            rings[count].append(_over_rings(workers, slots, lanes, seconds, count).packets)
-    return {"in memory, packets in": memory, "shared memory, in and out": rings}
-
-
 def admit(switch: Switch, workers: int, slots: int) -> None:
     topology = single_switch(workers, grpc="127.0.0.1:1", target="soft")
     members = {rank: Member(rank, host, 9347) for rank, host in enumerate(topology.hosts)}
@@ -134,7 +96,7 @@ def interfaces(
     rates: dict[str, list[float]] = {kind: [] for kind in kinds}
     for _ in range(repeats):
         for kind in kinds:
-            turn = _over_rings if kind == SHARED_MEMORY else partial(_over_veth, kind)
+            turn = over_rings if kind == SHARED_MEMORY else partial(_over_veth, kind)
             rate = turn(workers, slots, lanes, seconds)
             console.print(f"{kind}: {rate.packets:,.0f} packets/s, {rate.retransmitted} retransmitted")
             rates[kind].append(rate.packets)
@@ -150,7 +112,8 @@ def _over_veth(kind: str, workers: int, slots: int, lanes: int, seconds: float) 
         return native.over_interfaces(places, load, slots, ROUNDS_APART, seconds)
 
 
-def _over_rings(workers: int, slots: int, lanes: int, seconds: float, threads: int = 1) -> native.Rate:
+def over_rings(workers: int, slots: int, lanes: int, seconds: float, threads: int = 1) -> native.Rate:
+    """Measure the soft switch over shared memory."""
     load = native.contributions(JOB, workers, lanes)
     with (
         scratch_folder("bench", "/dev/shm") as folder,
@@ -254,21 +217,6 @@ def _joined(cluster: NetworkCluster, workers: int, slots: int) -> Iterator[int]:
         for client in clients:
             client.leave()
             client.close()
-
-
-def _print_threads(rates: dict[str, dict[int, list[float]]], workers: int, lanes: int) -> None:
-    rows = []
-    for where, by_count in rates.items():
-        base = next(iter(by_count.values()))
-        for count, values in by_count.items():
-            ratio = f"{median(map(truediv, values, base)):.2f}"
-            rows.append((f"{count}, {where}", f"{median(values):,.0f}", spread(values), ratio))
-    show(
-        f"Slot protocol, {workers} workers, {lanes} lanes a packet, by threads of the soft switch",
-        ("threads", "packets/s", "spread", "x the first"),
-        rows,
-        ["The load runs in the switch's own process; over shared memory it takes a processor of its own."],
-    )
 
 
 def _print(

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``weir bench switch --threads``: one soft switch on several threads against the same on one.
+
+Processors are not equally fast for long where they are virtual: a neighbour's load takes half of one for some
+milliseconds, or for minutes. So one thread is measured on each of them in turn, right before and right after
+the switches with several threads, and what several gain is told as times the mean of these. How that comes
+out where processors differ says more about the machine than about the switch: only turns in which they were
+equal count, whatever came out of them.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import truediv
+from statistics import mean, median
+from typing import Final
+
+from rich.console import Console
+
+from weir.bench import native
+from weir.bench.switch import JOB, admit, over_rings
+from weir.bench.table import show, spread
+from weir.p4src import PROGRAM
+from weir.softswitch.switch import Switch
+
+EQUAL: Final = 1.1  # times as fast as the slowest is the fastest, at most
+TURNS: Final = 20  # for each that is to count, at most
+_FRAMES: Final = 100_000  # of one measurement: 20 ms
+
+console = Console(stderr=True)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Packets per second into a switch: of one thread by processor, before and after, and by threads."""
+
+    alone: tuple[float, ...]
+    together: dict[int, float]
+
+    @property
+    def steady(self) -> bool:
+        """Whether all processors were equally fast, from the beginning of the turn to its end."""
+        return max(self.alone) <= EQUAL * min(self.alone)
+
+    def gain(self, threads: int) -> float:
+        """Return how many times the mean of one thread."""
+        return self.together[threads] / mean(self.alone)
+
+
+def run(threads: Sequence[int], workers: int, slots: int, lanes: int, seconds: float, repeats: int) -> None:
+    """Measure one thread and each number of `threads`, in memory and over shared memory, and print."""
+    counts = sorted({1, *threads})
+    turns = in_memory(counts[1:], workers, slots, lanes, repeats)
+    rings: dict[int, list[float]] = {count: [] for count in counts}
+    for _ in range(repeats):
+        for count, rates in rings.items():
+            rates.append(over_rings(workers, slots, lanes, seconds, count).packets)
+    report(turns, rings, workers, lanes)
+
+
+def in_memory(threads: Sequence[int], workers: int, slots: int, lanes: int, repeats: int) -> list[Turn]:
+    """Return turns until `repeats` of them were steady, or there were `TURNS` times as many.
+
+    Frames of hundreds of rounds, so many that no cache holds them, are handed over two rounds at a time.
+    """
+    load = native.contributions(JOB, workers, lanes)
+    rounds = max(2, _FRAMES // (workers * slots) // 2 * 2)
+    processors = sorted(os.sched_getaffinity(0))
+    with contextlib.ExitStack() as stack:
+        switches = {count: stack.enter_context(Switch(PROGRAM, threads=count)) for count in (1, *threads)}
+        for count, switch in switches.items():
+            admit(switch, workers, slots)
+            if count > 1 and (reasons := switch.threads.share().reasons):
+                raise RuntimeError(f"{count} threads: {'; '.join(reasons)}")
+        began = dict.fromkeys(switches, 2)
+
+        def rate(count: int) -> float:
+            first = began[count]
+            began[count] += rounds
+            return native.in_batches(switches[count], load, slots, first, first + rounds)
+
+        def alone() -> list[float]:
+            return [_on(processor, partial(rate, 1)) for processor in processors]
+
+        def turn() -> Turn:
+            before = alone()
+            together = {count: rate(count) for count in threads}
+            return Turn((*before, *alone()), together)
+
+        turn()  # warms up
+        turns: list[Turn] = []
+        while sum(each.steady for each in turns) < repeats and len(turns) < TURNS * repeats:
+            turns.append(last := turn())
+            rates = ", ".join(f"{count} threads {last.together[count]:,.0f}" for count in threads)
+            one = f"one thread {min(last.alone):,.0f} to {max(last.alone):,.0f}"
+            console.print(f"{one}, {rates} packets/s{'' if last.steady else '; not counted'}")
+    return turns
+
+
+def _on(processor: int, measure: Callable[[], float]) -> float:
+    """Measure with the calling thread on one processor."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {processor})
+    try:
+        return measure()
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def report(turns: Sequence[Turn], rings: dict[int, list[float]], workers: int, lanes: int) -> None:
+    """Print packets per second by place and number of threads: of turns in memory, and over rings."""
+    steady = [turn for turn in turns if turn.steady]
+    counted = steady or turns
+    counts = list(turns[0].together)
+    alone = [mean(turn.alone) for turn in counted]
+    rows = [("1, in memory, packets in", f"{median(alone):,.0f}", spread(alone), "1.00")]
+    for count in counts:
+        rates = [turn.together[count] for turn in counted]
+        gain = f"{median(turn.gain(count) for turn in counted):.2f}"
+        rows.append((f"{count}, in memory, packets in", f"{median(rates):,.0f}", spread(rates), gain))
+    for count, rates in rings.items():
+        gain = f"{median(map(truediv, rates, rings[1])):.2f}"
+        rows.append((f"{count}, shared memory, in and out", f"{median(rates):,.0f}", spread(rates), gain))
+    every = ", ".join(f"{median(turn.gain(count) for turn in turns):.2f} with {count}" for count in counts)
+    show(
+        f"Slot protocol, {workers} workers, {lanes} lanes a packet, by threads of the soft switch",
+        ("threads", "packets/s", "spread", "x one thread"),
+        rows,
+        [
+            "In memory, one thread is the mean of it on each processor, before and after the others.",
+            f"{len(steady)} of {len(turns)} turns had processors equally fast, within {EQUAL - 1:.0%}; "
+            + ("only they count." if steady else "all count.")
+            + (f" Of all turns: {every}." if counts else ""),
+            "The load runs in the switch's own process; over shared memory it takes a processor of its own.",
+        ],
+    )

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Threads of the soft switch: what counts as a measurement of them."""
+
+import os
+
+import pytest
+
+from weir.bench import switch_threads
+from weir.bench.switch_threads import Turn, in_memory, report
+
+EQUAL = Turn((100.0, 104.0, 96.0, 100.0), {2: 180.0})
+SLOWED = Turn((100.0, 104.0, 60.0, 100.0), {2: 100.0})
+
+
+def test_one_thread_is_measured_on_each_processor_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switch_threads, "TURNS", 2)
+    processors = os.sched_getaffinity(0)
+    turns = in_memory([2], workers=4, slots=64, lanes=32, repeats=1)
+    assert 1 <= len(turns) <= 2
+    for turn in turns:
+        assert len(turn.alone) == 2 * len(processors)
+        assert min(turn.alone) > 0
+        assert turn.gain(2) > 0
+    assert os.sched_getaffinity(0) == processors
+
+
+def test_turns_go_on_until_enough_had_equal_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switch_threads, "TURNS", 3)
+    monkeypatch.setattr(switch_threads, "EQUAL", 1e9)
+    assert len(in_memory([2], workers=4, slots=16, lanes=32, repeats=2)) == 2
+    monkeypatch.setattr(switch_threads, "EQUAL", 0.5)
+    assert len(in_memory([2], workers=4, slots=16, lanes=32, repeats=2)) == 6, "and end without"
+
+
+def test_only_turns_with_equal_processors_count(capsys: pytest.CaptureFixture[str]) -> None:
+    report([SLOWED, EQUAL, SLOWED], {1: [50.0], 2: [40.0]}, workers=4, lanes=256)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "│ 2, in memory, packets in │ 180 │ - │ 1.80 │" in said
+    assert "1 of 3 turns had processors equally fast, within 10%; only they count." in said
+    assert "Of all turns: 1.10 with 2." in said
+
+
+def test_without_any_such_turn_all_count_and_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    report([SLOWED], {1: [50.0], 2: [40.0]}, workers=4, lanes=256)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "│ 2, in memory, packets in │ 100 │ - │ 1.10 │" in said
+    assert "0 of 1 turns had processors equally fast, within 10%; all count." in said
