@@ -41,7 +41,7 @@ class Turn:
 
     @property
     def steady(self) -> bool:
-        """Whether all processors were equally fast, from the beginning of the turn to its end."""
+        """Tell whether all processors were equally fast, from the beginning of the turn to its end."""
         return max(self.alone) <= EQUAL * min(self.alone)
 
     def gain(self, threads: int) -> float:
