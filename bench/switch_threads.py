@@ -93,9 +93,9 @@ def in_memory(threads: Sequence[int], workers: int, slots: int, lanes: int, repe
         turns: list[Turn] = []
         while sum(each.steady for each in turns) < repeats and len(turns) < TURNS * repeats:
             turns.append(last := turn())
-            rates = ", ".join(f"{count} threads {last.together[count]:,.0f}" for count in threads)
-            one = f"one thread {min(last.alone):,.0f} to {max(last.alone):,.0f}"
-            console.print(f"{one}, {rates} packets/s{'' if last.steady else '; not counted'}")
+            rates = [f"one thread {min(last.alone):,.0f} to {max(last.alone):,.0f}"]
+            rates += [f"{count} threads {rate:,.0f}" for count, rate in last.together.items()]
+            console.print(f"{', '.join(rates)} packets/s{'' if last.steady else '; not counted'}")
     return turns
 
 
@@ -114,15 +114,16 @@ def report(turns: Sequence[Turn], rings: dict[int, list[float]], workers: int, l
     steady = [turn for turn in turns if turn.steady]
     counted = steady or turns
     counts = list(turns[0].together)
-    alone = [mean(turn.alone) for turn in counted]
-    rows = [("1, in memory, packets in", f"{median(alone):,.0f}", spread(alone), "1.00")]
+
+    def row(threads: int, where: str, rates: Sequence[float], gain: float) -> tuple[str, ...]:
+        return f"{threads}, {where}", f"{median(rates):,.0f}", spread(rates), f"{gain:.2f}"
+
+    rows = [row(1, "in memory, packets in", [mean(turn.alone) for turn in counted], 1)]
     for count in counts:
         rates = [turn.together[count] for turn in counted]
-        gain = f"{median(turn.gain(count) for turn in counted):.2f}"
-        rows.append((f"{count}, in memory, packets in", f"{median(rates):,.0f}", spread(rates), gain))
-    for count, rates in rings.items():
-        gain = f"{median(map(truediv, rates, rings[1])):.2f}"
-        rows.append((f"{count}, shared memory, in and out", f"{median(rates):,.0f}", spread(rates), gain))
+        rows.append(row(count, "in memory, packets in", rates, median(turn.gain(count) for turn in counted)))
+    for count, over in rings.items():
+        rows.append(row(count, "shared memory, in and out", over, median(map(truediv, over, rings[1]))))
     every = ", ".join(f"{median(turn.gain(count) for turn in turns):.2f} with {count}" for count in counts)
     show(
         f"Slot protocol, {workers} workers, {lanes} lanes a packet, by threads of the soft switch",
