@@ -19,7 +19,7 @@ demo: .venv/ready  ## train a small model over slow links, its gradients summed 
 		--links 100mbit --hosts auto
 
 test: check  ## every test; what a machine lacks skips by name, or fails: WEIR_REQUIRE=root,bmv2,p4c,mininet,tshark
-	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 check: .venv/ready  ## formatting, lint, types, C warnings, generated files
 	$(BIN)/ruff format --check .

@@ -24,7 +24,6 @@ pytestmark = pytest.mark.root
         ("train", 1, "config.json"),
         ("train", 2, "steps.jsonl"),
         ("train", 12, "report.png"),
-        ("compare", 2, "steps.jsonl"),
         ("compare", 12, "compare.png"),
     ],
 )

@@ -18,7 +18,7 @@ from weir.network import NetworkSpec, parse_shape
 
 RACKS = ("--topology", "leaf-spine-2x2")
 MODEL = ("--model", "mlp", "--workers", "4", "--method", "dense", "--epochs", "1", "--no-reference")
-STEPS = 5
+STEPS = 4
 
 
 def checksums(out: Path) -> list[str]:
