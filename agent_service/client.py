@@ -90,6 +90,7 @@ class Membership:
             switch cannot lengthen packets more.
         narrow: send packets of one column, with so many lanes of ADD, 32 or 64, and 32 of other operators,
             because the switch takes no others; 0: it takes all.
+        wide: wide packets may be sent, as all switches and ways of the job take them.
         paths: of each rank, as audiences name it: the numbers on its way to the root of the job's tree, 5
             bits for each tier, its own at its leaf lowest.
     """
@@ -109,6 +110,7 @@ class Membership:
     fill: bool
     paths: tuple[int, ...]
     narrow: int = 0
+    wide: bool = False
 
     @property
     def number(self) -> int:
@@ -396,4 +398,5 @@ def _membership(job: str, rank: int, reply: Any) -> Membership:
         fill=reply.fill,
         paths=tuple(reply.paths),
         narrow=(reply.sum_lanes or GROUP_LANES) if reply.narrow else 0,
+        wide=reply.wide,
     )

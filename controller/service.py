@@ -258,6 +258,7 @@ class AgentService:
             fill=any(self._topology.switch(name).fills for name in job.switches),
             narrow=bool(narrow),
             sum_lanes=narrow,
+            wide=self._topology.wide(member.host for member in job.members.values()),
             switch_port=spec.host.port,
             switch_name=switch.name,
             wire_version=VERSION,

@@ -32,7 +32,18 @@ from pydantic import ValidationError, model_validator
 
 from weir.controller.qos import Qos
 from weir.controller.tiers import link_problems, qos_problems, recirculation_problems, repeated, tier_problems
-from weir.controller.wiring import Aggregation, End, Host, Link, Switch, SwitchTls, Target, Wiring
+from weir.controller.wiring import (
+    V1MODEL_PROGRAM,
+    WIDE_PROGRAM,
+    Aggregation,
+    End,
+    Host,
+    Link,
+    Switch,
+    SwitchTls,
+    Target,
+    Wiring,
+)
 from weir.wire.definition import SPINE_CLASSES
 
 MAX_HOSTS = 253  # what a rack can number within its /24 beside the aggregation address
@@ -135,16 +146,26 @@ def _found(tls: SwitchTls, folder: Path, switch: str, problems: list[str]) -> Sw
 
 
 def single_switch(
-    workers: int, grpc: str, shm: str | None = None, *, name: str = "s1", target: Target = "bmv2"
+    workers: int,
+    grpc: str,
+    shm: str | None = None,
+    *,
+    name: str = "s1",
+    target: Target = "bmv2",
+    wide: bool = False,
 ) -> Topology:
-    """Return one switch with hosts h1 to h<workers> on ports 1 to <workers>, addresses 10.0.0.<i>."""
+    """Return one switch with hosts h1 to h<workers> on ports 1 to <workers>, addresses 10.0.0.<i>.
+
+    wide: its program takes wide packets.
+    """
     if not 1 <= workers <= MAX_HOSTS:
         raise TopologyError(f"a single switch has 1 to {MAX_HOSTS} hosts, not {workers}")
     hosts = tuple(
         Host(name=f"h{i}", switch=name, port=i, mac=f"02:00:00:00:00:{i:02x}", ip=f"10.0.0.{i}", shm=shm)
         for i in range(1, workers + 1)
     )
-    return Topology(switches=(Switch(name=name, grpc=grpc, target=target),), hosts=hosts)
+    program = WIDE_PROGRAM if wide else V1MODEL_PROGRAM
+    return Topology(switches=(Switch(name=name, grpc=grpc, target=target, program=program),), hosts=hosts)
 
 
 def leaf_spine(

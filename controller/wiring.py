@@ -11,12 +11,15 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_seri
 
 from weir.controller.addresses import Ip, Mac, ServiceAddress, Subnet
 from weir.controller.qos import Port, Qos
-from weir.wire.definition import GROUP_LANES, SLOT_LANES
+from weir.wire.definition import COLUMN, GROUP_LANES, SLOT_LANES, WEIR, WIDE_LANES
 
 Target = Literal["soft", "bmv2", "tofino"]
 HEADROOM: dict[Target, int] = {"soft": 0xFFFF, "bmv2": 512, "tofino": 0xFFFF}
 LANE_BYTES = 4
+V1MODEL_PROGRAM = "weir_v1model"
 BFRT_PROGRAM = "weir_tna"
+WIDE_PROGRAM = "weir_v1model_wide"
+WIDE_BYTES = 28 + WEIR.size + COLUMN.size + WIDE_LANES * LANE_BYTES  # of a wide packet, from IPv4 on
 PIPE_PORTS = 128  # device ports of a Tofino's pipe
 AGAIN_PORT = 68  # of these, that for recirculation: AGAIN_PORT of p4src/tna/headers.p4
 
@@ -65,14 +68,15 @@ class Switch(_Model):
     of that. ``lanes``: 32, or 64: then the packet that completes a round passes a Tofino twice.
     ``subnet``: the rack behind a leaf, as other racks route to it; the /24 around the aggregation address
     unless given. ``thrift``: BMv2's own management address, for queue rates and depths.
-    ``program``: "weir_tna" is that of a Tofino, whose ``grpc`` address speaks BfRuntime instead of P4Runtime;
-    its only chip has ``device_id`` 0. ``ports``: how to set up a Tofino's ports; None: somebody else does it.
+    ``program``: "weir_v1model_wide", for the soft switch, takes wide packets, too; "weir_tna" is that of a
+    Tofino, whose ``grpc`` address speaks BfRuntime instead of P4Runtime; its only chip has ``device_id`` 0.
+    ``ports``: how to set up a Tofino's ports; None: somebody else does it.
     """
 
     name: Name
     device_id: int = Field(default=1, ge=0, lt=1 << 64)
     grpc: ServiceAddress
-    program: Name = "weir_v1model"
+    program: Name = V1MODEL_PROGRAM
     target: Target = "bmv2"
     lanes: Literal[32, 64] = 32
     aggregation: Aggregation = Aggregation()
@@ -85,6 +89,8 @@ class Switch(_Model):
     def _driver(self) -> "Switch":
         if self.bfrt and self.target != "tofino":
             raise ValueError(f"program {self.program} is for target tofino, not {self.target}")
+        if self.wide and self.target != "soft":
+            raise ValueError(f"program {self.program} is for target soft, not {self.target}")
         if self.lanes > GROUP_LANES and self.target != "tofino":
             raise ValueError(f"lanes are for target tofino: {self.target} takes packets of any number")
         if self.ports is not None and not self.bfrt:
@@ -95,6 +101,11 @@ class Switch(_Model):
     def bfrt(self) -> bool:
         """Return whether the switch is programmed by BfRuntime."""
         return self.program == BFRT_PROGRAM
+
+    @property
+    def wide(self) -> bool:
+        """Return whether the switch takes wide packets."""
+        return self.program == WIDE_PROGRAM
 
     @property
     def prefix(self) -> IPv4Network:
@@ -167,12 +178,14 @@ class Link(_Model):
 
 class Wiring(_Model):
     """All switches, hosts and links. What is not linked, or has hosts, is a leaf; of the others, those linked
-    to a leaf are spines, and the rest are cores.
+    to a leaf are spines, and the rest are cores. ``mtu``: the longest IPv4 packet that all links carry;
+    shared-memory ports carry any.
     """
 
     switches: tuple[Switch, ...] = Field(min_length=1)
     hosts: tuple[Host, ...] = ()
     links: tuple[Link, ...] = ()
+    mtu: int = Field(default=1500, ge=1280, le=65535)
     qos: Qos = Qos()
 
     def switch(self, name: str) -> Switch:
@@ -185,6 +198,13 @@ class Wiring(_Model):
     def narrow(self, switches: Iterable[str]) -> int:
         """Return how many lanes of ADD these switches all take in a packet; 0: any number."""
         return min(filter(None, (self.switch(name).narrow for name in switches)), default=0)
+
+    def wide(self, hosts: Iterable[Host]) -> bool:
+        """Return whether wide packets pass between these hosts. Of many switches, any may be in between."""
+        hosts = tuple(hosts)
+        switches = self.switches if self.links else tuple(self.switch(host.switch) for host in hosts)
+        by_memory = not self.links and all(host.shm is not None for host in hosts)
+        return all(switch.wide for switch in switches) and (by_memory or self.mtu >= WIDE_BYTES)
 
     def hosts_of(self, switch: str) -> tuple[Host, ...]:
         """Return the hosts on a switch, by port."""

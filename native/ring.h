@@ -27,29 +27,34 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A power of two. Twice the slots that a job gets by itself: rings are gone round, so more would only be more memory
- * than caches hold. */
-#define WEIR_RING_FRAMES 512u
-#define WEIR_CELL_SIZE 2048u
-#define WEIR_MAX_FRAME (WEIR_CELL_SIZE - 8u)
-#define WEIR_RING_MAGIC 0x57454952u
+/* Bytes of a ring, a power of two: room for what several jobs have on their way, of any length. One that is found empty in
+ * its second half begins anew, so that what is little stays in the caches: all of a ring is more than they hold. */
+#define WEIR_RING_BYTES (1u << 20)
+#define WEIR_MAX_FRAME 4216u
+#define WEIR_RING_MAGIC 0x57454953u
 
 enum { WEIR_SIDE_SWITCH = 0, WEIR_SIDE_HOST = 1 };
 
+/* Records lie one behind the other, each in cache lines of its own. None goes over the end of the ring: one of length
+ * WEIR_SKIP says that the next is at the start. */
 typedef struct {
     uint32_t length, pad;
-    uint8_t frame[WEIR_MAX_FRAME];
-} weir_cell;
+    uint8_t frame[];
+} weir_record;
 
+#define WEIR_SKIP UINT32_MAX
+#define WEIR_MAX_RECORD ((uint32_t)sizeof(weir_record) + WEIR_MAX_FRAME) /* a multiple of 64 */
+
+/* Positions count bytes, modulo 2^32. */
 typedef struct {
     _Alignas(64) _Atomic uint32_t tail; /* written by the producer; also the futex hosts sleep on */
     _Alignas(64) _Atomic uint32_t head; /* written by the consumer */
     _Alignas(64) _Atomic uint32_t sleeping;
-    _Alignas(64) weir_cell cells[WEIR_RING_FRAMES];
+    _Alignas(64) uint8_t records[WEIR_RING_BYTES];
 } weir_ring;
 
 typedef struct {
-    uint32_t magic, frames;
+    uint32_t magic, bytes;
     weir_ring ring[2]; /* indexed by the producer's side */
 } weir_port_memory;
 
@@ -67,6 +72,8 @@ typedef struct weir_port {
     weir_bell *bell;
     struct {
         uint32_t tail, head; /* own positions: ours to know, not to read back */
+        uint32_t skip;       /* bytes from the tail to the start of the ring, if the next record goes there */
+        uint32_t at;         /* position behind the record that was looked at last */
     } side[2];
 } weir_port;
 
@@ -147,9 +154,9 @@ static inline weir_port *weir_port_open(const char *path, int create, weir_bell 
     weir_port_memory *memory = weir_map(path, sizeof *memory, create);
     if (!memory) return NULL;
     if (create) {
-        memory->frames = WEIR_RING_FRAMES;
+        memory->bytes = WEIR_RING_BYTES;
         memory->magic = WEIR_RING_MAGIC;
-    } else if (memory->magic != WEIR_RING_MAGIC || memory->frames != WEIR_RING_FRAMES) {
+    } else if (memory->magic != WEIR_RING_MAGIC || memory->bytes != WEIR_RING_BYTES) {
         munmap(memory, sizeof *memory);
         errno = EPROTO;
         return NULL;
@@ -175,54 +182,108 @@ static inline void weir_port_close(weir_port *port)
     free(port);
 }
 
-/* A cell to write a frame of up to WEIR_MAX_FRAME bytes into, or NULL while the ring is full. */
+static inline uint32_t weir_record_bytes(uint32_t length)
+{
+    return (uint32_t)(sizeof(weir_record) + length + 63) & ~63u;
+}
+
+static inline weir_record *weir_record_at(weir_ring *ring, uint32_t position)
+{
+    return (weir_record *)(ring->records + (position & (WEIR_RING_BYTES - 1)));
+}
+
+/* Bytes from a position to where the ring starts again. */
+static inline uint32_t weir_ring_rest(uint32_t position)
+{
+    return WEIR_RING_BYTES - (position & (WEIR_RING_BYTES - 1));
+}
+
+/* Room for a frame of up to WEIR_MAX_FRAME bytes, or NULL while the ring is full. */
 static inline void *weir_port_reserve(weir_port *port, int side)
 {
     weir_ring *ring = &port->memory->ring[side];
-    uint32_t used = port->side[side].tail - atomic_load_explicit(&ring->head, memory_order_acquire);
-    if (used >= WEIR_RING_FRAMES) return NULL;
-    return ring->cells[port->side[side].tail & (WEIR_RING_FRAMES - 1)].frame;
+    uint32_t tail = port->side[side].tail;
+    uint32_t used = tail - atomic_load_explicit(&ring->head, memory_order_acquire),
+             rest = weir_ring_rest(tail);
+    uint32_t skip = rest < WEIR_MAX_RECORD || (!used && rest <= WEIR_RING_BYTES / 2) ? rest : 0;
+    if (used > WEIR_RING_BYTES || WEIR_RING_BYTES - used < skip + WEIR_MAX_RECORD) return NULL;
+    port->side[side].skip = skip;
+    return weir_record_at(ring, tail + skip)->frame;
 }
 
-/* Fetches the cell that is written next, which the other side's processor had last, before somebody waits for it: the
- * next frame is about as long as this one (measured: an all-reduce of dense gradients then takes 10 to 15 % less). */
-static inline void weir_cell_fetch(const weir_cell *cell, uint32_t length)
+/* Fetches the place of the record that is written next, which the other side's processor had last, before somebody
+ * waits for it: the next frame is about as long as this one (measured: an all-reduce of dense gradients then takes 10 to
+ * 15 % less). */
+static inline void weir_fetch_to_write(weir_ring *ring, uint32_t position, uint32_t bytes)
 {
-    const char *bytes = (const char *)cell;
-    for (uint32_t at = 0; at < offsetof(weir_cell, frame) + length; at += 64)
-        __builtin_prefetch(bytes + at, 1);
+    const char *at = (const char *)weir_record_at(ring, position);
+    for (uint32_t i = 0; i < bytes && i < weir_ring_rest(position); i += 64) __builtin_prefetch(at + i, 1);
+}
+
+static inline void weir_fetch_to_read(weir_ring *ring, uint32_t position, uint32_t bytes)
+{
+    const char *at = (const char *)weir_record_at(ring, position);
+    for (uint32_t i = 0; i < bytes && i < weir_ring_rest(position); i += 64) __builtin_prefetch(at + i, 0);
 }
 
 static inline void weir_port_commit(weir_port *port, int side, uint32_t length)
 {
     weir_ring *ring = &port->memory->ring[side];
-    uint32_t tail = port->side[side].tail++;
-    ring->cells[tail & (WEIR_RING_FRAMES - 1)].length = length;
-    atomic_store_explicit(&ring->tail, tail + 1, memory_order_release);
-    weir_cell_fetch(&ring->cells[(tail + 1) & (WEIR_RING_FRAMES - 1)], length);
+    uint32_t tail = port->side[side].tail, skip = port->side[side].skip, bytes = weir_record_bytes(length);
+    if (skip) weir_record_at(ring, tail)->length = WEIR_SKIP;
+    weir_record_at(ring, tail + skip)->length = length;
+    port->side[side].tail = tail += skip + bytes;
+    atomic_store_explicit(&ring->tail, tail, memory_order_release);
+    weir_fetch_to_write(ring, tail, bytes);
 }
 
 /* 0, or -1 when the ring is full or the frame too long. */
 static inline int weir_port_send(weir_port *port, int side, const void *frame, uint32_t length)
 {
-    void *cell = length <= WEIR_MAX_FRAME ? weir_port_reserve(port, side) : NULL;
-    if (!cell) return -1;
-    memcpy(cell, frame, length);
+    void *room = length <= WEIR_MAX_FRAME ? weir_port_reserve(port, side) : NULL;
+    if (!room) return -1;
+    memcpy(room, frame, length);
     weir_port_commit(port, side, length);
     return 0;
 }
 
-/* The frame that the other side sent after `ahead` others that wait, in place, or NULL. Valid until it is released. */
+/* The record at `*position` or, if it is skipped from there, at the start of the ring; NULL when none is there up to
+ * `tail`. Its frame has `*length` bytes, and it ends at `*end`. What the other side wrote is believed only as far as it
+ * stays inside the ring. */
+static inline weir_record *weir_record_read(weir_ring *ring, uint32_t tail, uint32_t *position,
+                                            uint32_t *length, uint32_t *end)
+{
+    for (int skipped = 0; skipped < 2; skipped++) {
+        uint32_t waiting = tail - *position, rest = weir_ring_rest(*position);
+        if (waiting == 0 || waiting > WEIR_RING_BYTES) return NULL;
+        weir_record *record = weir_record_at(ring, *position);
+        uint32_t n = *(volatile uint32_t *)&record->length;
+        if (n == WEIR_SKIP && !skipped && rest < waiting) {
+            *position += rest;
+            continue;
+        }
+        uint32_t most = rest - (uint32_t)sizeof *record;
+        if (most > WEIR_MAX_FRAME) most = WEIR_MAX_FRAME;
+        *length = n < most ? n : most;
+        uint32_t bytes = weir_record_bytes(*length);
+        *end = *position + (bytes < waiting ? bytes : waiting);
+        return record;
+    }
+    return NULL;
+}
+
+/* The frame that the other side sent after `ahead` others that wait, in place, or NULL: to be asked for one after the
+ * other, from 0 on. Valid until it is released. */
 static inline const void *weir_port_peek_ahead(weir_port *port, int side, uint32_t ahead, uint32_t *length)
 {
     weir_ring *ring = &port->memory->ring[!side];
-    uint32_t head = port->side[side].head;
-    uint32_t waiting = atomic_load_explicit(&ring->tail, memory_order_acquire) - head;
-    if (waiting <= ahead || waiting > WEIR_RING_FRAMES) return NULL;
-    weir_cell *cell = &ring->cells[(head + ahead) & (WEIR_RING_FRAMES - 1)];
-    uint32_t n = *(volatile uint32_t *)&cell->length;
-    *length = n <= WEIR_MAX_FRAME ? n : WEIR_MAX_FRAME;
-    return cell->frame;
+    uint32_t tail = atomic_load_explicit(&ring->tail, memory_order_acquire), end;
+    uint32_t at = ahead ? port->side[side].at : port->side[side].head;
+    weir_record *record = weir_record_read(ring, tail, &at, length, &end);
+    if (!record) return NULL;
+    port->side[side].at = end;
+    if (end != tail) weir_fetch_to_read(ring, end, end - at);
+    return record->frame;
 }
 
 /* The oldest one. */
@@ -233,7 +294,11 @@ static inline const void *weir_port_peek(weir_port *port, int side, uint32_t *le
 
 static inline void weir_port_release(weir_port *port, int side)
 {
-    atomic_store_explicit(&port->memory->ring[!side].head, ++port->side[side].head, memory_order_release);
+    weir_ring *ring = &port->memory->ring[!side];
+    uint32_t at = port->side[side].head, length, end;
+    uint32_t tail = atomic_load_explicit(&ring->tail, memory_order_relaxed);
+    if (weir_record_read(ring, tail, &at, &length, &end)) port->side[side].head = end;
+    atomic_store_explicit(&ring->head, port->side[side].head, memory_order_release);
 }
 
 /* After a batch of frames: wake the other side if it sleeps. */

@@ -13,7 +13,7 @@ from weir.native.build import Signatures, load_library
 
 SWITCH: Final = 0
 HOST: Final = 1
-MAX_FRAME: Final = 2040  # WEIR_MAX_FRAME in ring.h
+MAX_FRAME: Final = 4216  # WEIR_MAX_FRAME in ring.h
 _HERE: Final = Path(__file__).resolve().parent
 
 

@@ -9,3 +9,6 @@ BUILD: Final = Path(__file__).resolve().parent / "build"
 
 PROGRAM: Final = BUILD / "weir_v1model.json"
 """Weir's program for v1model targets: BMv2 and the soft switch."""
+
+WIDE_PROGRAM: Final = BUILD / "weir_v1model_wide.json"
+"""The same, built with -DWIDE: it takes wide packets, too."""

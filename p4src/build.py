@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from weir.p4src.manifest import PROGRAMS, outputs, stale, write_manifest
+from weir.p4src.manifest import PROGRAMS, SOURCE, outputs, stale, write_manifest
 
 P4SRC: Final = Path(__file__).resolve().parent
 COMPILER: Final = "p4c-bm2-ss"
@@ -46,10 +46,10 @@ def _compile(program: str, target: Path, p4src: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         raw, info = (Path(scratch) / name for name in outputs(program))
         # Run inside p4src, so that no path of this machine gets into the output.
-        command = [COMPILER, "--p4runtime-files", str(info), "-o", str(raw), f"{program}.p4"]
+        command = [COMPILER, *PROGRAMS[program], "--p4runtime-files", str(info), "-o", str(raw), SOURCE]
         done = subprocess.run(command, cwd=p4src, capture_output=True, text=True, check=False)
         if done.returncode or done.stderr.strip():
-            raise BuildError(f"{program}.p4: {COMPILER} says:\n{done.stderr or done.stdout}")
+            raise BuildError(f"{program}: {COMPILER} says:\n{done.stderr or done.stdout}")
         (target / info.name).write_bytes(info.read_bytes())
         (target / raw.name).write_text(compact(json.loads(raw.read_text())))
 

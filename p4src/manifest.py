@@ -7,13 +7,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-PROGRAMS: Final = ("weir_v1model",)
+PROGRAMS: Final[dict[str, tuple[str, ...]]] = {"weir_v1model": (), "weir_v1model_wide": ("-DWIDE",)}
+"""What is compiled, of ``weir_v1model.p4``: the name of what comes out, and the preprocessor's options."""
+
+SOURCE: Final = "weir_v1model.p4"
 MANIFEST: Final = "manifest.json"
 
 
 def sources(p4src: Path) -> dict[str, Path]:
     """Return every P4 file that the programs are made of, by its path below ``p4src``, in a fixed order."""
-    found = sorted([*(p4src / f"{program}.p4" for program in PROGRAMS), *p4src.glob("include/*.p4")])
+    found = sorted([p4src / SOURCE, *p4src.glob("include/*.p4")])
     found = [path for path in found if path.is_file()]
     return {path.relative_to(p4src).as_posix(): path for path in found}
 

@@ -62,6 +62,10 @@ control WeirIngress(inout headers_t hdr, inout metadata_t meta, inout standard_m
     Lanes(store, 5, 1 << 5) lanes5;
     Lanes(store, 6, 1 << 6) lanes6;
     Lanes(store, 7, 1 << 7) lanes7;
+#ifdef WIDE
+    register<bit<32>>(CELLS * WIDE_LANES) wide_store; // lanes of a cell's wide packets in a row
+    WideLanes(wide_store) wide;
+#endif
     Room() room;
     Tree() tree;
     Answer() answer;
@@ -104,6 +108,11 @@ control WeirIngress(inout headers_t hdr, inout metadata_t meta, inout standard_m
                             column6.apply(hdr.columns[6], meta);
                             column7.apply(hdr.columns[7], meta);
                         }
+#ifdef WIDE
+                        if (hdr.weir.block_log2 == WIDE_BLOCK_LOG2) {
+                            wide.apply(hdr.wide, meta);
+                        } else {
+#endif
                         lanes0.apply(hdr.lanes0, hdr.weir.op, meta);
                         lanes1.apply(hdr.lanes1, hdr.weir.op, meta);
                         lanes2.apply(hdr.lanes2, hdr.weir.op, meta);
@@ -112,6 +121,9 @@ control WeirIngress(inout headers_t hdr, inout metadata_t meta, inout standard_m
                         lanes5.apply(hdr.lanes5, hdr.weir.op, meta);
                         lanes6.apply(hdr.lanes6, hdr.weir.op, meta);
                         lanes7.apply(hdr.lanes7, hdr.weir.op, meta);
+#ifdef WIDE
+                        }
+#endif
                         room.apply(hdr, meta);
                         tree.apply(hdr, meta, standard_metadata);
                     }

@@ -35,7 +35,7 @@ from weir.softswitch.state.value_sets import ValueSetStore
 from weir.softswitch.tracing.events import Event
 from weir.softswitch.tracing.recorder import Recorder
 
-MAX_FRAME = 2040
+MAX_FRAME = 4216
 
 _T = TypeVar("_T")
 

@@ -234,7 +234,10 @@ def _topology(
     from weir.controller.topology import Topology, leaf_spine, single_switch
 
     if spec.shape.single:
-        made = single_switch(hosts_per_rack, grpc("s1"), shm("s1") if shm else None, target=target)
+        memory = shm("s1") if shm else None
+        # Links have an MTU of 1,500, and frames that wait in queues are copied whole: no wide packets there.
+        wide = memory is not None and spec.rate_bps is None
+        made = single_switch(hosts_per_rack, grpc("s1"), memory, target=target, wide=wide)
     else:
         made = leaf_spine(
             spec.shape.racks, spec.shape.spines, hosts_per_rack, grpc=grpc, shm=shm, target=target

@@ -11,7 +11,8 @@ A slot packet is IPv4/UDP to or from ``UDP_PORT``. Its payload is::
     weir (28 bytes) | column x C (8 bytes each) | lane group x G (128 bytes each)
 
 where C = ``SLOT_LANES`` >> ``block_log2`` columns travel fused in one packet and G is the number of bits
-set in ``groups``. A flow packet (parameter-server path) is IPv4/UDP to ``FLOW_PORT``::
+set in ``groups``. A wide packet (``WIDE_BLOCK_LOG2``) has one column and either no group or all of them, each
+of ``WIDE_LANES`` / 8 lanes. A flow packet (parameter-server path) is IPv4/UDP to ``FLOW_PORT``::
 
     flow (24 bytes) | data
 
@@ -33,6 +34,8 @@ MIN_BLOCK_LOG2: Final = 5
 MAX_BLOCK_LOG2: Final = 8
 BLOCK_SIZES: Final = tuple(1 << log2 for log2 in range(MIN_BLOCK_LOG2, MAX_BLOCK_LOG2 + 1))
 MAX_COLUMNS: Final = SLOT_LANES >> MIN_BLOCK_LOG2
+WIDE_BLOCK_LOG2: Final = 10  # of the one block of a wide packet, for switches and ways that take such
+WIDE_LANES: Final = 1 << WIDE_BLOCK_LOG2
 MAX_CHILDREN: Final = 32  # of one aggregation point: workers of a leaf, leaves of a pod, pods of a core
 TIERS: Final = 3  # that sum, at most
 MAX_WORKERS: Final = MAX_CHILDREN**TIERS
@@ -300,4 +303,14 @@ def path(*numbers: int) -> int:
 
 def columns(block_log2: int) -> int:
     """Return the number of columns fused in one packet at this block size."""
-    return SLOT_LANES >> block_log2
+    return 1 if block_log2 == WIDE_BLOCK_LOG2 else SLOT_LANES >> block_log2
+
+
+def group_lanes(block_log2: int) -> int:
+    """Return the number of lanes in each group of a packet at this block size."""
+    return WIDE_LANES // GROUPS if block_log2 == WIDE_BLOCK_LOG2 else GROUP_LANES
+
+
+def is_block_size(block_log2: int) -> bool:
+    """Return whether packets of this block size are defined."""
+    return MIN_BLOCK_LOG2 <= block_log2 <= MAX_BLOCK_LOG2 or block_log2 == WIDE_BLOCK_LOG2

@@ -56,6 +56,12 @@ def _constants() -> Iterator[tuple[str, int, int]]:
     yield "EVENTS", len(d.Event), 32
 
 
+def _wide_constants() -> Iterator[tuple[str, int, int]]:
+    """Yield those of wide packets, which not every P4 program has."""
+    yield "WIDE_BLOCK_LOG2", d.WIDE_BLOCK_LOG2, 4
+    yield "WIDE_LANES", d.WIDE_LANES, 32
+
+
 def p4() -> str:
     """Return the P4 include: constants and header types."""
     lines = [
@@ -78,6 +84,23 @@ def p4() -> str:
     return "\n".join(lines)
 
 
+def p4_wide() -> str:
+    """Return the P4 include of wide packets: constants, the header of their lanes, what goes over them."""
+    lines = [
+        f"// SPDX-License-Identifier: Apache-2.0\n// {NOTICE}",
+        "#ifndef WEIR_WIDE_P4",
+        "#define WEIR_WIDE_P4",
+        "",
+    ]
+    lines += [f"const bit<{bits}> {name} = {value:#x};" for name, value, bits in _wide_constants()]
+    lines += ["", "// all lanes of a wide packet", "header wide_lanes_t {"]
+    lines += [f"    bit<32> l{i};" for i in range(d.WIDE_LANES)]
+    lines += ["}", "", "#define EACH_WIDE_LANE(DO) \\"]
+    names = [f"DO(l{i})" for i in range(d.WIDE_LANES)]
+    lines += [f"    {' '.join(names[at : at + 8])} \\" for at in range(0, d.WIDE_LANES, 8)]
+    return "\n".join([*lines, "", "#endif", ""])
+
+
 def _p4_name(name: str) -> str:
     """Return a field's name in P4-16, where `type` is a keyword."""
     return "kind" if name == "type" else name
@@ -91,7 +114,8 @@ def c() -> str:
         "#define WEIR_WIRE_H",
         "",
     ]
-    lines += [f"#define WEIR_{name} {value}u" for name, value, _ in _constants()]
+    constants = (*_constants(), *_wide_constants())
+    lines += [f"#define WEIR_{name} {value}u" for name, value, _ in constants]
     for header in d.HEADERS:
         lines += ["", f"/* {header.doc} */", f"#define WEIR_{header.name.upper()}_SIZE {header.size}u"]
         bit = 0
@@ -204,18 +228,20 @@ function weir.dissector(buf, pinfo, tree)
   pinfo.cols.protocol = "Weir"
   pinfo.cols.info = string.format("%s job %08x worker %d slot %d round %d%s", types[kind] or "?",
     buf(4, 4):uint(), buf(8, 1):uint(), buf(10, 2):uint(), buf(12, 4):uint(), flag_names(buf(1, 1):uint()))
-  if log2 < {d.MIN_BLOCK_LOG2} or log2 > {d.MAX_BLOCK_LOG2} then return buf:len() end
+  local wide = log2 == {d.WIDE_BLOCK_LOG2}
+  if not wide and (log2 < {d.MIN_BLOCK_LOG2} or log2 > {d.MAX_BLOCK_LOG2}) then return buf:len() end
   local at = {d.WEIR.size}
-  for column = 0, bit.rshift({d.SLOT_LANES}, log2) - 1 do
+  local group_bytes = wide and {d.group_lanes(d.WIDE_BLOCK_LOG2) * 4} or {d.GROUP_LANES * 4}
+  for column = 0, wide and 0 or bit.rshift({d.SLOT_LANES}, log2) - 1 do
     if at + {d.COLUMN.size} > buf:len() then return buf:len() end
     local ct = t:add(buf(at, {d.COLUMN.size}), "column " .. column)
 {chr(10).join(column_reads)}
     at = at + {d.COLUMN.size}
   end
   for group = 0, {d.GROUPS - 1} do
-    if bit.band(buf(3, 1):uint(), bit.lshift(1, group)) ~= 0 and at + {d.GROUP_LANES * 4} <= buf:len() then
-      t:add(f_lanes, buf(at, {d.GROUP_LANES * 4})):prepend_text("group " .. group .. " ")
-      at = at + {d.GROUP_LANES * 4}
+    if bit.band(buf(3, 1):uint(), bit.lshift(1, group)) ~= 0 and at + group_bytes <= buf:len() then
+      t:add(f_lanes, buf(at, group_bytes)):prepend_text("group " .. group .. " ")
+      at = at + group_bytes
     end
   end
   return buf:len()
@@ -259,6 +285,7 @@ def _lua_values(members: Iterable[IntEnum], spell: Callable[[str], str] = str.lo
 
 OUTPUTS: Final[dict[str, Callable[[], str]]] = {
     "p4src/include/wire.p4": p4,
+    "p4src/include/wide.p4": p4_wide,
     "host_agent/transport/csrc/wire.h": c,
     "wire/weir.lua": lua,
 }

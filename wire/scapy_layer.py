@@ -52,13 +52,12 @@ def _fields(header: d.Header) -> list[Any]:
 
 def _column_count(weir: Any) -> int:
     """Return the number of columns that follow a header, or none when its block size makes no sense."""
-    known = d.MIN_BLOCK_LOG2 <= weir.block_log2 <= d.MAX_BLOCK_LOG2
-    return d.columns(weir.block_log2) if known else 0
+    return d.columns(weir.block_log2) if d.is_block_size(weir.block_log2) else 0
 
 
 def _lane_count(weir: Any) -> int:
     """Return the number of lanes that follow the columns."""
-    return d.GROUP_LANES * int(weir.groups).bit_count()
+    return d.group_lanes(weir.block_log2) * int(weir.groups).bit_count()
 
 
 class WeirColumn(Packet):  # type: ignore[misc]
@@ -79,7 +78,7 @@ class Weir(Packet):  # type: ignore[misc]
     fields_desc: ClassVar[list[Any]] = [
         *_fields(d.WEIR),
         PacketListField("columns", [], WeirColumn, count_from=_column_count),
-        FieldListField("lanes", [], IntField("lane", 0), count_from=_lane_count, max_count=d.SLOT_LANES),
+        FieldListField("lanes", [], IntField("lane", 0), count_from=_lane_count, max_count=d.WIDE_LANES),
     ]
 
     def mysummary(self) -> str:

@@ -122,9 +122,11 @@ function weir.dissector(buf, pinfo, tree)
   pinfo.cols.protocol = "Weir"
   pinfo.cols.info = string.format("%s job %08x worker %d slot %d round %d%s", types[kind] or "?",
     buf(4, 4):uint(), buf(8, 1):uint(), buf(10, 2):uint(), buf(12, 4):uint(), flag_names(buf(1, 1):uint()))
-  if log2 < 5 or log2 > 8 then return buf:len() end
+  local wide = log2 == 10
+  if not wide and (log2 < 5 or log2 > 8) then return buf:len() end
   local at = 28
-  for column = 0, bit.rshift(256, log2) - 1 do
+  local group_bytes = wide and 512 or 128
+  for column = 0, wide and 0 or bit.rshift(256, log2) - 1 do
     if at + 8 > buf:len() then return buf:len() end
     local ct = t:add(buf(at, 8), "column " .. column)
     add_block(ct, f_column_block, buf(at + 0, 4))
@@ -132,9 +134,9 @@ function weir.dissector(buf, pinfo, tree)
     at = at + 8
   end
   for group = 0, 7 do
-    if bit.band(buf(3, 1):uint(), bit.lshift(1, group)) ~= 0 and at + 128 <= buf:len() then
-      t:add(f_lanes, buf(at, 128)):prepend_text("group " .. group .. " ")
-      at = at + 128
+    if bit.band(buf(3, 1):uint(), bit.lshift(1, group)) ~= 0 and at + group_bytes <= buf:len() then
+      t:add(f_lanes, buf(at, group_bytes)):prepend_text("group " .. group .. " ")
+      at = at + group_bytes
     end
   end
   return buf:len()

@@ -46,7 +46,7 @@ class Endpoint(_message.Message):
     def __init__(self, mac: _Optional[str] = ..., ip: _Optional[str] = ..., udp_port: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("job_id", "size", "slots", "lease_s", "aggregation", "host", "host_name", "shm_dir", "switch_port", "switch_name", "fill", "paths", "wire_version", "narrow", "sum_lanes")
+    __slots__ = ("job_id", "size", "slots", "lease_s", "aggregation", "host", "host_name", "shm_dir", "switch_port", "switch_name", "fill", "paths", "wire_version", "narrow", "sum_lanes", "wide")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +62,7 @@ class JoinReply(_message.Message):
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     NARROW_FIELD_NUMBER: _ClassVar[int]
     SUM_LANES_FIELD_NUMBER: _ClassVar[int]
+    WIDE_FIELD_NUMBER: _ClassVar[int]
     job_id: int
     size: int
     slots: int
@@ -77,7 +78,8 @@ class JoinReply(_message.Message):
     wire_version: int
     narrow: bool
     sum_lanes: int
-    def __init__(self, job_id: _Optional[int] = ..., size: _Optional[int] = ..., slots: _Optional[int] = ..., lease_s: _Optional[float] = ..., aggregation: _Optional[_Union[Endpoint, _Mapping]] = ..., host: _Optional[_Union[Endpoint, _Mapping]] = ..., host_name: _Optional[str] = ..., shm_dir: _Optional[str] = ..., switch_port: _Optional[int] = ..., switch_name: _Optional[str] = ..., fill: _Optional[bool] = ..., paths: _Optional[_Iterable[int]] = ..., wire_version: _Optional[int] = ..., narrow: _Optional[bool] = ..., sum_lanes: _Optional[int] = ...) -> None: ...
+    wide: bool
+    def __init__(self, job_id: _Optional[int] = ..., size: _Optional[int] = ..., slots: _Optional[int] = ..., lease_s: _Optional[float] = ..., aggregation: _Optional[_Union[Endpoint, _Mapping]] = ..., host: _Optional[_Union[Endpoint, _Mapping]] = ..., host_name: _Optional[str] = ..., shm_dir: _Optional[str] = ..., switch_port: _Optional[int] = ..., switch_name: _Optional[str] = ..., fill: _Optional[bool] = ..., paths: _Optional[_Iterable[int]] = ..., wire_version: _Optional[int] = ..., narrow: _Optional[bool] = ..., sum_lanes: _Optional[int] = ..., wide: _Optional[bool] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("job_id", "rank", "token")

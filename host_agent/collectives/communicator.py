@@ -61,6 +61,7 @@ class Communicator(ABC):
         size: how many workers there are.
         scratch: memory for lanes.
         precision: of float sums; the same on every worker.
+        wide: whether dense sums of floats may travel in blocks of WIDE_LANES; the same on every worker.
         sparse: whether the last float sum of so many blocks was so sparse that the workers do well to ask
             each other first which of them are zero; the same on every worker.
         call: what this worker is in; None between operations.
@@ -73,6 +74,7 @@ class Communicator(ABC):
         self.rank, self.size = rank, size
         self.scratch = Scratch()
         self.precision = Precision()
+        self.wide = False
         self.sparse: dict[int, bool] = {}
         self.call: Call | None = None
         self.number = self.fingerprint = 0
@@ -128,7 +130,7 @@ class Communicator(ABC):
         Args:
             values: C-contiguous; of no use if the reduction fails.
             scales: that all workers agreed on.
-            block: as in ``reduce_lanes``.
+            block: as in ``reduce_lanes``; or WIDE_LANES, where ``wide`` allows.
         """
         return False
 

@@ -25,7 +25,7 @@ from weir.host_agent.collectives.quantize import Sample
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.host_agent.transport.slot_transport import FloatScales
-from weir.wire.definition import GROUP_LANES, SLOT_LANES, Op
+from weir.wire.definition import GROUP_LANES, SLOT_LANES, WIDE_LANES, Op
 
 _LAST = np.uint32(0xFFFFFFFF)
 WORTH_ASKING: Final = 512
@@ -44,6 +44,12 @@ That is one round trip instead of two, of 16 packets at most.
 
 EXACT_VALUES: Final = 1024
 """Our choice: sums of no more values are made in limbs. They are 48 packets, which travel together."""
+
+WIDE_VALUES: Final = 64 * WIDE_LANES
+"""Our choice: sums of fewer values travel in blocks of SLOT_LANES, which spread over more slots."""
+
+MOST_ZEROS: Final = 16
+"""Our choice: one block in so many may be zero where a sum travels in wide ones, which are skipped whole."""
 
 NO_NOTES: Final = np.empty(0, np.uint32)
 
@@ -225,11 +231,15 @@ def _scales(
     service: ServiceClass = LOSSLESS,
     dense: bool = False,
     notes: Lanes = NO_NOTES,
+    zeros: Lanes = NO_NOTES,
 ) -> tuple[quantize.Rows | None, Lanes]:
     """Return the blocks that are worth to be selected, None: all, and the scales that all workers agreed on
-    for them; see ``encode``.
+    for them; see ``encode``. zeros: instead of notes; how many blocks are zero on the worker with most.
     """
     scales = form.scales(values, scale_block)
+    if zeros.size:
+        zeros[0] = scales.size - np.count_nonzero(scales)
+        notes = zeros
     rows = None if dense else _occupied(communicator, scales, service)
     shared = _agree(communicator, scales, rows, form.not_finite, values, name, service, notes)
     if not dense and scales.size >= WORTH_ASKING:
@@ -277,11 +287,13 @@ def sum_float32(
         return
     form = communicator.precision.form(communicator.size)
     scale_block = fitting_block(values.size) if parts is None else parts.block
-    rows, scales = _scales(communicator, values, name, scale_block, form)
-    if parts is None and rows is None and isinstance(form, WholeLanes):
+    in_place = parts is None and isinstance(form, WholeLanes)
+    most_zeros = np.zeros(int(in_place and communicator.wide and values.size >= WIDE_VALUES), np.uint32)
+    rows, scales = _scales(communicator, values, name, scale_block, form, zeros=most_zeros)
+    if in_place and isinstance(form, WholeLanes) and rows is None:
         looked_at = None if _has_warned else Sample(values, scales, scale_block, form.workers)
         exponents = FloatScales(scales, scale_block, quantize.headroom(form.workers))
-        if communicator.sum_floats(values, exponents, fitting_block(values.size)):
+        if communicator.sum_floats(values, exponents, _sum_block(values.size, most_zeros)):
             if looked_at is not None:
                 _warn_once(looked_at.coarse_block(values), scale_block, name)
             return
@@ -295,6 +307,18 @@ def sum_float32(
         )
         _warn_once(coarse, scale_block, name)
     total.write(values)
+
+
+def _sum_block(count: int, most_zeros: Lanes) -> int:
+    """Return in which blocks a sum of so many values travels: wide ones, if they may and no worker could skip
+    much in others.
+
+    most_zeros: how many scale blocks are zero on the worker with most; empty: wide ones may not.
+    """
+    fitting = fitting_block(count)
+    if most_zeros.size and most_zeros[0] * fitting * MOST_ZEROS <= count:
+        return WIDE_LANES
+    return fitting
 
 
 def in_fixed_point(communicator: Communicator, count: int) -> bool:

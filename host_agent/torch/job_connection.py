@@ -83,8 +83,10 @@ class JobConnection(Connection):
             path=membership.paths[membership.rank],
             fill=membership.fill,
             narrow=membership.narrow,
+            wide=membership.wide,
             keep=share.outlives_switch,
         )
+        self.wide = membership.wide
         self._paths = np.array(membership.paths, np.uint16)
         self._reducer = Reducer(share, config, timeout_s=timeout.total_seconds())
         self._watch = ClusterWatch(Path(met.notice), cluster, self._cluster_died) if met.notice else None

@@ -5,6 +5,7 @@ import os
 from typing import Literal
 
 from weir.agent_service.client import Membership
+from weir.host_agent.transport.engine import MAX_PAYLOAD, USUAL_PAYLOAD
 from weir.host_agent.transport.frames import Addresses, Endpoint
 from weir.host_agent.transport.links import UdpLink
 from weir.host_agent.transport.ports import PortShare, own_socket, share_memory
@@ -45,5 +46,6 @@ def choose_port(membership: Membership, wanted: LinkKind | None, udp: UdpLink | 
             f"WEIR_LINK is shm, but host {membership.host_name!r} has no shared-memory port in the "
             "controller's topology: give it one (shm: DIRECTORY), or set WEIR_LINK=udp"
         )
-    udp.connect((membership.aggregation.ip, membership.aggregation.udp_port))
+    aggregator = (membership.aggregation.ip, membership.aggregation.udp_port)
+    udp.connect(aggregator, MAX_PAYLOAD if membership.wide else USUAL_PAYLOAD)
     return own_socket(udp, f"weir-{membership.job_id}")

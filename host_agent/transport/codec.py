@@ -12,7 +12,6 @@ from typing import Final
 
 from weir.wire import definition as d
 
-_GROUP: Final = 4 * d.GROUP_LANES  # bytes of a lane group
 _FLAGS: Final = sum(d.Flag)
 _NO_FLAGS: Final = d.Flag(0)
 
@@ -45,7 +44,7 @@ class Packet:
         job, worker, slot, round, included, flags, layer, magnitude, audience, count, check: as in
             `weir.wire.definition.WEIR`.
         columns: all columns of the block size, in order.
-        groups: lane group number -> its 32 lanes (unsigned), for the groups that are present.
+        groups: lane group number -> its lanes, unsigned, for those present: 32 each, 128 of a wide packet.
     """
 
     type: d.PacketType
@@ -95,7 +94,8 @@ class Packet:
         }
         parts = [_pack(d.WEIR, header)]
         parts += [_pack(d.COLUMN, {"block": c.block, "next": c.next}) for c in self.columns]
-        parts += [_pack_lanes(group, self.groups[group]) for group in sorted(self.groups)]
+        lanes = d.group_lanes(self.block_log2)
+        parts += [_pack_lanes(group, self.groups[group], lanes) for group in sorted(self.groups)]
         return b"".join(parts)
 
     @classmethod
@@ -117,7 +117,8 @@ class Packet:
         columns = d.columns(header["block_log2"])
         present = [group for group in range(d.GROUPS) if header["groups"] >> group & 1]
         lanes_at = d.WEIR.size + columns * d.COLUMN.size
-        length = lanes_at + len(present) * _GROUP
+        width = 4 * d.group_lanes(header["block_log2"])
+        length = lanes_at + len(present) * width
         if len(payload) != length:
             raise CodecError(
                 f"{len(payload)} bytes: {columns} columns and {len(present)} lane groups make {length}"
@@ -135,7 +136,7 @@ class Packet:
                 for at in range(d.WEIR.size, lanes_at, d.COLUMN.size)
             ),
             groups={
-                group: _unpack_lanes(payload[lanes_at + i * _GROUP : lanes_at + (i + 1) * _GROUP])
+                group: _unpack_lanes(payload[lanes_at + i * width : lanes_at + (i + 1) * width])
                 for i, group in enumerate(present)
             },
             included=header["included"],
@@ -149,9 +150,10 @@ class Packet:
 
 
 def _check_shape(block_log2: int, worker: int) -> None:
-    if not d.MIN_BLOCK_LOG2 <= block_log2 <= d.MAX_BLOCK_LOG2:
+    if not d.is_block_size(block_log2):
         raise CodecError(
-            f"block_log2 {block_log2}: blocks have 2^{d.MIN_BLOCK_LOG2} to 2^{d.MAX_BLOCK_LOG2} lanes"
+            f"block_log2 {block_log2}: blocks have 2^{d.MIN_BLOCK_LOG2} to 2^{d.MAX_BLOCK_LOG2} lanes, or "
+            f"2^{d.WIDE_BLOCK_LOG2}"
         )
     if not 0 <= worker < d.MAX_CHILDREN:
         raise CodecError(f"worker {worker}: a switch has at most {d.MAX_CHILDREN}")
@@ -185,9 +187,9 @@ def _unpack(header: d.Header, data: bytes) -> dict[str, int]:
     return values
 
 
-def _pack_lanes(group: int, lanes: tuple[int, ...]) -> bytes:
-    if len(lanes) != d.GROUP_LANES or not all(0 <= lane < 1 << 32 for lane in lanes):
-        raise CodecError(f"lane group {group} needs {d.GROUP_LANES} unsigned 32-bit lanes")
+def _pack_lanes(group: int, lanes: tuple[int, ...], wanted: int) -> bytes:
+    if len(lanes) != wanted or not all(0 <= lane < 1 << 32 for lane in lanes):
+        raise CodecError(f"lane group {group} needs {wanted} unsigned 32-bit lanes")
     return struct.pack(f"!{len(lanes)}I", *lanes)
 
 

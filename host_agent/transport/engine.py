@@ -27,10 +27,13 @@ import numpy.typing as npt
 from weir import native
 from weir.host_agent.transport.counters import COUNTERS
 from weir.host_agent.transport.report import Verdict
-from weir.wire.definition import COLUMN, MAX_COLUMNS, SLOT_LANES, WEIR
+from weir.wire.definition import COLUMN, MAX_COLUMNS, SLOT_LANES, WEIR, WIDE_LANES
 
-MAX_PAYLOAD: Final = WEIR.size + COLUMN.size * MAX_COLUMNS + 4 * SLOT_LANES
-"""Bytes of the longest Weir packet, from the Weir header on."""
+USUAL_PAYLOAD: Final = WEIR.size + COLUMN.size * MAX_COLUMNS + 4 * SLOT_LANES
+"""Bytes of the longest Weir packet that is not wide, from the Weir header on."""
+
+MAX_PAYLOAD: Final = WEIR.size + COLUMN.size + 4 * WIDE_LANES
+"""Bytes of a wide one."""
 
 _CSRC: Final = Path(__file__).resolve().parent / "csrc"
 
@@ -45,6 +48,7 @@ _CONFIG: Final = (
     "fill",
     "congestion",
     "narrow",
+    "wide",
     "keep",
 )
 

@@ -30,7 +30,7 @@ _SHOWN_SLOTS: Final = 4
 _IP_MTU_DISCOVER: Final = 10  # this one and the next two are missing in the socket module
 _IP_PMTUDISC_DO: Final = 2
 _IP_MTU: Final = 14  # of the way that a connected socket's packets take
-_LONGEST: Final = 28 + engine.MAX_PAYLOAD  # with the headers of IPv4 and UDP
+_HEADERS: Final = 28  # of IPv4 and UDP
 
 
 class TransportTimeout(TimeoutError):  # noqa: N818 - what callers know it as
@@ -99,7 +99,7 @@ class _NativeLink:
             if result == _DriveResult.DONE:
                 return
             if result == _DriveResult.ERROR:
-                raise self._failure()
+                raise self._failure(transport.config.wide)
             if result == _DriveResult.DISAGREE:
                 job = transport.config.job
                 raise DisagreementError(f"the workers of job {job} are in different operations")
@@ -116,11 +116,12 @@ class _NativeLink:
             self._lib.weir_io_close(self._io)
             self._io = None
 
-    def _failure(self) -> OSError:
+    def _failure(self, wide: bool) -> OSError:
         code = ctypes.get_errno()
         hint = ""
         if code == errno.EMSGSIZE:
-            hint = f": the path's MTU must hold {_LONGEST} bytes; smaller blocks do not help"
+            longest = _HEADERS + (engine.MAX_PAYLOAD if wide else engine.USUAL_PAYLOAD)
+            hint = f": the path's MTU must hold {longest} bytes; smaller blocks do not help"
         return OSError(code, f"{os.strerror(code)} on {self._what}{hint}")
 
     def _explain(self, transport: SlotTransport, timeout_s: float) -> str:
@@ -236,17 +237,18 @@ class UdpLink(_NativeLink):
         port: int = self._socket.getsockname()[1]
         return port
 
-    def connect(self, aggregator: tuple[str, int]) -> None:
-        """Send to this address and port, and receive from nowhere else.
+    def connect(self, aggregator: tuple[str, int], payload: int = engine.USUAL_PAYLOAD) -> None:
+        """Send to this address and port, and receive from nowhere else. payload: bytes of the longest one.
 
         Raises OSError when there is no way there, or packets are too long for it, as far as is known.
         """
         self._socket.connect(aggregator)
         mtu = self._socket.getsockopt(socket.IPPROTO_IP, _IP_MTU)
-        if mtu < _LONGEST:
+        if mtu < _HEADERS + payload:
             raise OSError(
                 errno.EMSGSIZE,
-                f"the way to {aggregator[0]} has an MTU of {mtu}: packets have up to {_LONGEST} bytes",
+                f"the way to {aggregator[0]} has an MTU of {mtu}: packets have up to "
+                f"{_HEADERS + payload} bytes",
             )
 
     def close(self) -> None:

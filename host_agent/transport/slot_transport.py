@@ -39,6 +39,7 @@ from weir.wire.definition import (
     MAX_WORKERS,
     MIN_BLOCK_LOG2,
     SLOT_LANES,
+    WIDE_LANES,
     Op,
 )
 
@@ -66,8 +67,9 @@ class FloatScales:
     def native(self, lanes: int, block: int) -> engine.Floats:
         """Return the C struct for a vector of so many lanes; ValueError when it does not fit."""
         address = engine.contiguous(self.exponents, "exponents", np.uint32)
-        if self.values < block or self.values & (self.values - 1):
-            raise ValueError(f"{self.values} values to an exponent: a power of two, {block} at least")
+        least = BLOCKS[0] if block == WIDE_LANES else block
+        if self.values < least or self.values & (self.values - 1):
+            raise ValueError(f"{self.values} values to an exponent: a power of two, {least} at least")
         if self.exponents.size != -(-lanes // self.values):
             raise ValueError(f"{self.exponents.size} exponents for {lanes} values, of {self.values} each")
         return engine.Floats(address, self.values.bit_length() - 1, self.headroom)
@@ -93,6 +95,8 @@ class TransportConfig:
     congestion: narrow the window of open slots when results tell of congestion; may differ between workers.
     narrow: packets of one column, with so many lanes of ADD, 32 or 64, and 32 of other operators, as a switch
     with few registers takes them; blocks are cut into such; 0: any packets; the same on all workers.
+    wide: packets of one block of WIDE_LANES lanes may be sent, for sums of blocks of as many: switches and
+    ways take them; not with narrow or fill; the same on all workers.
     keep: contributions to rounds that are over, and repeat them for a switch that starts anew; may differ
     between workers.
     """
@@ -111,6 +115,7 @@ class TransportConfig:
     path: int | None = None
     congestion: bool = True
     narrow: int = 0
+    wide: bool = False
     keep: bool = True
 
     def __post_init__(self) -> None:
@@ -132,6 +137,8 @@ class TransportConfig:
             raise ValueError(
                 f"packets have {GROUP_LANES} or {2 * GROUP_LANES} lanes, or any number (0), not {self.narrow}"
             )
+        if self.wide and (self.narrow or self.fill):
+            raise ValueError("wide packets are for switches that take any others and can lengthen packets")
         if self.min_probe <= 0 or self.reordering < 0:
             raise ValueError(
                 f"min_probe {self.min_probe} must be above 0, and reordering {self.reordering} not below"
@@ -160,6 +167,7 @@ class SlotTransport:
             config.fill,
             config.congestion,
             config.narrow,
+            config.wide,
             config.keep,
             *(
                 round(seconds * 1e9)
@@ -207,7 +215,8 @@ class SlotTransport:
         """Begin to replace ``lanes`` by their reduction over all workers; every worker begins the same one.
 
         lanes: C-contiguous uint32 or int32 of any shape, also empty (then it is a barrier). They belong to
-        the transport until it is done. block: lanes in a block, 32, 64, 128 or 256. service: this worker's
+        the transport until it is done. block: lanes in a block, 32, 64, 128 or 256, or where the config
+        allows wide packets 1024, for ADD without budgets and audiences. service: this worker's
         own; budgets are for ADD only. operation: 32-bit fingerprint of what the reduce is a part of, the same
         on every worker. audiences: for each block who wants its result, the same on every worker: the path of
         one, or with AUDIENCE_EXCEPT of the only one that does not; blocks that this one does not want are of
@@ -219,8 +228,10 @@ class SlotTransport:
         address = engine.contiguous(lanes, "lanes", np.uint32, np.int32)
         if not lanes.flags.writeable:
             raise ValueError("lanes are read-only, and a reduce replaces them in place")
-        if block not in BLOCKS:
+        if block not in BLOCKS and not (block == WIDE_LANES and self.config.wide):
             raise ValueError(f"a block has {', '.join(map(str, BLOCKS))} lanes, not {block}")
+        if block == WIDE_LANES and (op != Op.ADD or audiences is not None or service.budgets.size):
+            raise ValueError(f"blocks of {block} lanes are for ADD without loss budgets and audiences")
         blocks = -(-lanes.size // block)
         op = Op(op)
         service.check(op, blocks)

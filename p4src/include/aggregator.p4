@@ -58,6 +58,12 @@ control Validation(in headers_t hdr, inout metadata_t meta, in standard_metadata
                 || hdr.weir.worker >= MAX_CHILDREN) {
             meta.event = EVENT_DROP_MALFORMED;
         }
+#ifdef WIDE
+        else if (hdr.weir.block_log2 == WIDE_BLOCK_LOG2
+                && (hdr.weir.op != OP_ADD || (hdr.weir.groups != 0 && hdr.weir.groups != 0xff))) {
+            meta.event = EVENT_DROP_MALFORMED;
+        }
+#endif
     }
 }
 

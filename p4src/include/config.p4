@@ -11,6 +11,8 @@
 // Each slot has two versions, used in turn by round parity; a cell is one version of one slot.
 #define CELLS (SLOTS * 2)
 
+// -DWIDE: wide packets are taken, too, those of one block of WIDE_LANES lanes, for which a cell then has room.
+
 // Where packet-in and packet-out appear: simple_switch_grpc and the soft switch take it as --cpu-port.
 #ifndef CPU_PORT
 #define CPU_PORT 510

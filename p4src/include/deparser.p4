@@ -35,6 +35,9 @@ control WeirDeparser(packet_out packet, in headers_t hdr) {
         packet.emit(hdr.lanes5);
         packet.emit(hdr.lanes6);
         packet.emit(hdr.lanes7);
+#ifdef WIDE
+        packet.emit(hdr.wide);
+#endif
     }
 }
 

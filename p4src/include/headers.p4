@@ -5,6 +5,9 @@
 
 #include "network.p4"
 #include "wire.p4"
+#ifdef WIDE
+#include "wide.p4"
+#endif
 
 // From the controller: send the rest of this packet, as it is, out of egress_port.
 @controller_header("packet_out")
@@ -39,6 +42,9 @@ struct headers_t {
     lanes_t lanes5;
     lanes_t lanes6;
     lanes_t lanes7;
+#ifdef WIDE
+    wide_lanes_t wide; // all groups of a wide packet, instead of these
+#endif
 }
 
 struct metadata_t {
@@ -97,6 +103,9 @@ struct metadata_t {
     bit<8> flags; // PROTECTED, CONGESTED and DISAGREE of the packets that the cell is made of
     bit<8> magnitudes; // the greatest of their magnitude classes, in unary
     bit<32> check; // fingerprint of the operation that the cell is about: the round's first packet's
+#ifdef WIDE
+    bit<8> wide; // 1 when the packets that the cell is made of are wide
+#endif
 }
 
 #endif

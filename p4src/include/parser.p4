@@ -11,6 +11,7 @@
 #define WEIR_PARSER_P4
 
 #include "headers.p4"
+#include "lanes.p4"
 
 // Lane group G: extracted when bit G of hdr.weir.groups says that it is there.
 #define GROUP_STATES(G, NEXT) \
@@ -95,9 +96,30 @@ parser WeirParser(
             (VERSION, 6): columns4;
             (VERSION, 7): columns2;
             (VERSION, 8): columns1;
+#ifdef WIDE
+            (VERSION, WIDE_BLOCK_LOG2): wide_column;
+#endif
             default: accept;
         }
     }
+
+#ifdef WIDE
+    state wide_column {
+        packet.extract(hdr.columns.next);
+        meta.length = meta.length + 8;
+        meta.without_lanes = meta.length;
+        transition select(hdr.weir.groups) {
+            0xff: wide_lanes;
+            default: accept;
+        }
+    }
+
+    state wide_lanes {
+        packet.extract(hdr.wide);
+        meta.length = meta.length + WIDE_BYTES;
+        transition accept;
+    }
+#endif
 
     // columnsN takes N columns: half of them here, the rest in the next state.
     state columns8 {

@@ -40,6 +40,10 @@
 
 const bit<32> HALF_OF_ROUNDS = 0x80000000;
 
+#ifdef WIDE
+#define IS_WIDE (hdr.weir.block_log2 == WIDE_BLOCK_LOG2 ? 8w1 : 8w0)
+#endif
+
 // Keeps the cell's stamp and masks, and tells Columns and Lanes what to do with its data.
 control Slots(in headers_t hdr, inout metadata_t meta) {
     register<bit<32>>(CELLS) owners; // job
@@ -49,7 +53,7 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
     register<bit<32>>(CELLS) aboves; // the parent's mask of its children, beside the parent's result
     register<bit<16>>(CELLS) counts; // of workers whose lanes were added
     // What only grows within a round: lane groups that hold data of it; magnitudes of what was added; PROTECTED,
-    // CONGESTED, DISAGREE of it, and FINAL. The highest byte is free.
+    // CONGESTED, DISAGREE of it, and FINAL. The highest byte is 1 in a round of wide packets.
     register<bit<32>>(CELLS) marks;
     register<bit<32>>(CELLS) checks; // fingerprint of the operation, as the round's first packet had it
 
@@ -71,6 +75,9 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
         meta.written = mark[23:16];
         meta.magnitudes = mark[15:8];
         meta.flags = mark[7:0];
+#ifdef WIDE
+        meta.wide = mark[31:24];
+#endif
         checks.read(meta.check, meta.cell);
     }
 
@@ -82,12 +89,18 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
         meta.flags = 0;
         meta.magnitudes = 0;
         meta.check = hdr.weir.check;
+#ifdef WIDE
+        meta.wide = IS_WIDE;
+#endif
         meta.first = true;
     }
 
     // Is the packet of the cell's operation, as far as this switch and those below it can tell?
     action compare() {
         disagree = (hdr.weir.flags & FLAG_DISAGREE) | (hdr.weir.check == meta.check ? 0 : FLAG_DISAGREE);
+#ifdef WIDE
+        disagree = disagree | (IS_WIDE == meta.wide ? 0 : FLAG_DISAGREE);
+#endif
     }
 
     // Data of the cell. Congestion that the packet met is everybody's. Magnitude classes are kept in unary, so
@@ -100,7 +113,11 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
         meta.written = hdr.weir.groups | meta.written;
         includeds.write(meta.cell, meta.included);
         counts.write(meta.cell, meta.count);
+#ifdef WIDE
+        marks.write(meta.cell, meta.wide ++ meta.written ++ meta.magnitudes ++ meta.flags);
+#else
         marks.write(meta.cell, 8w0 ++ meta.written ++ meta.magnitudes ++ meta.flags);
+#endif
     }
 
     // A packet without lanes is seen, but not included: there was nothing to add, or it was given up.
@@ -165,6 +182,9 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
         bytes = ((bit<16>)meta.written[0:0] + (bit<16>)meta.written[1:1] + (bit<16>)meta.written[2:2]
             + (bit<16>)meta.written[3:3] + (bit<16>)meta.written[4:4] + (bit<16>)meta.written[5:5]
             + (bit<16>)meta.written[6:6] + (bit<16>)meta.written[7:7]) << 7;
+#ifdef WIDE
+        bytes = bytes << (meta.wide == 1 ? 8w2 : 8w0);
+#endif
     }
 
     apply {

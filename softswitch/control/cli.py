@@ -95,7 +95,7 @@ def stats(
     """Packets, bytes and drops of every port.
 
     Dropped in: the port was down, its ring was full, or there is no program. Too long: a frame of more than
-    2040 bytes. Dropped out: the queue was full or the port down. Trains: of packets that came in, or left, in
+    4216 bytes. Dropped out: the queue was full or the port down. Trains: of packets that came in, or left, in
     one piece.
     """
     found = [p for p in context.obj.call("ports") if port is None or p["port"] == port]

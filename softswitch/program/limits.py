@@ -7,7 +7,7 @@ from typing import Final
 from weir.softswitch.program.errors import ProgramError, UnsupportedConstruct
 from weir.softswitch.program.types import Program
 
-_HEADER_BITS: Final = 8 * 2040  # as long as a frame can be
+_HEADER_BITS: Final = 8 * 4216  # as long as a frame can be
 _PACKET_BITS: Final = 8 << 18  # of all headers together
 _STATE_BYTES: Final = 1 << 32
 _NUMBERS: Final = (1 << 32) - 1

@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { SW_MAX_FRAME = 2040 }; // longer frames are dropped and counted
+enum { SW_MAX_FRAME = 4216 }; // longer frames are dropped and counted
 
 typedef struct sw_switch sw_switch;
 

@@ -2,6 +2,7 @@
 """The soft switch as a test target."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from tests.harness.target import CPU_PORT, PROGRAM, Count, Key, Lpm, Optional, Range, Sent, Target, Ternary
 from weir.softswitch.program.loader import load_program
@@ -16,8 +17,8 @@ class SoftTarget(Target):
     shortest_frame = 0
     headroom = 0xFFFF
 
-    def __init__(self) -> None:
-        self._program = load_program(PROGRAM)
+    def __init__(self, program: Path = PROGRAM) -> None:
+        self._program = load_program(program)
         self._switch = Switch(self._program, cpu_port=CPU_PORT)
 
     def send(self, port: int, frame: bytes) -> list[Sent]:

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
+import tempfile
 import threading
 import time
+from collections import deque
 from pathlib import Path
+from random import Random
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from weir.native.ring import MAX_FRAME, SWITCH, ShmPort
 
@@ -22,7 +27,7 @@ def test_a_full_ring_refuses_and_loses_nothing(tmp_path: Path) -> None:
         sent = 0
         while host.send(sent.to_bytes(4)):
             sent += 1
-        assert sent == 512
+        assert sent > 1000
         assert [switch.recv(0) for _ in range(sent)] == [i.to_bytes(4) for i in range(sent)]
         assert switch.recv(0) is None
 
@@ -80,9 +85,55 @@ def test_a_host_that_lies_about_its_frames_harms_nobody(tmp_path: Path) -> None:
         host.send(b"good")
         with (tmp_path / "port-1").open("r+b") as file:  # ring 1 (host to switch) ends the file
             size = file.seek(0, 2)
-            file.seek(size - 512 * 2048)
-            file.write((0xFFFFFFFF).to_bytes(4, "little"))  # its first cell's length
+            file.seek(size - (1 << 20))
+            file.write((0xFFFFFFF0).to_bytes(4, "little"))  # its first record's length
         frame = switch.recv()
         assert frame is not None
         assert len(frame) == MAX_FRAME
         assert switch.recv(0) is None
+
+
+@given(
+    st.lists(st.one_of(st.integers(0, 1 << 16), st.binary(max_size=MAX_FRAME)), max_size=60),
+    st.randoms(use_true_random=False),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_frames_of_any_length_arrive_whole(tmp_path: Path, drawn: list[int | bytes], random: Random) -> None:
+    """A number stands for as many frames of its own, so that positions come to all places of the ring."""
+    folder = Path(tempfile.mkdtemp(dir=tmp_path))
+    with ShmPort(folder, 1, SWITCH) as switch, ShmPort(folder, 1) as host:
+        waiting: deque[bytes] = deque()
+        for what in drawn:
+            frames = [what] if isinstance(what, bytes) else [what.to_bytes(4)] * (what % 50)
+            for frame in frames:
+                if host.send(frame):
+                    waiting.append(frame)
+                while waiting and random.random() < 0.5:
+                    assert switch.recv(0) == waiting.popleft()
+        while waiting:
+            assert switch.recv(0) == waiting.popleft()
+        assert switch.recv(0) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, (1 << 20) - 4), st.integers(0, 0xFFFFFFFF)), max_size=20))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_length_that_a_host_writes_makes_a_switch_read_elsewhere(
+    tmp_path: Path, lies: list[tuple[int, int]]
+) -> None:
+    """Whatever its records say, reading ends, and after at most what the host has published."""
+    folder = Path(tempfile.mkdtemp(dir=tmp_path))
+    with ShmPort(folder, 1, SWITCH) as switch, ShmPort(folder, 1) as host:
+        for i in range(300):
+            host.send(bytes(i * 13))
+        with (folder / "port-1").open("r+b") as file:
+            start = file.seek(0, 2) - (1 << 20)
+            for at, value in [*lies, *((at // 64 * 64, value) for at, value in lies)]:
+                file.seek(start + at // 4 * 4)
+                file.write(value.to_bytes(4, "little"))
+        read = 0
+        while (frame := switch.recv(0)) is not None:
+            assert len(frame) <= MAX_FRAME
+            read += 1
+        assert read <= (1 << 20) // 64
+        assert host.send(b"and on")
+        assert switch.recv(0) == b"and on"

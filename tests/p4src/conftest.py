@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every packet-level test runs on the soft switch and, where it is installed, on BMv2.
 
-Those of a module that says `EVERY_TARGET` run with the program for Tofino, too: translated, and compiled.
+They run with the program that takes wide packets, too. Those of a module that says `EVERY_TARGET` run with
+the program for Tofino besides: translated, and compiled; those of one that says `WIDE_ONLY` run with that for
+wide packets alone.
 """
 
 import functools
@@ -16,10 +18,12 @@ from tests.harness.soft import SoftTarget
 from tests.harness.target import Target
 from tests.harness.tna import NarrowTarget, TnaTarget
 from tests.harness.tofino import BfaTarget
+from weir.p4src import WIDE_PROGRAM
 from weir.wire.definition import GROUP_LANES
 
 _TARGETS: Final[dict[str, Callable[[], Target]]] = {
     "soft": SoftTarget,
+    "soft-wide": functools.partial(SoftTarget, WIDE_PROGRAM),
     "bmv2": Bmv2Target,
     "tna": TnaTarget,
     "tna-64-lanes": functools.partial(TnaTarget, lanes=64),
@@ -30,7 +34,9 @@ _TARGETS: Final[dict[str, Callable[[], Target]]] = {
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "target" in metafunc.fixturenames:
-        targets = ["soft", pytest.param("bmv2", marks=[pytest.mark.bmv2, pytest.mark.root])]
+        targets = ["soft", "soft-wide", pytest.param("bmv2", marks=[pytest.mark.bmv2, pytest.mark.root])]
+        if getattr(metafunc.module, "WIDE_ONLY", False):
+            targets = ["soft-wide"]
         if getattr(metafunc.module, "EVERY_TARGET", False):
             targets += [pytest.param(name, marks=pytest.mark.p4c) for name in ("tna", "tna-64-lanes")]
             targets += ["bfa", "bfa-64-lanes"]

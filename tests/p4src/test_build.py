@@ -110,6 +110,6 @@ def test_a_warning_fails_the_build(copy: Path) -> None:
     (copy / "weir_v1model.p4").write_text(SMALL)
     done = build(copy)
     assert done.returncode == 1
-    assert "weir_v1model.p4: p4c-bm2-ss says:" in done.stderr
+    assert "weir_v1model: p4c-bm2-ss says:" in done.stderr
     assert "'NEVER_USED' is unused" in done.stderr
     assert build(copy, "--check").stderr.count("source ") == 1  # the build is as it was

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from weir.host_agent.transport.codec import Packet
 from weir.pcap.frames import CapturedFrame
-from weir.wire.definition import GROUP_LANES, NO_BLOCK, Op, PacketType
+from weir.wire.definition import NO_BLOCK, Op, PacketType, group_lanes
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Trace:
 
 
 def _note(seen: CapturedFrame, packet: Packet, before: list[PacketSeen]) -> PacketSeen:
-    per_column = (1 << packet.block_log2) // GROUP_LANES
+    per_column = (1 << packet.block_log2) // group_lanes(packet.block_log2)
     columns = tuple(
         ColumnSeen(
             block=None if column.block == NO_BLOCK else column.block,

@@ -80,7 +80,7 @@ weir_io *weir_shm_open(const char *bell_path, const char *port_path, const weir_
     if (!shm) return NULL;
     shm->io =
         (weir_io){.receive = shm_receive, .transmit = shm_transmit, .wait = shm_wait, .close = shm_close};
-    shm->io.room = WEIR_RING_FRAMES;
+    shm->io.room = WEIR_RING_BYTES / WEIR_MAX_RECORD;
     shm->addresses = *addresses;
     shm->bell = weir_bell_open(bell_path, 0);
     shm->port = shm->bell ? weir_port_open(port_path, 0, shm->bell) : NULL;

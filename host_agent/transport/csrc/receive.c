@@ -9,14 +9,15 @@
 static int reserve_returned(weir_transport *t)
 {
     uint64_t needed = t->returned + WEIR_MAX_COLUMNS;
-    if (needed <= t->returned_capacity) return 1;
+    if (needed <= t->returned_capacity && t->block <= t->returned_block) return 1;
     uint64_t capacity = 2 * needed;
     uint32_t *blocks = realloc(t->returned_blocks, capacity * sizeof *blocks);
     if (blocks) t->returned_blocks = blocks;
-    uint32_t *lanes = realloc(t->returned_lanes, capacity * WEIR_SLOT_LANES * sizeof *lanes);
+    uint32_t *lanes = realloc(t->returned_lanes, capacity * t->block * sizeof *lanes);
     if (lanes) t->returned_lanes = lanes;
     if (!blocks || !lanes) return 0;
     t->returned_capacity = capacity;
+    t->returned_block = t->block;
     return 1;
 }
 
@@ -38,6 +39,17 @@ static void settle(weir_transport *t, slot_state *slot, int included)
     t->report.trimmed += found && !included;
     if (t->budget.count) weir_budget_settle(&t->budget, shares, found, slot->reserved, !included);
     slot->reserved = 0;
+}
+
+/* Write a result over a block of float32 values. Returns the sum of its lanes. */
+static uint64_t apply_values(weir_transport *t, uint32_t block, const uint8_t *in, uint32_t count)
+{
+    uint64_t sum = 0, lane = (uint64_t)block << t->block_log2;
+    for (uint32_t left = count, part; left; left -= part, lane += part, in += 4 * part) {
+        part = weir_values_together(t, left);
+        sum += weir_fixed_unpack(t->lanes + lane, in, part, weir_shift_at(t, lane));
+    }
+    return sum;
 }
 
 /* Settle our lanes of each column (included or given back), then write the result's over them if we want it. */
@@ -63,8 +75,7 @@ static void apply_result(weir_transport *t, const slot_state *slot, const weir_r
             t->report.applied_sum += weir_lanes_combine(weir_block_lanes(t, block), lanes, count, t->op);
         } else if (present && t->floats.exponents) {
             t->report.applied_lanes += count;
-            t->report.applied_sum +=
-                weir_fixed_unpack(weir_block_lanes(t, block), lanes, count, weir_block_shift(t, block));
+            t->report.applied_sum += apply_values(t, block, lanes, count);
         } else if (present) {
             t->report.applied_lanes += count;
             t->report.applied_sum += weir_lanes_unpack(weir_block_lanes(t, block), lanes, count);

@@ -91,7 +91,7 @@ enum weir_verdict weir_result_check(const weir_transport *t, const uint8_t *payl
     enum weir_verdict verdict = check_header(t, result);
     if (verdict != WEIR_ACCEPTED) return verdict;
     uint32_t headers = WEIR_WEIR_SIZE + t->columns * WEIR_COLUMN_SIZE;
-    if (length != headers + 4 * WEIR_GROUP_LANES * (uint32_t)__builtin_popcount(result->groups))
+    if (length != headers + 4 * t->group_lanes * (uint32_t)__builtin_popcount(result->groups))
         return WEIR_BAD_LENGTH;
     read_columns(result, payload, t->columns);
     const slot_state *slot = &t->slots[result->slot];

@@ -7,13 +7,25 @@
 
 /* --------------------------------------------------------------------------------------------- rounds */
 
+/* Turn a block of float32 values into lanes. Returns their sum, and their OR in `any`. */
+static uint64_t enter_values(weir_transport *t, uint64_t block, uint32_t count, uint32_t *any)
+{
+    uint64_t sum = 0, lane = block << t->block_log2;
+    *any = 0;
+    for (uint32_t left = count, part, seen; left; left -= part, lane += part) {
+        part = weir_values_together(t, left);
+        sum += weir_fixed_enter(t->lanes + lane, part, weir_shift_at(t, lane), &seen);
+        *any |= seen;
+    }
+    return sum;
+}
+
 int weir_block_enter(weir_transport *t, uint64_t block)
 {
     if (weir_block_local(t, block)) return 0;
     uint32_t any, count = weir_block_count(t, block);
-    uint32_t *lanes = weir_block_lanes(t, block);
-    uint64_t sum = t->floats.exponents ? weir_fixed_enter(lanes, count, weir_block_shift(t, block), &any)
-                                       : weir_lanes_scan(lanes, count, &any);
+    uint64_t sum = t->floats.exponents ? enter_values(t, block, count, &any)
+                                       : weir_lanes_scan(weir_block_lanes(t, block), count, &any);
     if (!any) return 0;
     t->nonzero[block >> 6] |= 1ull << (block & 63);
     t->report.entered_lanes += count;

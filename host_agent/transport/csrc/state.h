@@ -85,7 +85,7 @@ struct weir_transport {
     uint32_t reduces; /* begun so far */
 
     /* the reduce in progress */
-    uint32_t op, block_log2, block, columns, column_groups;
+    uint32_t op, block_log2, block, columns, column_groups, group_lanes;
     uint32_t wire_log2; /* of the block, as packets have it */
     uint32_t fused;     /* columns that are used */
     int fills;          /* requested blocks are sent even when zero */
@@ -104,7 +104,8 @@ struct weir_transport {
     uint64_t *nonzero; /* bitmap of blocks; of those that are not entered yet, 0 */
     uint64_t nonzero_words;
     uint32_t *returned_blocks, *returned_lanes;
-    uint64_t returned, returned_capacity;
+    uint64_t returned, returned_capacity; /* in blocks of `returned_block` lanes */
+    uint32_t returned_block;
     weir_report report;
 };
 
@@ -122,11 +123,18 @@ static inline uint32_t *weir_block_lanes(const weir_transport *t, uint64_t block
     return t->lanes + (block << t->block_log2);
 }
 
-/* The power of two by which a block's values become lanes, if they are float32. */
-static inline int weir_block_shift(const weir_transport *t, uint64_t block)
+/* The power of two by which float32 values become lanes, from this one on, ... */
+static inline int weir_shift_at(const weir_transport *t, uint64_t lane)
 {
-    return weir_fixed_shift(t->floats.exponents[block >> (t->floats.values_log2 - t->block_log2)],
-                            t->floats.headroom);
+    return weir_fixed_shift(t->floats.exponents[lane >> t->floats.values_log2], t->floats.headroom);
+}
+
+/* ... and how many of the next `count` values of a block have it: parts of one exponent divide blocks, or hold whole ones. */
+static inline uint32_t weir_values_together(const weir_transport *t, uint32_t count)
+{
+    return t->floats.values_log2 < t->block_log2 && count >> t->floats.values_log2
+               ? 1u << t->floats.values_log2
+               : count;
 }
 
 static inline int weir_block_nonzero(const weir_transport *t, uint64_t block)

@@ -100,7 +100,10 @@ static int reserve_bitmap(weir_transport *t, uint64_t blocks)
 static void open_slots(weir_transport *t)
 {
     uint64_t wanted = (t->blocks + t->fused - 1) / t->fused;
-    t->used = wanted < 1 ? 1 : wanted < t->config.slots ? (uint32_t)wanted : t->config.slots;
+    uint32_t most = t->config.slots; /* fewer wide packets, for as many bytes on their way */
+    if (t->block_log2 == WEIR_WIDE_BLOCK_LOG2)
+        most = (most * WEIR_SLOT_LANES + WEIR_WIDE_LANES - 1) / WEIR_WIDE_LANES;
+    t->used = wanted < 1 ? 1 : wanted < most ? (uint32_t)wanted : most;
     t->streams = (uint64_t)t->used * t->fused;
     t->active = t->used;
     t->again_head = t->again_length = 0;
@@ -150,16 +153,19 @@ int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, ui
 {
     static const weir_service_class lossless;
     if (t->active) return EBUSY;
+    if (!service) service = &lossless;
+    const int wide = block_log2 == WEIR_WIDE_BLOCK_LOG2;
+    if (wide && (!t->config.wide || op != WEIR_OP_ADD || audiences || service->budget_count)) return EINVAL;
     if (op < WEIR_OP_ADD || op > WEIR_OP_OR || block_log2 < WEIR_MIN_BLOCK_LOG2 ||
-        block_log2 > WEIR_MAX_BLOCK_LOG2 || (!lanes && count) ||
+        (block_log2 > WEIR_MAX_BLOCK_LOG2 && !wide) || (!lanes && count) ||
         (t->config.narrow && 1u << block_log2 > (op == WEIR_OP_ADD ? t->config.narrow : WEIR_GROUP_LANES)))
         return EINVAL;
     uint64_t block = 1u << block_log2, blocks = count / block + (count % block != 0);
     if (blocks >= WEIR_NO_BLOCK) return EFBIG;
-    if (!service) service = &lossless;
     int error = check_service(service, op, blocks, !audiences);
     if (!error && floats &&
-        (op != WEIR_OP_ADD || audiences || service->budget_count || floats->values_log2 < block_log2))
+        (op != WEIR_OP_ADD || audiences || service->budget_count ||
+         floats->values_log2 < WEIR_MIN_BLOCK_LOG2))
         error = EINVAL;
     if (!error) error = reserve_bitmap(t, blocks);
     if (!error) error = weir_budget_open(&t->budget, service->budgets, service->budget_count);
@@ -170,10 +176,11 @@ int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, ui
     t->block_log2 = block_log2;
     t->block = (uint32_t)block;
     t->wire_log2 = t->config.narrow ? WEIR_MAX_BLOCK_LOG2 : block_log2;
-    t->columns = WEIR_SLOT_LANES >> t->wire_log2;
+    t->columns = wide ? 1 : WEIR_SLOT_LANES >> t->wire_log2;
     t->fills = t->config.fill && t->block == WEIR_SLOT_LANES;
     t->fused = t->config.fill && t->columns > 1 ? t->columns / 2 : t->columns;
-    t->column_groups = t->block / WEIR_GROUP_LANES;
+    t->group_lanes = wide ? WEIR_WIDE_LANES / WEIR_GROUPS : WEIR_GROUP_LANES;
+    t->column_groups = t->block / t->group_lanes;
     t->lanes = lanes;
     t->count = count;
     t->blocks = t->report.blocks = blocks;

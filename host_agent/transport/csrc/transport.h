@@ -14,7 +14,7 @@
 #include "wire.h"
 
 #define WEIR_MAX_HEADERS (WEIR_WEIR_SIZE + WEIR_COLUMN_SIZE * WEIR_MAX_COLUMNS)
-#define WEIR_MAX_PAYLOAD (WEIR_MAX_HEADERS + 4u * WEIR_SLOT_LANES)
+#define WEIR_MAX_PAYLOAD (WEIR_WEIR_SIZE + WEIR_COLUMN_SIZE + 4u * WEIR_WIDE_LANES) /* a wide packet's */
 #define WEIR_FRAME_OVERHEAD 42u /* Ethernet, IPv4 and UDP headers: counted in all byte figures */
 #define WEIR_NO_ACCOUNT UINT16_MAX
 #define WEIR_MAX_ACCOUNT_ROWS 32u
@@ -60,6 +60,7 @@ typedef struct {
                             large as a slot are sent even when zero; of smaller ones a packet has half as many */
     uint32_t congestion; /* let marked results narrow the window */
     uint32_t narrow;     /* packets have one column, of so many lanes of ADD and a group of others; 0: any */
+    uint32_t wide;       /* packets of one block of WEIR_WIDE_LANES lanes of ADD may be sent */
     uint32_t keep;       /* contributions to rounds that are over, for a switch that starts anew */
     int64_t initial_rto_ns, min_rto_ns, max_rto_ns;
     int64_t min_probe_ns;  /* lower bound of the timeout after which we ask */

@@ -78,6 +78,8 @@
 #define WEIR_EVENT_DROP_NO_PATH 24u
 #define WEIR_EVENT_DISAGREEMENT 25u
 #define WEIR_EVENTS 26u
+#define WEIR_WIDE_BLOCK_LOG2 10u
+#define WEIR_WIDE_LANES 1024u
 
 /* what every Weir packet starts with */
 #define WEIR_WEIR_SIZE 28u

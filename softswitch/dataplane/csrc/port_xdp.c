@@ -32,7 +32,7 @@ enum {
     BIND_PAUSE_NS = 10000000,
 };
 
-_Static_assert(CHUNK - HEADROOM >= SW_MAX_FRAME, "a chunk holds a frame");
+enum { XDP_MAX_FRAME = CHUNK - HEADROOM < SW_MAX_FRAME ? CHUNK - HEADROOM : SW_MAX_FRAME };
 
 typedef struct {
     uint32_t *producer, *consumer, *flags;
@@ -99,7 +99,7 @@ static const uint8_t *xdp_peek(port *base, uint32_t *len)
         }
         const struct xdp_desc *frame = descriptor(&p->rx, p->rx.position);
         *len = frame->len;
-        if (*len <= SW_MAX_FRAME) return p->umem + frame->addr;
+        if (*len <= XDP_MAX_FRAME) return p->umem + frame->addr;
         base->stats.rx_oversize++;
         xdp_release(base);
     }
@@ -166,7 +166,7 @@ static void xdp_flush(port *base)
 static int xdp_send(port *base, const uint8_t *frame, uint32_t len)
 {
     xdp_port *p = (xdp_port *)base;
-    if (len > SW_MAX_FRAME || len < ETH_HLEN) return -1;
+    if (len > XDP_MAX_FRAME || len < ETH_HLEN) return -1;
     if (p->room == 0) xdp_flush(base);
     if (p->room == 0) return -1;
     const uint64_t at = p->unused[--p->room];

@@ -11,13 +11,13 @@ import pytest
 from weir.host_agent.collectives import quantize
 from weir.host_agent.transport.service_class import ServiceClass
 from weir.host_agent.transport.slot_transport import FloatScales, SlotTransport, TransportConfig
-from weir.p4src import PROGRAM
+from weir.p4src import PROGRAM, WIDE_PROGRAM
 from weir.simulator.entries import aggregation
 from weir.simulator.host import Work
 from weir.simulator.link import Faults
 from weir.simulator.rack import Rack
 from weir.softswitch.switch import Switch
-from weir.wire.definition import Op
+from weir.wire.definition import WIDE_LANES, Op
 
 Vector = npt.NDArray[np.float32]
 
@@ -48,7 +48,7 @@ def exponents_of(made: Sequence[Vector]) -> npt.NDArray[np.uint32]:
 def summed(works: Sequence[Work], **config: Any) -> tuple[list[bytes], list[tuple[str, int, bytes]]]:
     """Return all workers' vectors after a reduce over a rack with faults, and all frames with their times."""
     frames: list[tuple[str, int, bytes]] = []
-    with Switch(PROGRAM) as switch:
+    with Switch(WIDE_PROGRAM if config.get("wide") else PROGRAM) as switch:
         table, entry = aggregation()
         switch.table(table).insert(entry)
         with Rack(switch, workers=WORKERS, slots=8, seed=3, up=FAULTS, down=FAULTS, **config) as rack:
@@ -78,6 +78,66 @@ def test_values_travel_and_end_as_lanes_that_were_made_beforehand(
     assert np.count_nonzero(sums) > count / 2
     expected = quantize.from_fixed(sums, exponents, VALUES, WORKERS).tobytes()
     assert after == [expected] * WORKERS
+
+
+@pytest.mark.parametrize("count", [1, 300, 9 * WIDE_LANES, 60 * WIDE_LANES + 700])
+@pytest.mark.parametrize("scale", [0, -115])
+def test_wide_packets_bring_the_same_bits(count: int, scale: int) -> None:
+    """Over links that lose, repeat, trim and delay; a block of packets has several scales."""
+    made = vectors(count, scale)
+    exponents, bits = exponents_of(made), quantize.headroom(WORKERS)
+    lanes = [quantize.to_fixed(one, exponents, VALUES, WORKERS).view(np.uint32) for one in made]
+    scales = FloatScales(exponents, VALUES, bits)
+    sums = [np.asarray(sum(lane.astype(np.uint64) for lane in lanes) & 0xFFFFFFFF, np.uint32)] * WORKERS
+    narrow, _ = summed(
+        [Work(Op.ADD, 256, one.view(np.uint32), floats=scales) for one in vectors(count, scale)]
+    )
+    wide, frames = summed(
+        [Work(Op.ADD, WIDE_LANES, one.view(np.uint32), floats=scales) for one in made], wide=True
+    )
+    assert wide == narrow
+    assert len(set(wide)) == 1
+    _, fewer = summed([Work(Op.ADD, WIDE_LANES, one.copy()) for one in lanes], wide=True)
+    assert fewer == frames
+    whole = [Work(Op.ADD, WIDE_LANES, one.copy()) for one in lanes]
+    assert summed(whole, wide=True)[0] == [one.tobytes() for one in sums]
+
+
+def test_wide_packets_are_a_quarter_as_many() -> None:
+    """Blocks that no worker has are skipped in them, too."""
+    values = np.ones(64 * WIDE_LANES, np.uint32)
+    values[16 * WIDE_LANES :] = 0
+    full = {}
+    for block in (256, WIDE_LANES):
+        _, frames = summed([Work(Op.ADD, block, values.copy()) for _ in range(WORKERS)], wide=True)
+        sent = [len(frame) for who, _, frame in frames if who == "up 0"]
+        assert max(sent) == 42 + 28 + 8 + 4 * block
+        full[block] = sum(length == max(sent) for length in sent)
+    assert 64 <= full[256] < 80
+    assert 16 <= full[WIDE_LANES] < 24
+
+
+def test_what_does_not_fit_wide_packets_is_refused() -> None:
+    lanes = np.zeros(3000, np.uint32)
+    with (
+        SlotTransport(TransportConfig(1, 0, 2, slots=4)) as transport,
+        pytest.raises(ValueError, match="not 1024"),
+    ):
+        transport.begin(Op.ADD, WIDE_LANES, lanes)
+    with SlotTransport(TransportConfig(1, 0, 2, slots=4, wide=True)) as transport:
+        for more in (
+            {"op": Op.MAX},
+            {"op": Op.OR},
+            {"audiences": np.zeros(3, np.uint16)},
+            {"service": ServiceClass(budgets=np.array([9], np.uint64))},
+        ):
+            with pytest.raises(ValueError, match="are for ADD without loss budgets and audiences"):
+                transport.begin(**{"op": Op.ADD, "block": WIDE_LANES, "lanes": lanes, **more})
+        transport.begin(Op.ADD, WIDE_LANES, lanes)
+        assert not transport.done
+    for wrong in ({"fill": True}, {"narrow": 32}):
+        with pytest.raises(ValueError, match="wide packets are for switches"):
+            TransportConfig(1, 0, 2, slots=4, wide=True, **wrong)
 
 
 def test_what_does_not_fit_floats_is_refused() -> None:

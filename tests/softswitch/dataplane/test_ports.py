@@ -19,7 +19,7 @@ from weir.softswitch.state.entry import Entry, Exact
 from weir.softswitch.switch import Switch
 
 MACS = {port: 0x020000000000 + port for port in (1, 2, 3)}
-RING = 512  # frames a shared-memory port holds in each direction
+RING = 512  # frames that a shared-memory port holds in each direction, at least; many more short ones
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_longest_frame_passes_and_a_longer_one_is_refused(loop: PortLoop) -> Non
     longest = frame(2).ljust(MAX_FRAME, b"\7")
     loop.inject(1, longest)
     assert loop.receive(2, PATIENCE) == longest
-    with pytest.raises(PortError, match="a frame of 2041 bytes is longer than 2040"):
+    with pytest.raises(PortError, match="a frame of 4217 bytes is longer than 4216"):
         loop.inject(1, longest + b"\7")
 
 
@@ -101,7 +101,7 @@ def test_a_host_that_does_not_read_loses_frames_and_nobody_else_does(loop: PortL
     for number in (1, 2, 3):
         loop.add_shm(number, tmp_path)
     with ShmPort(tmp_path, 1) as one, ShmPort(tmp_path, 3) as three:
-        for index in range(RING + 100):
+        for index in range(10_000):
             while not one.send(frame(2)):
                 pass
             if index % 100 == 0:
@@ -110,7 +110,9 @@ def test_a_host_that_does_not_read_loses_frames_and_nobody_else_does(loop: PortL
         one.send(frame(3))
         receive(three)
     statistics = loop.statistics(2)
-    assert (statistics.tx_packets, statistics.tx_drops) == (RING, 100)
+    assert statistics.tx_packets > RING
+    assert statistics.tx_packets + statistics.tx_drops == 10_000
+    assert statistics.tx_drops > 0
 
 
 def test_a_port_that_is_down_drops_both_ways(loop: PortLoop) -> None:

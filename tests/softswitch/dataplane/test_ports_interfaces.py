@@ -104,9 +104,9 @@ def test_vlan_tags_stay_in_the_frame(lab: Veths, loop: PortLoop, tmp_path: Path)
 def test_frames_longer_than_the_switch_holds_are_counted(lab: Veths, loop: PortLoop) -> None:
     ends = ((lab.hosts[1], "eth0"), (lab.switch, "sw1"))
     for namespace, name in ends:
-        namespace.links.set(name, mtu=4000)
+        namespace.links.set(name, mtu=6000)
     with lab.raw(1) as one, lab.raw(2) as two:
-        one.send(mac_bytes(2) + bytes(3000))
+        one.send(mac_bytes(2) + bytes(5000))
         short = mac_bytes(2) + mac_bytes(1) + b"\x88\xb5" + bytes(60)
         one.send(short)
         assert two.recv(2048) == short

@@ -57,7 +57,7 @@ def peer(loop: PortLoop) -> Iterator[socket.socket]:
 def test_a_frame_is_a_datagram(loop: PortLoop, peer: socket.socket) -> None:
     for frame in (order(TUNNEL), order(TUNNEL).ljust(MAX_FRAME - REPORT, b"\7")):
         loop.inject(IN, frame)
-        assert peer.recv(4096)[REPORT:] == frame
+        assert peer.recv(8192)[REPORT:] == frame
     for frame in (order(OUT), order(OUT).ljust(MAX_FRAME - REPORT, b"\7")):
         peer.send(frame)
         received = loop.receive(OUT, PATIENCE)
@@ -115,7 +115,7 @@ def test_a_slow_tunnel_holds_back_what_it_sends_and_what_comes_in(
     assert loop.receive(OUT, 0.1) is None
     assert loop.waiting() == 2
     loop.set_rate(TUNNEL, 10**8)
-    assert [peer.recv(4096)[1] for _ in range(3)] == [0, 2, 1]
+    assert [peer.recv(8192)[1] for _ in range(3)] == [0, 2, 1]
     assert [loop.receive(OUT, PATIENCE) is not None for _ in range(2)] == [True, True]
 
 
@@ -196,7 +196,7 @@ def test_frames_of_one_length_travel_in_trains(
             loop.inject(IN, frame)
         assert loop.drain(IN, PATIENCE)
         loop.set_queueing(TUNNEL, None)
-        assert [peer.recv(4096)[REPORT:] for _ in frames] == frames
+        assert [peer.recv(8192)[REPORT:] for _ in frames] == frames
         saw = loop.statistics(TUNNEL)
         assert (saw.tx_packets, saw.tx_drops) == (len(frames), 0)
         assert saw.tx_bytes == sum(REPORT + len(frame) for frame in frames)

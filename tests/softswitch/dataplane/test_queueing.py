@@ -340,7 +340,7 @@ def test_process_first_sends_what_is_due(switch: Switch) -> None:
     for _ in range(3):
         send(switch, order())
     assert [copy.number for copy in send(switch, order(OTHER), 1_500_000)] == [2, 4]
-    assert [copy.number for copy in send(switch, bytes(3000), 3_000_000)] == [3], "too long, itself"
+    assert [copy.number for copy in send(switch, bytes(5000), 3_000_000)] == [3], "too long, itself"
 
 
 # -- changing limits -------------------------------------------------------------------------------------

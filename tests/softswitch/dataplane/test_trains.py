@@ -24,6 +24,7 @@ PACKET_VNET_HDR: Final = 15
 SOL_UDP: Final = 17
 UDP_SEGMENT: Final = 103
 UDP_GRO: Final = 104
+WIDE_PAYLOAD: Final = 28 + 8 + 4 * 1024
 NEEDS_CHECKSUM, TCP_TRAIN, UDP_TRAIN = 1, 1, 5
 
 
@@ -119,6 +120,23 @@ def test_a_train_that_comes_in_is_cut(lab: Veths, headers: Any, size: int) -> No
                 assert _tagged(two, headers) == frame
         assert loop.statistics(1).rx_trains == len(sent)
         assert loop.statistics(1).rx_packets == sum(len(frames) for _, frames in sent)
+
+
+def test_jumbo_frames_pass_alone_and_in_trains(lab: Veths) -> None:
+    """As long as a wide packet, which does not fit where the ring has room for a frame."""
+    payload = random.Random(2).randbytes(5 * WIDE_PAYLOAD + 7)
+    train, frames = train_of(ETHERNET / V4 / PORTS, payload, WIDE_PAYLOAD)
+    try:
+        with forwarding(lab, "AF_PACKET") as loop, offloading(lab, 1) as one, lab.raw(2) as two:
+            lab.set_mtu(9000)
+            two.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+            one.send(Offload().pack() + frames[0])
+            one.send(train)
+            assert [two.recv(8192) for _ in range(7)] == [frames[0], *frames]
+            assert loop.statistics(1).rx_trains == 1
+            assert loop.statistics(1).rx_packets == loop.statistics(2).tx_packets == 7
+    finally:
+        lab.set_mtu(1500)
 
 
 def _tagged(end: socket.socket, headers: Any) -> bytes:

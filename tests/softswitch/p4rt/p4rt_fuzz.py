@@ -191,7 +191,7 @@ class Generator:
                 request.arbitration.device_id = 1
                 request.arbitration.election_id.low = draw(st.integers(0, 9))
             elif kind == "packet":
-                request.packet.payload = bytes(draw(st.sampled_from([0, 1, 60, 2040, 2041, 5000])))
+                request.packet.payload = bytes(draw(st.sampled_from([0, 1, 60, 4216, 4217, 5000])))
                 for header in self.info.controller_packet_metadata:
                     if header.preamble.name == "packet_out":
                         for field in header.metadata:

@@ -651,9 +651,9 @@ def test_bad_packet_outs_are_answered_on_the_stream(switch: Controller, device: 
         assert message in error.message
         assert error.canonical_code == Code.INVALID_ARGUMENT
         assert error.packet_out.packet_out.payload == b"payload"
-    switch.packet_out(bytes(2041), {1: 5, 2: 0})
+    switch.packet_out(bytes(4217), {1: 5, 2: 0})
     error = switch.stream("error").error
-    assert "2043 bytes is longer than 2040" in error.message
+    assert "4219 bytes is longer than 4216" in error.message
     assert error.canonical_code == Code.INVALID_ARGUMENT
     assert device.address is not None
     backup = Controller(device.address, election=0)

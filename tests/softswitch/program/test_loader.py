@@ -211,8 +211,8 @@ def _standard(root: Any, name: str, bits: int) -> None:
 TOO_MUCH: list[tuple[str, Spoil]] = [
     ("a field of 2049 bits", lambda r: r["header_types"][3]["fields"].append(["wide", 2049, False])),
     (
-        "a header of more than 2040 bytes",
-        lambda r: r["header_types"][3]["fields"].extend([f"f{i}", 2048, False] for i in range(8)),
+        "a header of more than 4216 bytes",
+        lambda r: r["header_types"][3]["fields"].extend([f"f{i}", 2048, False] for i in range(17)),
     ),
     (
         "registers and counters of more than 4 GiB",

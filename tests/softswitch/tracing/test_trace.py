@@ -77,7 +77,7 @@ def test_why_a_packet_is_gone(traffic: Switch) -> None:
         (ordered(2, 21), "dropped: there is no multicast group 21"),
         (ordered(2, 4), "dropped: multicast group 4 is empty"),
         (ordered(4, 21), "no clone session 21: no copy is made"),
-        (bytes(2041), "dropped: 2041 bytes are too many"),
+        (bytes(4217), "dropped: 4217 bytes are too many"),
         (ordered(8, 0), "dropped: no byte is left to send"),
         (ordered(10, 3), "dropped: its frame caused 4096 passes through egress"),
     ]:

@@ -15,14 +15,14 @@ from weir.pcap.frames import CapturedFrame, Datagram
 from weir.wire.definition import (
     AUDIENCE_ALL,
     AUDIENCE_EXCEPT,
-    GROUP_LANES,
+    GROUPS,
     NO_BLOCK,
     PATH_BITS,
-    SLOT_LANES,
     WHOLE_PATH,
     Flag,
     Op,
     PacketType,
+    group_lanes,
 )
 
 Lanes = npt.NDArray[np.uint32]
@@ -32,7 +32,7 @@ _KEPT: Final = 3  # rounds of a slot that are not checked yet: two versions, and
 
 @dataclass(frozen=True)
 class Sent:
-    """A packet as captured. lanes: uint32[256], zero where the packet has none."""
+    """A packet as captured. lanes: of all groups, zero where the packet has none."""
 
     frame: CapturedFrame
     packet: Packet
@@ -173,7 +173,7 @@ class Exchanges:
                 if udp is None or udp.source in self._points:
                     continue
                 share = self._report.worker_lanes.setdefault((job, udp.source), Shares())
-                lanes = GROUP_LANES * len(sent.packet.groups)
+                lanes = group_lanes(sent.packet.block_log2) * len(sent.packet.groups)
                 share.entered += lanes
                 mine = [result for result in point.results if result.packet.worker == child]
                 if not mine:
@@ -314,9 +314,10 @@ class _Check:
         if len(known) < len(children):
             return
         op = sent.packet.op
-        expected = np.zeros(SLOT_LANES, np.uint32)
+        expected = np.zeros(sent.lanes.size, np.uint32)
         for child in known:
-            expected = _COMBINE[op](expected, child.lanes)
+            if child.lanes.size == expected.size:  # else the contributions disagree: these are not their sums
+                expected = _COMBINE[op](expected, child.lanes)
         wrong = _differences(sent.lanes, expected)
         self._that(
             Rule.SUMS, not wrong, f"{wrong} lanes are not {op.name} of the contributions'", sent, *known
@@ -373,15 +374,18 @@ class _Check:
 
 
 def _lanes(packet: Packet) -> Lanes:
-    """Return the packet's lanes as a whole slot, uint32[256]; zero where it has none."""
-    lanes = np.zeros(SLOT_LANES, np.uint32)
+    """Return the lanes of all groups, uint32[256], of a wide packet [1024]; zero where it has none."""
+    width = group_lanes(packet.block_log2)
+    lanes = np.zeros(width * GROUPS, np.uint32)
     for group, values in packet.groups.items():
-        lanes[group * GROUP_LANES : (group + 1) * GROUP_LANES] = values
+        lanes[group * width : (group + 1) * width] = values
     return lanes
 
 
 def _differences(a: Lanes, b: Lanes) -> int:
-    """Return how many lanes differ."""
+    """Return how many lanes differ; all of those of packets that do not have as many."""
+    if a.size != b.size:
+        return max(a.size, b.size)
     return int((a != b).sum())
 
 
