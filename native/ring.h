@@ -27,8 +27,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Bytes of a ring, a power of two: room for what several jobs have on their way, of any length. One that is found empty in
- * its second half begins anew, so that what is little stays in the caches: all of a ring is more than they hold. */
+/* Bytes of a ring, a power of two: twice what a job has on its way, of wide packets or four times of others. Rings are
+ * gone round, so more would only be more memory than caches hold. */
 #define WEIR_RING_BYTES (1u << 20)
 #define WEIR_MAX_FRAME 4216u
 #define WEIR_RING_MAGIC 0x57454953u
@@ -205,7 +205,7 @@ static inline void *weir_port_reserve(weir_port *port, int side)
     uint32_t tail = port->side[side].tail;
     uint32_t used = tail - atomic_load_explicit(&ring->head, memory_order_acquire),
              rest = weir_ring_rest(tail);
-    uint32_t skip = rest < WEIR_MAX_RECORD || (!used && rest <= WEIR_RING_BYTES / 2) ? rest : 0;
+    uint32_t skip = rest < WEIR_MAX_RECORD ? rest : 0;
     if (used > WEIR_RING_BYTES || WEIR_RING_BYTES - used < skip + WEIR_MAX_RECORD) return NULL;
     port->side[side].skip = skip;
     return weir_record_at(ring, tail + skip)->frame;

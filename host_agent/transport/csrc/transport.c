@@ -100,9 +100,9 @@ static int reserve_bitmap(weir_transport *t, uint64_t blocks)
 static void open_slots(weir_transport *t)
 {
     uint64_t wanted = (t->blocks + t->fused - 1) / t->fused;
-    uint32_t most = t->config.slots; /* fewer wide packets, for as many bytes on their way */
+    uint32_t most = t->config.slots;
     if (t->block_log2 == WEIR_WIDE_BLOCK_LOG2)
-        most = (most * WEIR_SLOT_LANES + WEIR_WIDE_LANES - 1) / WEIR_WIDE_LANES;
+        most = (most + 1) / 2; /* of packets that are four times as long */
     t->used = wanted < 1 ? 1 : wanted < most ? (uint32_t)wanted : most;
     t->streams = (uint64_t)t->used * t->fused;
     t->active = t->used;
