@@ -30,10 +30,10 @@ _jobs = itertools.count(1)
 
 
 @contextlib.contextmanager
-def switch_with_job(workers: int, slots: int) -> Iterator[tuple[Switch, int]]:
+def switch_with_job(workers: int, slots: int, program: Path = PROGRAM) -> Iterator[tuple[Switch, int]]:
     """Yield a switch that aggregates for one job, and the job's id."""
     job = SwitchJob(next(_jobs), range(1, workers + 1), slot_base=0, slots=slots, group=1)
-    with Switch(PROGRAM) as switch:
+    with Switch(program) as switch:
         table, entry = aggregation()
         switch.table(table).insert(entry)
         job.install(switch)

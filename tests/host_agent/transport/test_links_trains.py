@@ -14,14 +14,16 @@ from tests.softswitch.dataplane.veths import Veths, made_veths
 from weir.controller.qos import Direction, Loss
 from weir.controller.sync import EntryUpdate, Verb
 from weir.controller.tables import losses
+from weir.host_agent.transport.engine import MAX_PAYLOAD
 from weir.host_agent.transport.links import UdpLink
 from weir.host_agent.transport.reducer import Reducer
 from weir.netns.offloads import offloads_off
+from weir.p4src import PROGRAM, WIDE_PROGRAM
 from weir.simulator.entries import AGGREGATION, apply
 from weir.softswitch.dataplane.ports import PortLoop
 from weir.softswitch.runtime.queueing import Queueing
 from weir.softswitch.switch import Switch
-from weir.wire.definition import UDP_PORT, Op
+from weir.wire.definition import UDP_PORT, WIDE_LANES, Op
 
 pytestmark = pytest.mark.root
 
@@ -39,15 +41,16 @@ def lab() -> Iterator[Veths]:
 
 
 @contextlib.contextmanager
-def rack(lab: Veths) -> Iterator[tuple[Switch, PortLoop, list[Reducer]]]:
-    """Yield a switch on AF_PACKET ports, and a reducer in each host's namespace."""
-    with switch_with_job(len(PORTS), SLOTS) as (switch, job), PortLoop() as loop:
+def rack(lab: Veths, wide: bool = False) -> Iterator[tuple[Switch, PortLoop, list[Reducer]]]:
+    """Yield a switch on AF_PACKET ports, and a reducer in each host's namespace; wide: for wide packets."""
+    program = WIDE_PROGRAM if wide else PROGRAM
+    with switch_with_job(len(PORTS), SLOTS, program) as (switch, job), PortLoop() as loop:
         for port in PORTS:
             lab.attach(loop, "AF_PACKET", port, f"sw{port}")
         loop.set_switch(switch)
         loop.start()
         links = [lab.hosts[port].call(lambda p=port: _link(p)) for port in PORTS]
-        made = reducers(job, links, SLOTS)
+        made = reducers(job, links, SLOTS, timers={"wide": wide})
         yield switch, loop, made
         for reducer in made:
             reducer.close()
@@ -59,8 +62,12 @@ def _link(port: int) -> UdpLink:
 
 @pytest.mark.parametrize("network", ["plain", "lossy", "slow"])
 @pytest.mark.parametrize("trains", ["on", "cut by the hosts", "off"])
-def test_sums_are_the_same(lab: Veths, monkeypatch: pytest.MonkeyPatch, trains: str, network: str) -> None:
+@pytest.mark.parametrize(("mtu", "block"), [(1500, 256), (9000, WIDE_LANES)])
+def test_sums_are_the_same(
+    lab: Veths, monkeypatch: pytest.MonkeyPatch, mtu: int, block: int, trains: str, network: str
+) -> None:
     """Through real interfaces, whoever cuts trains, and whatever becomes of single packets of them."""
+    lab.set_mtu(mtu)
     if trains == "off":
         monkeypatch.setenv("WEIR_TRAINS", "off")
     if trains == "cut by the hosts":
@@ -68,13 +75,13 @@ def test_sums_are_the_same(lab: Veths, monkeypatch: pytest.MonkeyPatch, trains: 
             host.call(lambda: offloads_off("eth0"))
     vectors = np.random.default_rng(4).integers(0, 2**32, (len(PORTS), 200_000), dtype=np.uint32)
     expected = np.add.reduce(vectors, axis=0, dtype=np.uint32)
-    with rack(lab) as (switch, loop, workers):
+    with rack(lab, block == WIDE_LANES) as (switch, loop, workers):
         for port, direction in itertools.product(PORTS if network == "lossy" else (), DIRECTIONS):
             lose = losses.fault(Loss(switch="s", port=port, direction=direction, probability=0.03))
             apply(switch, [[EntryUpdate(Verb.INSERT, lose)]])
         for port in PORTS if network == "slow" else ():
             loop.set_queueing(port, Queueing(rate_bps=200_000_000, depth_packets=SLOTS))
-        reports = on_every_worker(workers, lambda r: r.reduce(vectors[r.config.worker], Op.ADD))
+        reports = on_every_worker(workers, lambda r: r.reduce(vectors[r.config.worker], Op.ADD, block))
         ports = [loop.statistics(port) for port in PORTS]
     for vector, report in zip(vectors, reports, strict=True):
         np.testing.assert_array_equal(vector, expected)
@@ -89,6 +96,11 @@ def test_sums_are_the_same(lab: Veths, monkeypatch: pytest.MonkeyPatch, trains: 
 
 
 def test_a_way_too_narrow_is_said_on_joining(lab: Veths) -> None:
+    with (
+        contextlib.closing(lab.hosts[1].call(lambda: _link(1))) as link,
+        pytest.raises(OSError, match=r"has an MTU of 1500: packets have up to 4160 bytes"),
+    ):
+        link.connect((AGGREGATION.ip, UDP_PORT), MAX_PAYLOAD)
     lab.hosts[1].links.set("eth0", mtu=1000)
     with pytest.raises(
         OSError, match=r"the way to 10\.0\.0\.254 has an MTU of 1000: packets have up to 1144 bytes"
