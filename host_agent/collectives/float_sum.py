@@ -287,12 +287,13 @@ def sum_float32(
         return
     form = communicator.precision.form(communicator.size)
     scale_block = fitting_block(values.size) if parts is None else parts.block
-    in_place = parts is None and isinstance(form, WholeLanes)
-    most_zeros = np.zeros(int(in_place and communicator.wide and values.size >= WIDE_VALUES), np.uint32)
+    whole = form if parts is None and isinstance(form, WholeLanes) else None
+    may_be_wide = whole is not None and communicator.wide and values.size >= WIDE_VALUES
+    most_zeros = np.zeros(int(may_be_wide), np.uint32)
     rows, scales = _scales(communicator, values, name, scale_block, form, zeros=most_zeros)
-    if in_place and isinstance(form, WholeLanes) and rows is None:
-        looked_at = None if _has_warned else Sample(values, scales, scale_block, form.workers)
-        exponents = FloatScales(scales, scale_block, quantize.headroom(form.workers))
+    if whole is not None and rows is None:
+        looked_at = None if _has_warned else Sample(values, scales, scale_block, whole.workers)
+        exponents = FloatScales(scales, scale_block, quantize.headroom(whole.workers))
         if communicator.sum_floats(values, exponents, _sum_block(values.size, most_zeros)):
             if looked_at is not None:
                 _warn_once(looked_at.coarse_block(values), scale_block, name)

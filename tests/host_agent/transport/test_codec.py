@@ -14,13 +14,17 @@ from weir.wire.scapy_layer import Weir
 
 words = st.integers(0, 2**32 - 1)
 shorts = st.integers(0, 2**16 - 1)
-lanes = st.binary(min_size=128, max_size=128).map(lambda data: struct.unpack(">32I", data))
-groups = st.dictionaries(st.integers(0, d.GROUPS - 1), lanes)
+
+
+def groups(block_log2: int) -> st.SearchStrategy[dict[int, tuple[int, ...]]]:
+    count = d.group_lanes(block_log2)
+    lanes = st.binary(min_size=4 * count, max_size=4 * count).map(lambda b: struct.unpack(f">{count}I", b))
+    return st.dictionaries(st.integers(0, d.GROUPS - 1), lanes)
 
 
 @st.composite
 def packets(draw: st.DrawFn) -> Packet:
-    block_log2 = draw(st.integers(d.MIN_BLOCK_LOG2, d.MAX_BLOCK_LOG2))
+    block_log2 = draw(st.sampled_from([*range(d.MIN_BLOCK_LOG2, d.MAX_BLOCK_LOG2 + 1), d.WIDE_BLOCK_LOG2]))
     columns = [Column(draw(words), draw(words)) for _ in range(d.columns(block_log2))]
     return Packet(
         type=draw(st.sampled_from(d.PacketType)),
@@ -31,7 +35,7 @@ def packets(draw: st.DrawFn) -> Packet:
         slot=draw(st.integers(0, 2**16 - 1)),
         round=draw(words),
         columns=tuple(columns),
-        groups=draw(groups),
+        groups=draw(groups(block_log2)),
         included=draw(words),
         flags=d.Flag(draw(st.integers(0, sum(d.Flag)))),
         layer=draw(st.integers(0, d.LAYER_CLASSES - 1)),
