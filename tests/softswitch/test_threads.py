@@ -24,7 +24,7 @@ from tests.softswitch.random_state import ACTIONS
 from tests.softswitch.random_state import program as random_program
 from tests.softswitch.shared import Frames, compare
 from weir.native.ring import ShmPort
-from weir.p4src import PROGRAM
+from weir.p4src import PROGRAM, WIDE_PROGRAM
 from weir.softswitch.dataplane.pcap import read_capture
 from weir.softswitch.dataplane.port_spec import PortSpec, Shm
 from weir.softswitch.device import Device
@@ -240,8 +240,8 @@ def test_random_entries_and_frames_go_as_with_one_thread(name: str, tmp_path: Pa
     compare(subject.soft, scenario_filler(scenario), [scenario.frames])
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_jobs_of_weir_are_shared_by_slot(seed: int) -> None:
+@pytest.mark.parametrize(("program", "seed"), [*((PROGRAM, seed) for seed in range(3)), (WIDE_PROGRAM, 3)])
+def test_jobs_of_weir_are_shared_by_slot(program: Path, seed: int) -> None:
     jobs = Jobs(random.Random(seed))
 
     def put(switch: Switch) -> None:
@@ -251,7 +251,7 @@ def test_jobs_of_weir_are_shared_by_slot(seed: int) -> None:
             switch.multicast_groups.set(group, replicas)
 
     batches = [[jobs.arrival() for _ in range(200)] for _ in range(3)]
-    by = compare(PROGRAM, put, batches, loose=["queue_depths"])
+    by = compare(program, put, batches, loose=["queue_depths"])
     assert by is not None and by.startswith("weir.slot & ")
 
 
