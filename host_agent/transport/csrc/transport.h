@@ -13,7 +13,6 @@
 
 #include "wire.h"
 
-#define WEIR_MAX_HEADERS (WEIR_WEIR_SIZE + WEIR_COLUMN_SIZE * WEIR_MAX_COLUMNS)
 #define WEIR_MAX_PAYLOAD (WEIR_WEIR_SIZE + WEIR_COLUMN_SIZE + 4u * WEIR_WIDE_LANES) /* a wide packet's */
 #define WEIR_FRAME_OVERHEAD 42u /* Ethernet, IPv4 and UDP headers: counted in all byte figures */
 #define WEIR_NO_ACCOUNT UINT16_MAX
