@@ -63,7 +63,9 @@ def run(threads: Sequence[int], workers: int, slots: int, lanes: int, seconds: f
 def in_memory(threads: Sequence[int], workers: int, slots: int, lanes: int, repeats: int) -> list[Turn]:
     """Return turns until `repeats` of them were steady, or there were `TURNS` times as many.
 
-    Frames of hundreds of rounds, so many that no cache holds them, are handed over two rounds at a time.
+    Frames of hundreds of rounds, so many that no cache holds them, are handed over two rounds at a time. The
+    thread that does so stays on one processor meanwhile, on each in turn: where Linux moves it to another
+    thread's, both wait until the next batch.
     """
     load = native.contributions(JOB, workers, lanes)
     rounds = max(2, _FRAMES // (workers * slots) // 2 * 2)
@@ -84,15 +86,16 @@ def in_memory(threads: Sequence[int], workers: int, slots: int, lanes: int, repe
         def alone() -> list[float]:
             return [_on(processor, partial(rate, 1)) for processor in processors]
 
-        def turn() -> Turn:
+        def turn(number: int) -> Turn:
+            caller = processors[number % len(processors)]
             before = alone()
-            together = {count: rate(count) for count in threads}
+            together = {count: _on(caller, partial(rate, count)) for count in threads}
             return Turn((*before, *alone()), together)
 
-        turn()  # warms up
+        turn(0)  # warms up
         turns: list[Turn] = []
         while sum(each.steady for each in turns) < repeats and len(turns) < TURNS * repeats:
-            turns.append(last := turn())
+            turns.append(last := turn(len(turns)))
             rates = [f"one thread {min(last.alone):,.0f} to {max(last.alone):,.0f}"]
             rates += [f"{count} threads {rate:,.0f}" for count, rate in last.together.items()]
             console.print(f"{', '.join(rates)} packets/s{'' if last.steady else '; not counted'}")

@@ -3,14 +3,16 @@
 
 from weir.softswitch.codegen.intrinsic import Intrinsic
 from weir.softswitch.codegen.layout import Layout
+from weir.softswitch.codegen.parser import ParserWriter
 from weir.softswitch.codegen.sharding import Sharder
+from weir.softswitch.codegen.tracepoints import Tracepoints
 
 
 def frame_field_function(layout: Layout, trace: bool) -> str:
     """Return the C text of ``frame_field``, which parses a frame and returns one of `Sharder.fields`.
 
-    Nothing else is kept of the parsed packet, so that compilers leave the rest of the parser's work out. Code
-    with tracepoints never runs it.
+    It parses no further than these are, and keeps nothing else, so that compilers leave the rest of the
+    parser's work out. Code with tracepoints never runs it.
     """
     fields = () if trace else Sharder(layout.program).fields
     cases = []
@@ -27,13 +29,15 @@ def frame_field_function(layout: Layout, trace: bool) -> str:
         return f"static {head}    {unused}\n    return 0;\n}}\n"
     intrinsic = Intrinsic(layout)
     known = [*intrinsic.set("ingress_port", "port"), *intrinsic.set("packet_length", "length")]
-    return f"""SW_HOT {head}    phv p_, *const p = &p_;
+    parser = ParserWriter(layout, Tracepoints(False), {ref.header for ref in fields})
+    return f"""{parser.function("parse_for_field")}
+SW_HOT {head}    phv p_, *const p = &p_;
     state m_, *const m = &m_;
     uint32_t error = NO_ERROR;
     fresh(m, length);
     (void)port;
     {" ".join(known)}
-    parse(s, p, m, frame, length, &error);
+    parse_for_field(s, p, m, frame, length, &error);
     switch (field) {{
 {"".join(cases)}    default: return 0;
     }}

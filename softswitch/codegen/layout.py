@@ -24,6 +24,7 @@ from weir.softswitch.codegen.widths import c_type, storage_bits
 from weir.softswitch.program.ir import FieldRef
 from weir.softswitch.program.types import FieldType, HeaderType, Program
 
+_LINE_BITS: Final = 512  # of a cache line: runs as long as this begin with one
 LOCAL: Final = "$local"  # header name of action-local temporaries (see codegen.locals)
 
 
@@ -314,7 +315,8 @@ class Layout:
             if word.shared:
                 lines.append(f"    {_declare_word(word)}")
             elif member.is_run:
-                lines.append(f"    {c_type(member.bits)} {member.name}[{member.count}];")
+                aligned = "_Alignas(64) " if member.count * member.bits >= _LINE_BITS else ""
+                lines.append(f"    {aligned}{c_type(member.bits)} {member.name}[{member.count}];")
             else:
                 lines.append(f"    {_declare(member.name, member.bits, member.varbit)}")
         if not kind.fields:

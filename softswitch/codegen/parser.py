@@ -1,12 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parser to C: states are labels, transitions gotos."""
 
+from collections.abc import Set
+
 from weir.softswitch.codegen.expressions import Compiler, literal, machine_bits, unsigned
 from weir.softswitch.codegen.headers import load_field
 from weir.softswitch.codegen.layout import Layout
 from weir.softswitch.codegen.statements import StatementWriter
 from weir.softswitch.codegen.tracepoints import Kind, Tracepoints
-from weir.softswitch.codegen.usage import sibling_stacks, siblings, walk
+from weir.softswitch.codegen.usage import (
+    header_and_siblings,
+    headers_changed,
+    sibling_stacks,
+    siblings,
+    walk,
+)
 from weir.softswitch.codegen.value_sets import member_test
 from weir.softswitch.program.ir import (
     Advance,
@@ -35,29 +43,34 @@ _CORE_ERRORS = {
 
 
 class ParserWriter:
-    """Writes the parser of one program."""
+    """Writes the parser of one program, or the part of it that decides about some headers.
 
-    def __init__(self, layout: Layout, trace: Tracepoints) -> None:
+    Args:
+        headers: the parser ends as soon as nothing can change these any more; None: all of it.
+    """
+
+    def __init__(self, layout: Layout, trace: Tracepoints, headers: Set[str] | None = None) -> None:
         self._layout = layout
         self._trace = trace
         self._parser = layout.program.parser
         self._labels = {name: f"S{number}" for number, name in enumerate(self._parser.states)}
         self._loops = _can_loop(layout.program)
+        self._last = {} if headers is None else _last_operations(layout.program, headers)
 
-    def function(self) -> str:
+    def function(self, name: str = "parse") -> str:
         """Return the C text of ``uint32_t parse(s, p, m, b, length, error)``: returns the bytes parsed."""
         lines = ["uint32_t at = 0;"]
         if self._loops:
             lines.append("uint32_t steps = 0;")
         lines.append(self._go(self._parser.init_state))
-        for state in self._parser.states.values():
+        for state in self._reachable():
             lines.append(f"{self._labels[state.name]}: {{ // {state.name}")
             lines += (f"    {line}" for line in self._state(state))
             lines.append("}")
         lines += ["accept:", *self._trace.record(Kind.PARSED, "*error", "at"), "return at;"]
         body = "\n".join(f"    {line}" for line in lines)
         head = (
-            "SW_INLINE uint32_t parse(sw_state *s, phv *p, state *m, const uint8_t *b, uint32_t length,\n"
+            f"SW_INLINE uint32_t {name}(sw_state *s, phv *p, state *m, const uint8_t *b, uint32_t length,\n"
             "                         uint32_t *error)"
         )
         return f"{head} {{\n    (void)s, (void)p, (void)m, (void)b, (void)length, (void)error;\n{body}\n}}\n"
@@ -65,6 +78,21 @@ class ParserWriter:
     def error(self, name: str) -> int:
         """Return the program's number for one of P4's core errors."""
         return self._layout.program.errors.get(name, _CORE_ERRORS[name])
+
+    def _reachable(self) -> list[ParserState]:
+        states = self._parser.states
+        if not self._last:
+            return list(states.values())
+        found: set[str | None] = set()
+        waiting = [self._parser.init_state]
+        while waiting:
+            name = waiting.pop()
+            if name is None or name in found:
+                continue
+            found.add(name)
+            if name not in self._last:
+                waiting += _following(states[name])
+        return [state for name, state in states.items() if name in found]
 
     def _go(self, state: str | None) -> str:
         return "goto accept;" if state is None else f"goto {self._labels[state]};"
@@ -79,9 +107,12 @@ class ParserWriter:
         lines = self._trace.record(Kind.STATE, number)
         if self._loops:
             lines.append(f"if (++steps > {MAX_STEPS}) {self._fail('ParserTimeout')}")
-        for position, op in enumerate(state.ops):
+        ops = state.ops[: self._last.get(state.name)]
+        for position, op in enumerate(ops):
             written = self._op(op, compiler)
             lines += self._trace.parser_op(number << 16 | position, op, written, self._layout)
+        if state.name in self._last:
+            return [*lines, self._go(None)]
         if not state.key:
             return [*lines, self._go(state.default)]
         needed = max((_bytes_ahead(expr) for expr in state.key), default=0)
@@ -238,6 +269,41 @@ def _fixed_bits(program: Program, op: ParserOp) -> int:
     return 0
 
 
+def _following(state: ParserState) -> list[str | None]:
+    return [state.default, *(case.next_state for case in state.transitions)]
+
+
+def _changed(program: Program, op: ParserOp) -> set[str]:
+    """Return the headers whose fields or validity an operation may change."""
+    match op:
+        case Extract(header):
+            return header_and_siblings(program, header)
+        case ExtractNext(stack):
+            return {name for each in sibling_stacks(program, stack) for name in program.stacks[each].headers}
+        case Advance() | Verify():
+            return set()
+    return headers_changed(program, op)
+
+
+def _last_operations(program: Program, headers: Set[str]) -> dict[str, int]:
+    """Return the states behind which nothing changes these headers, each with how many operations may."""
+    states = program.parser.states
+    places = {
+        name: [place for place, op in enumerate(state.ops, 1) if headers & _changed(program, op)]
+        for name, state in states.items()
+    }
+    leading = {name for name in states if places[name]}  # to a change
+    before = -1
+    while before != len(leading):
+        before = len(leading)
+        leading |= {name for name, state in states.items() if leading.intersection(_following(state))}
+    return {
+        name: max(places[name], default=0)
+        for name, state in states.items()
+        if not leading.intersection(_following(state))
+    }
+
+
 def _can_loop(program: Program) -> bool:
     """Return whether a state can be reached from itself without extracting anything on the way.
 
@@ -248,10 +314,7 @@ def _can_loop(program: Program) -> bool:
         return any(_fixed_bits(program, op) for op in state.ops)
 
     states = program.parser.states
-    following = {
-        name: [] if consumes(state) else [state.default, *(case.next_state for case in state.transitions)]
-        for name, state in states.items()
-    }
+    following = {name: [] if consumes(state) else _following(state) for name, state in states.items()}
     done: set[str] = set()
     for start in states:
         path: list[tuple[str, int]] = [(start, 0)]

@@ -13,6 +13,8 @@
 #include "team.h"
 #include "trace.h"
 
+enum { PAGE = 4096 };
+
 static sw_state *state(sw_switch *sw) { return (sw_state *)sw; }
 
 static void lock(sw_switch *sw) { pthread_mutex_lock(&state(sw)->mutex); }
@@ -94,10 +96,13 @@ int swc_set_queueing(sw_switch *sw, uint32_t port, const sw_queueing *wanted)
 
 void swc_queue_stats(sw_switch *sw, uint32_t port, sw_queue_stats *out) { queue_stats(sw, port, out); }
 
+// Large ones begin with a page: processors hold up a load for a store before it to an address that is the same but for
+// the page, so where such arrays begin within pages should not be left to chance.
 static void *cells(uint64_t count, size_t bytes)
 {
-    size_t size = (count * bytes + 63) / 64 * 64;
-    void *memory = size == 0 ? NULL : aligned_alloc(64, size);
+    const size_t least = count * bytes, unit = least < PAGE ? 64 : PAGE,
+                 size = (least + unit - 1) / unit * unit;
+    void *memory = size == 0 ? NULL : aligned_alloc(unit, size);
     if (memory != NULL) memset(memory, 0, size);
     return memory;
 }
