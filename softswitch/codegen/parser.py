@@ -58,7 +58,7 @@ class ParserWriter:
         self._last = {} if headers is None else _last_operations(layout.program, headers)
 
     def function(self, name: str = "parse") -> str:
-        """Return the C text of ``uint32_t NAME(s, p, m, b, length, error)``, which returns the bytes parsed."""
+        """Return the C text of ``uint32_t NAME(s, p, m, b, length, error)``: returns the bytes parsed."""
         lines = ["uint32_t at = 0;"]
         if self._loops:
             lines.append("uint32_t steps = 0;")
