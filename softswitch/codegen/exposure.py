@@ -37,8 +37,9 @@ def early_headers(program: Program) -> set[str]:
         state = states[pending.pop()]
         after, touched = _through(program, state, certain[state.name])
         exposed |= touched
-        for target in {state.default, *(case.next_state for case in state.transitions)} - {None}:
-            assert target is not None
+        for target in set(state.following):
+            if target is None:
+                continue
             merged = certain[target] & after if target in certain else after
             if merged != certain.get(target):
                 certain[target] = merged

@@ -91,7 +91,7 @@ class ParserWriter:
                 continue
             found.add(name)
             if name not in self._last:
-                waiting += _following(states[name])
+                waiting += states[name].following
         return [state for name, state in states.items() if name in found]
 
     def _go(self, state: str | None) -> str:
@@ -269,10 +269,6 @@ def _fixed_bits(program: Program, op: ParserOp) -> int:
     return 0
 
 
-def _following(state: ParserState) -> list[str | None]:
-    return [state.default, *(case.next_state for case in state.transitions)]
-
-
 def _changed(program: Program, op: ParserOp) -> set[str]:
     """Return the headers whose fields or validity an operation may change."""
     match op:
@@ -296,11 +292,11 @@ def _last_operations(program: Program, headers: Set[str]) -> dict[str, int]:
     before = -1
     while before != len(leading):
         before = len(leading)
-        leading |= {name for name, state in states.items() if leading.intersection(_following(state))}
+        leading |= {name for name, state in states.items() if leading.intersection(state.following)}
     return {
         name: max(places[name], default=0)
         for name, state in states.items()
-        if not leading.intersection(_following(state))
+        if not leading.intersection(state.following)
     }
 
 
@@ -314,7 +310,7 @@ def _can_loop(program: Program) -> bool:
         return any(_fixed_bits(program, op) for op in state.ops)
 
     states = program.parser.states
-    following = {name: [] if consumes(state) else _following(state) for name, state in states.items()}
+    following = {name: () if consumes(state) else state.following for name, state in states.items()}
     done: set[str] = set()
     for start in states:
         path: list[tuple[str, int]] = [(start, 0)]

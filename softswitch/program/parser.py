@@ -68,7 +68,7 @@ class ParserReader:
         by_name = {state.name: state for state in states}
         init: str | None = member(node, "init_state", (str, type(None)), "parser")
         for state in states:
-            for following in [state.default, *(case.next_state for case in state.transitions)]:
+            for following in state.following:
                 if following is not None and following not in by_name:
                     raise ProgramError(f"parser state {state.name}: no state '{following}'")
         if init is not None and init not in by_name:

@@ -120,6 +120,11 @@ class ParserState:
     transitions: tuple[Transition, ...]
     default: str | None
 
+    @property
+    def following(self) -> tuple[str | None, ...]:
+        """Return the states it may lead to, with repetitions; None: accept."""
+        return (self.default, *(case.next_state for case in self.transitions))
+
 
 @dataclass(frozen=True)
 class ValueSet:
