@@ -11,6 +11,7 @@ import torch.distributed as dist
 import weir
 from tests.host_agent.torch.worlds import World
 from weir.host_agent.collectives.float_sum import WIDE_VALUES
+from weir.host_agent.transport.counters import TransportCounters
 
 SIZE = 3
 
@@ -21,8 +22,8 @@ def world() -> Iterator[World]:
         yield world
 
 
-def summed(count: int, zeros: float, wide: bool) -> tuple[bool, bytes, int, int]:
-    """Return whether wide packets are allowed, a sum, and how many packets and bytes a rank sent for it.
+def summed(count: int, zeros: float, wide: bool) -> tuple[bool, bytes, TransportCounters]:
+    """Return whether wide packets are allowed, a sum, and what a rank counted for it.
 
     zeros: share of the blocks that are zero on rank 1. wide: or else they are not sent, allowed or not.
     """
@@ -34,24 +35,29 @@ def summed(count: int, zeros: float, wide: bool) -> tuple[bool, bytes, int, int]
     before = connection.stats
     dist.all_reduce(values)
     after, connection.wide = connection.stats, allowed
-    sent = after.packets_up - before.packets_up, after.bytes_up - before.bytes_up
-    return allowed, values.numpy().tobytes(), *sent
+    return allowed, values.numpy().tobytes(), after - before
+
+
+def repeats(counted: TransportCounters) -> int:
+    """Return how many packets a rank sent more than once: on a busy machine answers come late."""
+    return counted.packets_up - counted.rounds
 
 
 @pytest.mark.parametrize("count", [WIDE_VALUES, 5 * WIDE_VALUES + 1234])
 def test_dense_sums_take_fewer_packets_and_keep_their_bits(world: World, count: int) -> None:
     wide, narrow = (world.run(summed, count, 0.0, wide) for wide in (True, False))
     assert all(allowed for allowed, *_ in wide)
-    assert len({result for _, result, *_ in (*wide, *narrow)}) == 1
-    for (_, _, packets, size), (_, _, more, bytes_more) in zip(wide, narrow, strict=True):
-        assert packets < 0.3 * more
-        assert 0.94 < size / bytes_more < 0.96  # headers
+    assert len({result for _, result, _ in (*wide, *narrow)}) == 1
+    for (_, _, few), (_, _, many) in zip(wide, narrow, strict=True):
+        assert few.rounds < 0.3 * many.rounds
+        if not repeats(few) + repeats(many):
+            assert 0.94 < few.bytes_up / many.bytes_up < 0.96  # headers
 
 
 @pytest.mark.parametrize(("count", "zeros"), [(WIDE_VALUES - 1, 0.0), (4 * WIDE_VALUES, 0.3)])
 def test_short_and_sparse_vectors_do_not_travel_so(world: World, count: int, zeros: float) -> None:
     """One rank's zeros are enough: it alone would send what it can skip. To find out takes a packet."""
     asked, unasked = (world.run(summed, count, zeros, wide) for wide in (True, False))
-    for (_, one, packets, _), (_, other, fewer, _) in zip(asked, unasked, strict=True):
+    for (_, one, many), (_, other, few) in zip(asked, unasked, strict=True):
         assert one == other
-        assert fewer <= packets <= fewer + 2
+        assert few.rounds <= many.rounds <= few.rounds + 2
