@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A work is cut into as many parts as there are threads. Each thread takes its own part first, and then those that
-// nobody has begun: who is not scheduled in time is not waited for. A part of a work is to run the frames of a shard
-// of one batch, in their order, and meanwhile to find out for a slice of the next batch whose each frame is.
+// nobody has begun: who is not scheduled in time is not waited for. A part of a work is to run the frames of a shard, in
+// their order, and meanwhile to find out whose each frame of some pieces is. Threads need no wait for each other before
+// all are done: who comes to a piece that another one should have looked at, and has not, does so itself.
 //
 // A shard is a range of the key's values, as near values mostly mean near cells: if threads took turns cell by cell,
 // caches would carry to each what their prefetching guesses, out of the other's hands (measured: two threads then did
-// no more than one). Where the ranges begin is cut anew when one thread takes much longer than another, which may have
-// a slower processor.
+// no more than one). Where the ranges begin is cut anew when one thread takes longer than another, which may have a
+// slower processor.
 #define _GNU_SOURCE
 #include "team.h"
 
@@ -14,6 +15,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -21,14 +23,19 @@
 #include <unistd.h>
 
 enum {
-    BATCH = 512,
-    SPINS = 2000,  // some microseconds, which sleep and waking cost, too
-    SAMPLE = 128,  // frames of a batch by which it is cut
+    MOST = 4096,   // frames of one work
+    PIECE = 32,    // frames that one thread looks at
+    LEAD = 128,    // frames that each thread looks at before it runs any
+    PATIENCE = 32, // pauses, about a microsecond: how long a piece that another thread looks at is waited for
     AHEAD = 8,     // frames whose headers are fetched before they are looked at
     HEADERS = 128, // bytes of these
-    SOON = 4,      // batches
-    MOST_PATIENCE = 256,
+    SPINS = 2000,  // some microseconds, which sleep and waking cost, too
+    JUDGED = 2048, // frames, at least, by which shards are equal or not
+    SAMPLE = 512,  // frames by which they are cut
+    SOON = 4,      // times judged
+    MOST_TIMES = 256,
 };
+#define EQUAL 1.02
 
 // -- waiting for a number to come about --------------------------------------------------------------------
 
@@ -74,21 +81,16 @@ typedef struct {
 } member;
 
 typedef struct {
-    _Alignas(64) _Atomic uint32_t taken; // number of the last work in which somebody took this part
+    _Alignas(128) _Atomic uint32_t taken; // number of the last work in which somebody took this part
     sw_team *team;
     uint32_t self;
-    uint32_t number;   // of the frame that is being run
-    uint32_t ran;      // frames of this batch
-    uint64_t spent_ns; // on them
-    double cost_ns;    // of a frame, of late; 0: not known
+    uint32_t number;      // of the frame that is being run
+    uint32_t looks;       // at frames of its pieces in this work
+    uint32_t ran;         // frames since shards were last judged
+    uint64_t spent_ns;    // on them
+    double cost_ns;       // of a frame, of late; 0: not known
+    uint8_t found[PIECE]; // whose the frames of the piece are that it looks at
 } part;
-
-// Frames that the threads run between two waits for each other.
-typedef struct {
-    const sw_frame *frames;
-    uint32_t first, count; // the first one's number
-    _Alignas(64) uint8_t owners[BATCH];
-} batch;
 
 struct sw_team {
     uint32_t threads; // with the caller's
@@ -101,18 +103,24 @@ struct sw_team {
     void *arg;
     gate begun; // number of the work
     gate done;  // parts of all works
-    // of batches
-    batch *now, *next;
+    // of frames
+    const sw_frame *frames;
+    uint32_t first, count; // the first one's number
+    uint64_t turn;         // how many works there were
     uint64_t now_ns;
     sw_emit_many emit;
     void *ctx;
-    uint64_t begins[SW_MOST_THREADS]; // the least value of each shard; the first one's is not looked at
-    uint32_t patience, waited;        // batches: how long unequal shards are put up with
-    double left;                      // how unequal the last cut left them at best; 0: not known yet
-    batch batches[2];
+    _Alignas(64) _Atomic uint64_t
+        looked[MOST / PIECE]; // the last turn in which it was known whose a piece's frames are
+    _Alignas(64) _Atomic uint8_t owners[MOST];
+    // of shards
+    _Alignas(
+        64) uint64_t begins[SW_MOST_THREADS]; // the least value of each; the first one's is not looked at
+    uint32_t patience, waited;                // times judged: how long unequal shards are put up with
+    double left;                              // how unequal the last cut left them at best; 0: not known yet
     // where threads may run
     cpu_set_t allowed;
-    int caller; // the processor of the last batch's caller, or -1
+    int caller; // the processor of the last call, or -1
     part parts[SW_MOST_THREADS];
     member members[SW_MOST_THREADS];
     pthread_t ids[SW_MOST_THREADS];
@@ -165,18 +173,20 @@ static void make_way(sw_team *t)
 
 void sw_team_together(sw_switch *sw, sw_task task, void *arg) { together(((sw_state *)sw)->team, task, arg); }
 
-// -- batches ------------------------------------------------------------------------------------------------
+// -- whose each frame is ------------------------------------------------------------------------------------
 
-static uint64_t key_of(const sw_team *t, sw_state *part, const sw_frame *f)
+static uint64_t key_of(const sw_team *t, uint32_t number, const sw_frame *f)
 {
     if (f->len > SW_MAX_FRAME) return 0;
-    return sw_generated.field(part, f->port, f->frame, f->len, t->key.field) & t->key.mask;
+    return sw_generated.field(t->switches[number], f->port, f->frame, f->len, t->key.field) & t->key.mask;
 }
 
-static uint8_t owner_of(const sw_team *t, uint64_t value)
+static uint8_t owner_of(const sw_team *t, uint32_t number, uint32_t i)
 {
+    if (t->key.field == SW_NO_FIELD) return (uint8_t)(i * t->threads / t->count);
+    const uint64_t value = key_of(t, number, &t->frames[i]);
     uint32_t owner = 0;
-    for (uint32_t i = 1; i < t->threads; i++) owner += value >= t->begins[i];
+    for (uint32_t other = 1; other < t->threads; other++) owner += value >= t->begins[other];
     return (uint8_t)owner;
 }
 
@@ -185,23 +195,71 @@ static void fetch(const sw_frame *f, uint32_t bytes)
     for (uint32_t at = 0; at < f->len && at < bytes; at += 64) __builtin_prefetch(f->frame + at);
 }
 
-// Finds out whose a frame of the next batch is, one of `number`'s slice, which ends before `end`.
-static void look_at(const sw_team *t, uint32_t number, uint32_t i, uint32_t end)
+static bool is_known(const sw_team *t, uint32_t piece)
 {
-    if (t->key.field == SW_NO_FIELD) {
-        t->next->owners[i] = (uint8_t)number;
-        return;
-    }
-    if (i + AHEAD < end) fetch(&t->next->frames[i + AHEAD], HEADERS);
-    t->next->owners[i] = owner_of(t, key_of(t, t->switches[number], &t->next->frames[i]));
+    return atomic_load_explicit(&t->looked[piece], memory_order_acquire) == t->turn;
 }
 
-// The next frame of a shard, from `at` on, which it fetches; `count` without one.
-static uint32_t next_of(const batch *b, uint32_t number, uint32_t at)
+// Two threads may do so, with the same owners.
+static void make_known(sw_team *t, uint32_t piece, const uint8_t *found)
 {
-    while (at < b->count && b->owners[at] != number) at++;
-    if (at < b->count) fetch(&b->frames[at], SW_MAX_FRAME);
-    return at;
+    for (uint32_t i = 0; i < PIECE; i++)
+        atomic_store_explicit(&t->owners[piece * PIECE + i], found[i], memory_order_relaxed);
+    atomic_store_explicit(&t->looked[piece], t->turn, memory_order_release);
+}
+
+// The frame that a thread looks at after `looks` others: pieces take turns.
+static uint32_t place(const sw_team *t, uint32_t number, uint32_t looks)
+{
+    return (looks / PIECE * t->threads + number) * PIECE + looks % PIECE;
+}
+
+// Looks at the next frame of the thread's pieces. Returns whether there was one.
+static bool look_on(sw_team *t, uint32_t number)
+{
+    part *p = &t->parts[number];
+    const uint32_t i = place(t, number, p->looks), later = place(t, number, p->looks + AHEAD);
+    if (i >= t->count) return false;
+    if (i % PIECE == 0 && is_known(t, i / PIECE)) { // another thread could not wait
+        p->looks += PIECE;
+        return true;
+    }
+    if (later < t->count) fetch(&t->frames[later], HEADERS);
+    p->found[i % PIECE] = owner_of(t, number, i);
+    p->looks++;
+    if (i % PIECE == PIECE - 1 || i == t->count - 1) make_known(t, i / PIECE, p->found);
+    return true;
+}
+
+// Makes sure that it is known whose the frames of a piece are.
+static void need(sw_team *t, uint32_t number, uint32_t piece)
+{
+    if (piece % t->threads == number)
+        while (!is_known(t, piece) && look_on(t, number)) continue;
+    else
+        for (int i = 0; i < PATIENCE && !is_known(t, piece); i++) relax();
+    if (is_known(t, piece)) return;
+    uint8_t found[PIECE] = {0};
+    const uint32_t begin = piece * PIECE, end = begin + PIECE < t->count ? begin + PIECE : t->count;
+    for (uint32_t i = begin; i < end; i++) {
+        if (i + AHEAD < end) fetch(&t->frames[i + AHEAD], HEADERS);
+        found[i - begin] = owner_of(t, number, i);
+    }
+    make_known(t, piece, found);
+}
+
+// -- running them -------------------------------------------------------------------------------------------
+
+// The next frame of a shard, from `at` on, which it fetches; `count` without one.
+static uint32_t next_of(sw_team *t, uint32_t number, uint32_t at)
+{
+    for (; at < t->count; at++) {
+        if (at % PIECE == 0) need(t, number, at / PIECE);
+        if (atomic_load_explicit(&t->owners[at], memory_order_relaxed) != number) continue;
+        fetch(&t->frames[at], SW_MAX_FRAME);
+        return at;
+    }
+    return t->count;
 }
 
 static void emit_one(void *ctx, uint32_t port, const uint8_t *frame, uint32_t len)
@@ -219,29 +277,28 @@ static uint64_t clock_ns(void)
 
 static void run_shard(void *arg, uint32_t number, uint32_t parts)
 {
+    (void)parts;
     sw_team *t = arg;
     part *p = &t->parts[number];
-    const batch *b = t->now;
-    uint32_t look = t->next->count * number / parts;
-    const uint32_t end = t->next->count * (number + 1) / parts;
     const uint64_t began = clock_ns();
-    uint32_t i = next_of(b, number, 0), second = next_of(b, number, i + 1);
-    for (p->ran = 0; i < b->count; p->ran++) {
-        const uint32_t third = next_of(b, number, second + 1);
-        const sw_frame *f = &b->frames[i];
-        p->number = b->first + i;
+    for (p->looks = 0; p->looks < LEAD && look_on(t, number);) continue;
+    uint32_t i = next_of(t, number, 0), second = next_of(t, number, i + 1);
+    while (i < t->count) {
+        const uint32_t third = next_of(t, number, second + 1);
+        const sw_frame *f = &t->frames[i];
+        p->number = t->first + i;
         sw_generated.process(&t->switches[number]->base, f->port, f->frame, f->len, t->now_ns, emit_one, p);
-        if (look < end) look_at(t, number, look++, end);
+        p->ran++;
+        look_on(t, number);
         i = second, second = third;
     }
-    p->spent_ns = clock_ns() - began;
-    while (look < end) look_at(t, number, look++, end);
+    p->spent_ns += clock_ns() - began;
 }
 
 // -- where shards begin -------------------------------------------------------------------------------------
 
-// Adds what a frame of the last batch cost to what they cost of late. A thread that was interrupted does not matter
-// for long: nothing counts more than twofold.
+// Adds what a frame cost since shards were last judged to what they cost of late. A thread that was interrupted does
+// not matter for long: nothing counts more than twofold.
 static void learn_cost(part *p)
 {
     if (p->ran == 0) return;
@@ -266,27 +323,29 @@ static double cost_of(const sw_team *t, double least, uint32_t number)
     return t->parts[number].cost_ns < 2 * least ? t->parts[number].cost_ns : 2 * least;
 }
 
-// How many times as long the batch took as it would have, had all been done at the same time.
+// How many times as long frames took as they would have, had all threads been done at the same time.
 static double unequal(const sw_team *t)
 {
     const double least = least_cost(t);
-    double most = 0, rate = 0;
+    double most = 0, rate = 0, frames = 0;
     for (uint32_t i = 0; i < t->threads; i++) {
         const double cost = cost_of(t, least, i), time = t->parts[i].ran * cost;
         if (time > most) most = time;
         rate += 1 / cost;
+        frames += t->parts[i].ran;
     }
-    return (most * rate - t->threads) / t->now->count;
+    return most * rate / frames;
 }
 
-// Lets all be done with this batch, by a sample of its frames, at the same time.
+// Lets all be done with these frames, by a sample of them, at the same time.
 static void cut(sw_team *t)
 {
     uint64_t values[SAMPLE];
-    const uint32_t count = t->now->count < SAMPLE ? t->now->count : SAMPLE, step = t->now->count / count;
+    const uint32_t count = t->count < SAMPLE ? t->count : SAMPLE, step = t->count / count;
     for (uint32_t i = 0; i < count; i++) {
-        // Not every step-th one: a load can have a rhythm.
-        const uint64_t value = key_of(t, t->switches[0], &t->now->frames[i * step + i * 7 % step]);
+        // Not every step-th one: a load has a rhythm.
+        const uint32_t any = (i * 0x9e3779b9u >> 16) % step;
+        const uint64_t value = key_of(t, 0, &t->frames[i * step + any]);
         uint32_t at = i;
         for (; at > 0 && values[at - 1] > value; at--) values[at] = values[at - 1];
         values[at] = value;
@@ -303,20 +362,29 @@ static void cut(sw_team *t)
 
 // Where a cut does not help, as all frames have one value, or none helps for long, it is tried less and less often;
 // but soon when shards have become much more unequal than the last cut left them: the load has moved.
-static void keep_equal(sw_team *t)
+static void judge(sw_team *t)
 {
     for (uint32_t i = 0; i < t->threads; i++) learn_cost(&t->parts[i]);
     const double now = unequal(t);
     if (t->left == 0 || now < t->left) t->left = now;
-    if (now <= 1.125) {
+    if (now <= EQUAL) {
         t->waited = 0;
         if (t->patience > 1) t->patience--;
     } else if (++t->waited >= t->patience || (t->waited >= SOON && now > 1.5 * t->left)) {
         cut(t);
         t->waited = 0;
         t->left = 0;
-        t->patience = t->patience < MOST_PATIENCE ? t->patience * 2 : MOST_PATIENCE;
+        t->patience = t->patience < MOST_TIMES ? t->patience * 2 : MOST_TIMES;
     }
+}
+
+static void keep_equal(sw_team *t)
+{
+    uint32_t ran = 0;
+    for (uint32_t i = 0; i < t->threads; i++) ran += t->parts[i].ran;
+    if (ran < JUDGED) return;
+    judge(t);
+    for (uint32_t i = 0; i < t->threads; i++) t->parts[i].ran = 0, t->parts[i].spent_ns = 0;
 }
 
 void sw_team_process(sw_switch *sw, const sw_frame *frames, uint32_t count, uint64_t now_ns,
@@ -326,17 +394,14 @@ void sw_team_process(sw_switch *sw, const sw_frame *frames, uint32_t count, uint
     t->now_ns = now_ns;
     t->emit = emit;
     t->ctx = ctx;
-    t->now->count = 0;
     make_way(t);
-    for (uint32_t at = 0; at < count || t->now->count != 0;) {
-        t->next->frames = frames + at;
-        t->next->first = at;
-        t->next->count = count - at < BATCH ? count - at : BATCH;
-        at += t->next->count;
+    for (uint32_t at = 0; at < count; at += t->count) {
+        t->frames = frames + at;
+        t->first = at;
+        t->count = count - at < MOST ? count - at : MOST;
+        t->turn++;
         together(t, run_shard, t);
-        if (t->key.field != SW_NO_FIELD && t->now->count != 0) keep_equal(t);
-        batch *done = t->now;
-        t->now = t->next, t->next = done;
+        if (t->key.field != SW_NO_FIELD) keep_equal(t);
     }
 }
 
@@ -357,12 +422,11 @@ void sw_team_free(sw_team *t)
 
 sw_team *sw_team_new(sw_state *const *switches, uint32_t threads)
 {
-    sw_team *t = aligned_alloc(64, sizeof *t);
+    sw_team *t = aligned_alloc(_Alignof(sw_team), sizeof *t);
     if (t == NULL) return NULL;
     memset(t, 0, sizeof *t);
     t->threads = threads;
     t->switches = switches;
-    t->now = &t->batches[0], t->next = &t->batches[1];
     t->key.field = SW_NO_FIELD;
     t->caller = -1;
     (void)sched_getaffinity(0, sizeof t->allowed, &t->allowed); // none, if it fails
