@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from weir.host_agent.transport.codec import Column, Packet
 from weir.host_agent.transport.frames import Addresses, Endpoint, Framer
@@ -29,10 +29,12 @@ SIGNATURES: Final[Signatures] = {
         ctypes.c_uint64,
         (ctypes.c_void_p, ctypes.c_char_p, *(ctypes.c_uint32,) * 5, ctypes.POINTER(ctypes.c_uint64)),
     ),
-    "load_batches": (
+    "load_make": (ctypes.c_void_p, (ctypes.c_char_p, *(ctypes.c_uint32,) * 5)),
+    "load_hand_over": (
         ctypes.c_uint64,
-        (ctypes.c_void_p, ctypes.c_char_p, *(ctypes.c_uint32,) * 5, ctypes.POINTER(ctypes.c_uint64)),
+        (ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64)),
     ),
+    "load_discard": (None, (ctypes.c_void_p,)),
     "load_frames": (
         ctypes.c_uint64,
         (ctypes.c_void_p, ctypes.c_char_p, *(ctypes.c_uint32,) * 3, ctypes.POINTER(ctypes.c_uint64)),
@@ -123,23 +125,45 @@ def in_memory(switch: HasHandle, load: Load, slots: int, first: int, last: int) 
 
     Raises RuntimeError when the switch did not answer every round: then it did not do the work.
     """
-    return _hand_over(library().load_memory, switch, load, slots, first, last)
-
-
-def in_batches(switch: HasHandle, load: Load, slots: int, first: int, last: int) -> float:
-    """Return the same when frames are handed over many at a time, for several threads to share."""
-    return _hand_over(library().load_batches, switch, load, slots, first, last)
-
-
-def _hand_over(how: Any, switch: HasHandle, load: Load, slots: int, first: int, last: int) -> float:
     results = ctypes.c_uint64()
-    nanoseconds: int = how(
+    nanoseconds: int = library().load_memory(
         switch.handle, load.frames, load.length, load.workers, slots, first, last, ctypes.byref(results)
     )
-    rounds = (last - first) * slots
-    if results.value != rounds * load.workers:
-        raise RuntimeError(f"{results.value} results of {rounds * load.workers}: the switch drops the load")
-    return rounds * load.workers / (nanoseconds / 1e9)
+    return _rate((last - first) * slots * load.workers, nanoseconds, results.value)
+
+
+class Rounds:
+    """All frames of rounds ``first`` to ``last`` - 1 of every slot, made before any is handed over.
+
+    A context manager, as they take much memory. Raises MemoryError where there is not enough.
+    """
+
+    def __init__(self, load: Load, slots: int, first: int, last: int) -> None:
+        self._packets = (last - first) * slots * load.workers
+        self._made = library().load_make(load.frames, load.length, load.workers, slots, first, last)
+        if not self._made:
+            raise MemoryError(f"no memory for {self._packets} frames of {load.length} bytes")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        library().load_discard(self._made)
+
+    def into(self, switch: HasHandle) -> float:
+        """Return packets per second when they are handed over many at a time, for several threads to share.
+
+        Raises RuntimeError as ``in_memory`` does.
+        """
+        results = ctypes.c_uint64()
+        nanoseconds: int = library().load_hand_over(switch.handle, self._made, ctypes.byref(results))
+        return _rate(self._packets, nanoseconds, results.value)
+
+
+def _rate(packets: int, nanoseconds: int, results: int) -> float:
+    if results != packets:
+        raise RuntimeError(f"{results} results of {packets}: the switch drops the load")
+    return packets / (nanoseconds / 1e9)
 
 
 def frame_time(switch: HasHandle, frames: bytes, length: int, passes: int) -> tuple[float, int]:

@@ -2,19 +2,23 @@
 """``weir bench switch --threads``: one soft switch on several threads against the same on one.
 
 Processors are not equally fast for long where they are virtual: a neighbour's load takes half of one for some
-milliseconds, or for minutes. So one thread is measured on each of them in turn, right before and right after
-the switches with several threads, and what several gain is told as times the mean of these. How that comes
-out where processors differ says more about the machine than about the switch: only turns in which they were
-equal count, whatever came out of them.
+milliseconds, or for minutes, and two may be threads of one core for a while, fast as long as the other rests.
+So one thread is measured on each of them in turn, right before and right after the switches with several
+threads, and what several gain is told as times the mean of these; and as many switches of one thread are
+measured at the same time. How it comes out where processors differ, or hinder each other, says more about the
+machine than about the switch: only turns in which they were equal, and as fast together, count, whatever came
+out of them.
 """
 
 import contextlib
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from operator import truediv
 from statistics import mean, median
+from threading import Barrier
 from typing import Final
 
 from rich.console import Console
@@ -34,15 +38,22 @@ console = Console(stderr=True)
 
 @dataclass(frozen=True)
 class Turn:
-    """Packets per second into a switch: of one thread by processor, before and after, and by threads."""
+    """Packets per second into a switch: of one thread by processor, before and after, and by threads.
+
+    beside: by a number, packets per second into so many switches of one thread at the same time.
+    """
 
     alone: tuple[float, ...]
+    beside: dict[int, float]
     together: dict[int, float]
 
     @property
     def steady(self) -> bool:
-        """Tell whether all processors were equally fast, from the beginning of the turn to its end."""
-        return max(self.alone) <= EQUAL * min(self.alone)
+        """Tell whether all processors were equally fast, from the beginning of the turn to its end, and as
+        fast at the same time.
+        """
+        least = min(self.alone), *(rate / count for count, rate in self.beside.items())
+        return max(self.alone) <= EQUAL * min(least)
 
     def gain(self, threads: int) -> float:
         """Return how many times the mean of one thread."""
@@ -63,41 +74,52 @@ def run(threads: Sequence[int], workers: int, slots: int, lanes: int, seconds: f
 def in_memory(threads: Sequence[int], workers: int, slots: int, lanes: int, repeats: int) -> list[Turn]:
     """Return turns until `repeats` of them were steady, or there were `TURNS` times as many.
 
-    Frames of hundreds of rounds, so many that no cache holds them, are handed over two rounds at a time. The
-    thread that does so stays on one processor meanwhile, on each in turn: where Linux moves it to another
-    thread's, both wait until the next batch.
+    Frames of hundreds of rounds, so many that no cache holds them, are handed over two rounds at a time.
     """
     load = native.contributions(JOB, workers, lanes)
     rounds = max(2, _FRAMES // (workers * slots) // 2 * 2)
     processors = sorted(os.sched_getaffinity(0))
     with contextlib.ExitStack() as stack:
-        switches = {count: stack.enter_context(Switch(PROGRAM, threads=count)) for count in (1, *threads)}
-        for count, switch in switches.items():
+        pool = stack.enter_context(ThreadPoolExecutor(max(threads)))
+        singles = [stack.enter_context(Switch(PROGRAM)) for _ in range(max(threads))]
+        teams = {count: stack.enter_context(Switch(PROGRAM, threads=count)) for count in threads}
+        for switch in (*singles, *teams.values()):
             admit(switch, workers, slots)
-            if count > 1 and (reasons := switch.threads.share().reasons):
+        for count, team in teams.items():
+            if reasons := team.threads.share().reasons:
                 raise RuntimeError(f"{count} threads: {'; '.join(reasons)}")
-        began = dict.fromkeys(switches, 2)
+        began = dict.fromkeys((*singles, *teams.values()), 2)
 
-        def rate(count: int) -> float:
-            first = began[count]
-            began[count] += rounds
-            return native.in_batches(switches[count], load, slots, first, first + rounds)
+        def rate(switch: Switch, ready: Barrier | None = None) -> float:
+            first = began[switch]
+            began[switch] += rounds
+            with native.Rounds(load, slots, first, first + rounds) as made:
+                if ready is not None:
+                    ready.wait()
+                return made.into(switch)
 
         def alone() -> list[float]:
-            return [_on(processor, partial(rate, 1)) for processor in processors]
+            return [_on(processor, partial(rate, singles[0])) for processor in processors]
 
-        def turn(number: int) -> Turn:
-            caller = processors[number % len(processors)]
+        def beside(count: int) -> float:
+            ready = Barrier(count)
+            where = [processors[number % len(processors)] for number in range(count)]
+            rates = [partial(rate, switch, ready) for switch in singles[:count]]
+            return sum(pool.map(_on, where, rates))
+
+        def turn() -> Turn:
             before = alone()
-            together = {count: _on(caller, partial(rate, count)) for count in threads}
-            return Turn((*before, *alone()), together)
+            around = {count: beside(count) for count in threads}
+            together = {count: rate(team) for count, team in teams.items()}
+            return Turn((*before, *alone()), around, together)
 
-        turn(0)  # warms up
+        turn()  # warms up
         turns: list[Turn] = []
         while sum(each.steady for each in turns) < repeats and len(turns) < TURNS * repeats:
-            turns.append(last := turn(len(turns)))
+            turns.append(last := turn())
             rates = [f"one thread {min(last.alone):,.0f} to {max(last.alone):,.0f}"]
-            rates += [f"{count} threads {rate:,.0f}" for count, rate in last.together.items()]
+            for count, found in last.together.items():
+                rates.append(f"{count} side by side {last.beside[count]:,.0f}, {count} threads {found:,.0f}")
             console.print(f"{', '.join(rates)} packets/s{'' if last.steady else '; not counted'}")
     return turns
 
@@ -118,11 +140,14 @@ def report(turns: Sequence[Turn], rings: dict[int, list[float]], workers: int, l
     counted = steady or turns
     counts = list(turns[0].together)
 
-    def row(threads: int, where: str, rates: Sequence[float], gain: float) -> tuple[str, ...]:
+    def row(threads: int | str, where: str, rates: Sequence[float], gain: float) -> tuple[str, ...]:
         return f"{threads}, {where}", f"{median(rates):,.0f}", spread(rates), f"{gain:.2f}"
 
     rows = [row(1, "in memory, packets in", [mean(turn.alone) for turn in counted], 1)]
     for count in counts:
+        besides = [turn.beside[count] for turn in counted]
+        gain = median(turn.beside[count] / mean(turn.alone) for turn in counted)
+        rows.append(row(f"{count} switches of 1", "in memory, packets in", besides, gain))
         rates = [turn.together[count] for turn in counted]
         rows.append(row(count, "in memory, packets in", rates, median(turn.gain(count) for turn in counted)))
     for count, over in rings.items():
@@ -134,7 +159,8 @@ def report(turns: Sequence[Turn], rings: dict[int, list[float]], workers: int, l
         rows,
         [
             "In memory, one thread is the mean of it on each processor, before and after the others.",
-            f"{len(steady)} of {len(turns)} turns had processors equally fast, within {EQUAL - 1:.0%}; "
+            f"{len(steady)} of {len(turns)} turns had processors equally fast, one by one and side by side, "
+            f"within {EQUAL - 1:.0%}; "
             + ("only they count." if steady else "all count.")
             + (f" Of all turns: {every}." if counts else ""),
             "The load runs in the switch's own process; over shared memory it takes a processor of its own.",

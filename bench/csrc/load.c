@@ -79,34 +79,61 @@ static void count_many(void *ctx, uint32_t part, uint32_t number, uint32_t port,
     ((counter *)ctx)[part].frames++;
 }
 
-/* The same with all frames of the rounds, an even number, made before. They are handed over two rounds at a time, as a
- * cell has two versions, each worker's one behind the other, as they would come from its port. 0: no memory.
- * They lie in huge pages, if Linux has them: a port's few megabytes stay in the TLB, where so many do not. */
-uint64_t load_batches(sw_switch *sw, const uint8_t *frames, uint32_t len, uint32_t workers, uint32_t slots,
-                      uint32_t from, uint32_t to, uint64_t *results)
+typedef struct {
+    uint8_t *bytes;
+    sw_frame *frames;
+    size_t count;
+    uint32_t together; /* handed over at once */
+} rounds;
+
+void load_discard(rounds *made)
+{
+    if (made == NULL) return;
+    free(made->bytes);
+    free(made->frames);
+    free(made);
+}
+
+/* All frames of rounds, an even number, made before. They will be handed over two rounds at a time, as a cell has two
+ * versions, each worker's one behind the other, as they would come from its port. They lie in huge pages, if Linux has
+ * them: a port's few megabytes stay in the TLB, where so many do not. NULL: no memory. */
+rounds *load_make(const uint8_t *frames, uint32_t len, uint32_t workers, uint32_t slots, uint32_t from,
+                  uint32_t to)
 {
     const size_t count = (size_t)(to - from) * slots * workers, huge = 1 << 21;
     const size_t bytes = (count * len + huge - 1) / huge * huge;
-    uint8_t *made = aligned_alloc(huge, bytes), *next = made;
-    if (made) (void)madvise(made, bytes, MADV_HUGEPAGE);
-    sw_frame *batch = malloc(count * sizeof *batch), *at = batch;
-    counter sent[SW_MOST_THREADS] = {0};
-    for (uint32_t round = from; made && batch && round < to; round += 2)
+    rounds *made = calloc(1, sizeof *made);
+    if (made == NULL) return NULL;
+    *made =
+        (rounds){aligned_alloc(huge, bytes), malloc(count * sizeof(sw_frame)), count, 2 * slots * workers};
+    if (made->bytes == NULL || made->frames == NULL) {
+        load_discard(made);
+        return NULL;
+    }
+    (void)madvise(made->bytes, bytes, MADV_HUGEPAGE);
+    uint8_t *next = made->bytes;
+    sw_frame *at = made->frames;
+    for (uint32_t round = from; round < to; round += 2)
         for (uint32_t worker = 0; worker < workers; worker++)
             for (uint32_t i = 0; i < 2 * slots; i++, next += len, at++) {
                 memcpy(next, frames + (size_t)worker * len, len);
                 set_round(next, i % slots, round + i / slots);
                 *at = (sw_frame){next, worker + 1, len};
             }
-    uint64_t start = now_ns();
-    for (at = batch; made && batch && at != batch + count; at += 2 * slots * workers)
-        sw_process_many(sw, at, 2 * slots * workers, start, count_many, sent);
-    start = made && batch ? now_ns() - start : 0;
+    return made;
+}
+
+/* Returns nanoseconds; `*results` is the number of frames the switch sent. */
+uint64_t load_hand_over(sw_switch *sw, const rounds *made, uint64_t *results)
+{
+    counter sent[SW_MOST_THREADS] = {0};
+    const uint64_t start = now_ns();
+    for (size_t at = 0; at < made->count; at += made->together)
+        sw_process_many(sw, made->frames + at, made->together, start, count_many, sent);
+    const uint64_t spent = now_ns() - start;
     *results = 0;
     for (uint32_t i = 0; i < SW_MOST_THREADS; i++) *results += sent[i].frames;
-    free(made);
-    free(batch);
-    return start;
+    return spent;
 }
 
 typedef struct {

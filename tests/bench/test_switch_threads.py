@@ -8,8 +8,9 @@ import pytest
 from weir.bench import switch_threads
 from weir.bench.switch_threads import Turn, in_memory, report
 
-EQUAL = Turn((100.0, 104.0, 96.0, 100.0), {2: 180.0})
-SLOWED = Turn((100.0, 104.0, 60.0, 100.0), {2: 100.0})
+EQUAL = Turn((100.0, 104.0, 96.0, 100.0), {2: 198.0}, {2: 180.0})
+SLOWED = Turn((100.0, 104.0, 60.0, 100.0), {2: 160.0}, {2: 100.0})
+ONE_CORE = Turn((100.0, 104.0, 96.0, 100.0), {2: 110.0}, {2: 105.0})
 
 
 def test_one_thread_is_measured_on_each_processor_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,7 +20,7 @@ def test_one_thread_is_measured_on_each_processor_before_and_after(monkeypatch: 
     assert 1 <= len(turns) <= 2
     for turn in turns:
         assert len(turn.alone) == 2 * len(processors)
-        assert min(turn.alone) > 0
+        assert min(*turn.alone, turn.beside[2]) > 0
         assert turn.gain(2) > 0
     assert os.sched_getaffinity(0) == processors
 
@@ -35,8 +36,9 @@ def test_turns_go_on_until_enough_had_equal_processors(monkeypatch: pytest.Monke
 def test_only_turns_with_equal_processors_count(capsys: pytest.CaptureFixture[str]) -> None:
     report([SLOWED, EQUAL, SLOWED], {1: [50.0], 2: [40.0]}, workers=4, lanes=256)
     said = " ".join(capsys.readouterr().out.split())
+    assert "│ 2 switches of 1, in memory, packets in │ 198 │ - │ 1.98 │" in said
     assert "│ 2, in memory, packets in │ 180 │ - │ 1.80 │" in said
-    assert "1 of 3 turns had processors equally fast, within 10%; only they count." in said
+    assert "1 of 3 turns had processors equally fast, one by one and side by side, within 10%; only they count." in said
     assert "Of all turns: 1.10 with 2." in said
 
 
@@ -44,4 +46,10 @@ def test_without_any_such_turn_all_count_and_it_is_said(capsys: pytest.CaptureFi
     report([SLOWED], {1: [50.0], 2: [40.0]}, workers=4, lanes=256)
     said = " ".join(capsys.readouterr().out.split())
     assert "│ 2, in memory, packets in │ 100 │ - │ 1.10 │" in said
-    assert "0 of 1 turns had processors equally fast, within 10%; all count." in said
+    assert "0 of 1 turns had processors equally fast, one by one and side by side, within 10%; all count." in said
+
+
+def test_processors_that_share_a_core_are_not_equal_at_the_same_time() -> None:
+    assert EQUAL.steady
+    assert not SLOWED.steady
+    assert not ONE_CORE.steady
