@@ -9,8 +9,8 @@
 #include "kept.h"
 #include "meter.h"
 #include "queue.h"
+#include "shards.h"
 #include "table.h"
-#include "team.h"
 #include "trace.h"
 
 enum { PAGE = 4096 };
@@ -69,8 +69,8 @@ static sw_ops shared = {NULL,
                         deadline,
                         swc_set_queueing,
                         queue_stats,
-                        sw_team_process,
-                        sw_team_together};
+                        sw_shards_process,
+                        sw_shards_together};
 static const sw_ops limited = {sw_traffic_process, lock,        unlock, stats, step, deadline,
                                swc_set_queueing,   queue_stats, NULL,   NULL};
 static const sw_ops traced = {sw_trace_process, lock,        unlock, stats, step, deadline,
@@ -121,7 +121,7 @@ static void destroy_own(sw_state *s)
 void swc_destroy(sw_switch *sw)
 {
     sw_state *s = state(sw);
-    sw_team_free(s->team);
+    sw_shards_free(s->shards);
     for (uint32_t i = 1; s->parts != NULL && i < s->base.threads; i++)
         if (s->parts[i] != NULL) {
             destroy_own(s->parts[i]);
@@ -218,8 +218,8 @@ static int allocate_parts(sw_state *s, uint32_t threads)
         if (allocate_own(part, 1) != 0) return -1;
     }
     if (threads == 1) return 0;
-    s->team = sw_team_new(s->parts, threads);
-    return s->team == NULL ? -1 : 0;
+    s->shards = sw_shards_new(s->parts, threads);
+    return s->shards == NULL ? -1 : 0;
 }
 
 // Recursive: who holds the lock over several control calls (swc_lock) takes it again in each.
@@ -254,7 +254,7 @@ void swc_share(sw_switch *sw, const sw_key *key)
 {
     sw_state *s = state(sw);
     lock(sw);
-    if (key != NULL) sw_team_set_key(s->team, key);
+    if (key != NULL) sw_shards_set_key(s->shards, key);
     s->shared = key != NULL;
     choose_operations(s);
     unlock(sw);

@@ -67,7 +67,7 @@ typedef struct sw_traffic sw_traffic; // queue.h
 typedef struct sw_packet sw_packet;
 typedef struct sw_trace sw_trace;     // trace.h
 typedef struct sw_digests sw_digests; // digest.h
-typedef struct sw_team sw_team;       // team.h
+typedef struct sw_shards sw_shards;   // shards.h
 
 typedef struct sw_state sw_state;
 
@@ -95,7 +95,7 @@ struct sw_state {
     sw_calculation *calculations;
     uint64_t *assertions; // how often each failed
     sw_state **parts;     // of the first part: one for each thread, itself in front
-    sw_team *team;        // NULL: one thread
+    sw_shards *shards;    // NULL: one thread
     int shared;           // whether frames are shared among threads: entries may forbid it
 };
 

@@ -1,25 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several threads that run one switch's frames, each those of its shard, with the results of a single one.
+// Several threads that do a work together. It is cut into as many parts as there are threads. Each takes its own part
+// first, and then those that nobody has begun: who is not scheduled in time is not waited for.
 #ifndef WEIR_SOFTSWITCH_TEAM_H
 #define WEIR_SOFTSWITCH_TEAM_H
 
-#include "state.h"
+#include <stdint.h>
 
-// How frames are shared: by the bits `mask` of a field of theirs (its number among the program's), or without
-// one, in equal numbers.
-typedef struct {
-    uint32_t field; // SW_NO_FIELD: any thread may take any frame
-    uint64_t mask;
-} sw_key;
+#include "switch.h"
 
-#define SW_NO_FIELD UINT32_MAX
+typedef struct sw_team sw_team;
 
-// For a switch in so many parts, the first of which is the switch itself. NULL: no memory, or no more threads.
-sw_team *sw_team_new(sw_state *const *switches, uint32_t threads);
+// One of the threads is whichever calls. NULL: no memory, or no more threads.
+sw_team *sw_team_new(uint32_t threads);
 void sw_team_free(sw_team *team);
-void sw_team_set_key(sw_team *team, const sw_key *key); // between two batches
-void sw_team_process(sw_switch *sw, const sw_frame *frames, uint32_t count, uint64_t now_ns,
-                     sw_emit_many emit, void *ctx);
-void sw_team_together(sw_switch *sw, sw_task task, void *arg);
+// Runs all parts of a work. One caller at a time.
+void sw_team_together(sw_team *team, sw_task task, void *arg);
+// Keeps the other threads off the processor that the caller runs on.
+void sw_team_make_way(sw_team *team);
+
+// A moment of a loop that waits for another thread.
+static inline void sw_relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
 
 #endif

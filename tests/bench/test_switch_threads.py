@@ -38,7 +38,10 @@ def test_only_turns_with_equal_processors_count(capsys: pytest.CaptureFixture[st
     said = " ".join(capsys.readouterr().out.split())
     assert "│ 2 switches of 1, in memory, packets in │ 198 │ - │ 1.98 │" in said
     assert "│ 2, in memory, packets in │ 180 │ - │ 1.80 │" in said
-    assert "1 of 3 turns had processors equally fast, one by one and side by side, within 10%; only they count." in said
+    assert (
+        "1 of 3 turns had processors equally fast, one by one and side by side, within 10%; only they count."
+        in said
+    )
     assert "Of all turns: 1.10 with 2." in said
 
 
@@ -46,7 +49,10 @@ def test_without_any_such_turn_all_count_and_it_is_said(capsys: pytest.CaptureFi
     report([SLOWED], {1: [50.0], 2: [40.0]}, workers=4, lanes=256)
     said = " ".join(capsys.readouterr().out.split())
     assert "│ 2, in memory, packets in │ 100 │ - │ 1.10 │" in said
-    assert "0 of 1 turns had processors equally fast, one by one and side by side, within 10%; all count." in said
+    assert (
+        "0 of 1 turns had processors equally fast, one by one and side by side, within 10%; all count."
+        in said
+    )
 
 
 def test_processors_that_share_a_core_are_not_equal_at_the_same_time() -> None:
