@@ -52,8 +52,9 @@ class Turn:
         """Tell whether all processors were equally fast, from the beginning of the turn to its end, and as
         fast at the same time.
         """
-        least = min(self.alone), *(rate / count for count, rate in self.beside.items())
-        return max(self.alone) <= EQUAL * min(least)
+        processors = len(self.alone) // 2
+        each = [rate / min(count, processors) for count, rate in self.beside.items()]
+        return max(self.alone) <= EQUAL * min(*self.alone, *each)
 
     def gain(self, threads: int) -> float:
         """Return how many times the mean of one thread."""
@@ -80,8 +81,9 @@ def in_memory(threads: Sequence[int], workers: int, slots: int, lanes: int, repe
     rounds = max(2, _FRAMES // (workers * slots) // 2 * 2)
     processors = sorted(os.sched_getaffinity(0))
     with contextlib.ExitStack() as stack:
-        pool = stack.enter_context(ThreadPoolExecutor(max(threads)))
-        singles = [stack.enter_context(Switch(PROGRAM)) for _ in range(max(threads))]
+        most = max(threads, default=1)
+        pool = stack.enter_context(ThreadPoolExecutor(most))
+        singles = [stack.enter_context(Switch(PROGRAM)) for _ in range(most)]
         teams = {count: stack.enter_context(Switch(PROGRAM, threads=count)) for count in threads}
         for switch in (*singles, *teams.values()):
             admit(switch, workers, slots)
@@ -102,7 +104,7 @@ def in_memory(threads: Sequence[int], workers: int, slots: int, lanes: int, repe
             return [_on(processor, partial(rate, singles[0])) for processor in processors]
 
         def beside(count: int) -> float:
-            ready = Barrier(count)
+            ready = Barrier(count, timeout=60)
             where = [processors[number % len(processors)] for number in range(count)]
             rates = [partial(rate, switch, ready) for switch in singles[:count]]
             return sum(pool.map(_on, where, rates))

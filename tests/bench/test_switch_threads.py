@@ -59,3 +59,7 @@ def test_processors_that_share_a_core_are_not_equal_at_the_same_time() -> None:
     assert EQUAL.steady
     assert not SLOWED.steady
     assert not ONE_CORE.steady
+
+
+def test_more_threads_than_processors_are_no_reason_to_go_on() -> None:
+    assert Turn((100.0, 104.0, 96.0, 100.0), {4: 198.0}, {4: 120.0}).steady
