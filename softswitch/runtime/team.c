@@ -103,8 +103,8 @@ void sw_team_together(sw_team *t, sw_task task, void *arg)
     wait_for(&t->done, work * t->threads);
 }
 
-// Linux may leave two threads that wake each other on
-// one processor with another one idle, as they never both wait for it: then two are slower than one.
+// Linux may leave two threads that wake each other on one processor with another one idle, as they never both wait for
+// it: then two are slower than one.
 void sw_team_make_way(sw_team *t)
 {
     const int processor = sched_getcpu();
