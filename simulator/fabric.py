@@ -11,7 +11,7 @@ from typing import Final
 
 from weir.native.build import Signatures, load_library
 from weir.softswitch.runtime.compiler import RUNTIME
-from weir.softswitch.switch import Switch
+from weir.softswitch.switch import MAX_FRAME, Switch
 
 _NO_PORT: Final = 512
 _CSRC: Final = Path(__file__).resolve().parent / "csrc"
@@ -118,12 +118,20 @@ class Fabric:
         _library().fabric_set_down(self._handle, node, down)
 
     def arrive(self, time: int, node: int, port: int, frame: bytes) -> None:
-        """Let a frame arrive at a switch's port at ``time``, which is not past."""
-        self._c_arrive(self._handle, time, node, port, frame, len(frame))
+        """Let a frame arrive at a switch's port at ``time``, which is not past.
+
+        Raises ValueError for one longer than MAX_FRAME bytes, which no switch takes.
+        """
+        self._carry(time, node, port, frame)
 
     def reach(self, time: int, receiver: int, frame: bytes) -> None:
-        """Let a frame reach a receiver at ``time``, which is not past."""
-        self._c_arrive(self._handle, time, receiver, _NO_PORT, frame, len(frame))
+        """Let a frame reach a receiver at ``time``, which is not past. Raises ValueError as `arrive` does."""
+        self._carry(time, receiver, _NO_PORT, frame)
+
+    def _carry(self, time: int, there: int, port: int, frame: bytes) -> None:
+        if len(frame) > MAX_FRAME:
+            raise ValueError(f"a network carries frames of at most {MAX_FRAME} bytes, not {len(frame)}")
+        self._c_arrive(self._handle, time, there, port, frame, len(frame))
 
     def run(self, until: int) -> list[tuple[Callable[[bytes], None], bytes]]:
         """Let things happen up to ``until``, or until frames come out; return them and their receivers."""

@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import count
-from pathlib import Path
 from random import Random
 from types import TracebackType
 from typing import Final, Self
@@ -33,7 +32,7 @@ from weir.controller.wiring import End
 from weir.host_agent.flows.frames import Address
 from weir.host_agent.transport.frames import Addresses, Endpoint
 from weir.host_agent.transport.slot_transport import TransportConfig
-from weir.p4src import PROGRAM
+from weir.p4src import BUILD
 from weir.simulator.clock import SECOND, Clock, StuckError
 from weir.simulator.entries import apply
 from weir.simulator.fabric import Fabric, Target
@@ -92,7 +91,7 @@ class Network:
     """A topology come to life.
 
     Args:
-        topology: its switches must all run the Weir program; targets count for headroom only.
+        topology: its switches must all run a Weir program for v1model; targets count for headroom only.
         seed: of all that is random: faults of links, random choices of switches.
         link: of hosts. trunk: between switches; like ``link`` unless given. A link's ``faults`` may be
             changed at any time (`link`).
@@ -109,7 +108,6 @@ class Network:
         trunk: LinkSpec | None = None,
         queueing: Queueing | None = None,
         host_priorities: bool = True,
-        program: Path = PROGRAM,
     ) -> None:
         self.clock = Clock()
         self.topology = topology
@@ -122,9 +120,8 @@ class Network:
         self._slots_taken = 0
         self._failover = Failover()
         self._down: set[str] = set()
-        loaded = _loaded(program)
         self.nodes = {
-            switch.name: Node(Switch(loaded, seed=self._random(switch.name).getrandbits(32)), number)
+            switch.name: Node(self._switch(switch.name, switch.program), number)
             for number, switch in enumerate(topology.switches)
         }
         self._fabric = Fabric([node.switch for node in self.nodes.values()])
@@ -146,6 +143,9 @@ class Network:
 
     def _random(self, what: str) -> Random:
         return Random(f"{self._seed} {what}")
+
+    def _switch(self, name: str, program: str) -> Switch:
+        return Switch(_loaded(BUILD / f"{program}.json"), seed=self._random(name).getrandbits(32))
 
     def _into(self, switch: str, port: int) -> Callable[[int, bytes], None]:
         """Return a function that lets frames arrive at a switch."""
@@ -270,13 +270,14 @@ class Network:
             uplinks=None if spines is None else frozenset(spines),
         )
         allocation = Allocation(job, paths(self.topology, job))
+        wide = self.topology.wide(station.host for station in stations)
         for rank, station in enumerate(stations):
             leaf = self.topology.switch(station.host.switch).aggregation
             addresses = Addresses(
                 Endpoint(station.host.mac, station.host.ip, port), Endpoint(leaf.mac, leaf.ip)
             )
             path = allocation.paths[rank]
-            place = TransportConfig(number, path % MAX_CHILDREN, len(hosts), slots, path=path)
+            place = TransportConfig(number, path % MAX_CHILDREN, len(hosts), slots, path=path, wide=wide)
             transport = replace(place, **config)  # type: ignore[arg-type]
             worker = Host(self.clock, transport, addresses, station.send)
             station.open(UDP, port, worker.receive)

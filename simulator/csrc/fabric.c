@@ -10,14 +10,14 @@
 
 #include "switch.h"
 
-enum { PORTS = 512, NO_PORT = PORTS, FRAME_BYTES = 2048 };
+enum { PORTS = 512, NO_PORT = PORTS };
 #define NEVER UINT64_MAX
 #define SECOND 1000000000ull
 
 typedef struct frame {
     struct frame *next; // in the list of free ones
     uint32_t len;
-    uint8_t bytes[FRAME_BYTES];
+    uint8_t bytes[SW_MAX_FRAME];
 } frame;
 
 typedef enum { NOWHERE, TO_SWITCH, TO_HOST, TO_CALLER } target;
@@ -77,9 +77,8 @@ static frame *take_frame(fabric *f, const uint8_t *bytes, uint32_t len)
         f->free = made->next;
     else
         made = malloc(sizeof *made);
-    if (made == NULL || len > FRAME_BYTES) {
+    if (made == NULL) {
         f->failed = 1;
-        free(made);
         return NULL;
     }
     made->len = len;
@@ -265,7 +264,8 @@ void fabric_attach(fabric *f, uint32_t node, uint32_t port, uint32_t to, uint32_
 
 void fabric_set_down(fabric *f, uint32_t node, int down) { f->nodes[node].down = down; }
 
-// A frame arrives at a switch's port, or with NO_PORT at the host of id `node`, at `time`.
+// A frame of at most SW_MAX_FRAME bytes arrives at a switch's port, or with NO_PORT at the host of id `node`, at
+// `time`.
 void fabric_arrive(fabric *f, uint64_t time, uint32_t node, uint32_t port, const uint8_t *bytes, uint32_t len)
 {
     frame *carried = take_frame(f, bytes, len);

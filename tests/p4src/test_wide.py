@@ -6,7 +6,17 @@ from typing import Any, Final
 import pytest
 
 from tests.harness.lab import Job, Lab, group_of
-from weir.wire.definition import GROUPS, NO_BLOCK, WIDE_BLOCK_LOG2, WIDE_LANES, Event, Flag, Op, group_lanes
+from weir.wire.definition import (
+    GROUPS,
+    NO_BLOCK,
+    WIDE_BLOCK_LOG2,
+    WIDE_LANES,
+    Event,
+    Flag,
+    Op,
+    PacketType,
+    group_lanes,
+)
 
 WIDE_ONLY: Final = True
 WIDTH: Final = group_lanes(WIDE_BLOCK_LOG2)
@@ -112,3 +122,14 @@ def test_a_packet_that_is_shorter_or_longer_than_it_says_is_refused(lab: Lab) ->
     short = bytes(job.contribution(0, lanes=lanes(3), **WIDE))[:-4]
     assert lab.target.send(job.stations[0].port, short) == []
     assert lab.events() == {Event.DROP_MALFORMED: 2, Event.DROP_PARSER_ERROR: 1}
+
+
+def test_a_racks_sums_go_up_and_the_result_down(lab: Lab) -> None:
+    rack = lab.uplink(lab.job(2), port=3)
+    job = rack.job
+    assert job.send(0, lanes=lanes(1), nexts=[7], **WIDE) == []
+    up = rack.partial(lanes=total(1, 2**32 - 700), nexts=[7], included=0b11, **WIDE)
+    assert job.send(1, lanes=lanes(2**32 - 700), nexts=[8], **WIDE) == [up]
+    whole = {"lanes": total(1, 2**32 - 700, 5000), "nexts": [6], "count": 3, **WIDE}
+    assert rack.send(PacketType.RESULT, included=0b110, **whole) == job.results(included=0b11, **whole)
+    assert job.send(0, **WIDE) == [job.result(0, included=0b11, **whole)]

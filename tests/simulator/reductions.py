@@ -44,11 +44,12 @@ def submit(
     service: ServiceClass = LOSSLESS,
     audiences: Audiences | None = None,
     op: Op = Op.ADD,
+    block: int = BLOCK,
 ) -> list[Lanes]:
     """Begin to reduce copies of the vectors, which are returned."""
     copies = [array.copy() for array in arrays]
     for worker, lanes in zip(job.workers, copies, strict=True):
-        worker.submit(Work(op, BLOCK, lanes, service=service, audiences=audiences))
+        worker.submit(Work(op, block, lanes, service=service, audiences=audiences))
     return copies
 
 

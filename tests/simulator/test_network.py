@@ -36,6 +36,7 @@ from weir.simulator.ring import Ring
 from weir.simulator.trace import Trace
 from weir.softswitch.dataplane.pcap import read_capture
 from weir.softswitch.runtime.queueing import Queueing
+from weir.softswitch.switch import MAX_FRAME
 from weir.wire.definition import MAGNITUDE_CLASSES, UDP_PORT, Flag, Op, Treatment, dscp
 
 UNLIMITED = LinkSpec(None, Faults(delay=1_000))
@@ -351,6 +352,16 @@ def congested(**qos: Any) -> tuple[Network, list[str]]:
     topology = two_tiers(2, 1, 4, **qos)
     network = Network(topology, seed=1, link=FAST, trunk=SLOW, queueing=Queueing(depth_packets=128))
     return network, everybody(topology)
+
+
+def test_frames_are_as_long_as_a_switch_takes_them() -> None:
+    with Network(two_tiers(1, 1, 1), seed=1) as network:
+        host, leaf = network.stations["h1"], network.nodes["leaf1"].switch
+        host.send(bytes(MAX_FRAME))
+        network.run_for(0.001)
+        assert leaf.statistics().bytes_in == MAX_FRAME
+        with pytest.raises(ValueError, match=f"at most {MAX_FRAME} bytes, not {MAX_FRAME + 1}"):
+            host.send(bytes(MAX_FRAME + 1))
 
 
 def test_no_timer_fires_because_of_a_trim() -> None:

@@ -26,16 +26,23 @@ from tests.simulator.reductions import (
 )
 from weir.controller.qos import Qos
 from weir.controller.topology import Topology, leaf_spine_core
+from weir.controller.wiring import WIDE_PROGRAM
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.simulator.link import Faults
 from weir.simulator.network import Allocation, LinkSpec, Network
-from weir.wire.definition import AUDIENCE_EXCEPT, Op
+from weir.wire.definition import AUDIENCE_EXCEPT, WIDE_LANES, Op
 
 BUDGET = 3 * BLOCK
 
 
 def three_tiers(pods: int, racks: int, spines: int, cores: int, hosts: int) -> Topology:
     return leaf_spine_core(pods, racks, spines, cores, hosts, qos=Qos(spray="random"))
+
+
+def with_wide_packets(topology: Topology) -> Topology:
+    """Return it with switches and links that take wide packets."""
+    switches = [switch.model_copy(update={"program": WIDE_PROGRAM}) for switch in topology.switches]
+    return Topology.model_validate({**topology.model_dump(), "switches": switches, "mtu": 9000})
 
 
 def check(before: list[Lanes], after: list[Lanes], job: Allocation, budget: int = 0) -> None:
@@ -69,9 +76,13 @@ networks = st.fixed_dictionaries(
 
 
 @contextlib.contextmanager
-def running(shape: dict[str, Any]) -> Iterator[tuple[Network, Allocation]]:
-    """Yield a network of this shape, with a job of all its hosts, in which the death will happen."""
+def running(shape: dict[str, Any], wide: bool = False) -> Iterator[tuple[Network, Allocation]]:
+    """Yield a network of this shape, with a job of all its hosts, in which the death will happen.
+
+    wide: it takes wide packets.
+    """
     topology = three_tiers(shape["pods"], shape["racks"], 2, 2, shape["hosts"])
+    topology = with_wide_packets(topology) if wide else topology
     link = LinkSpec(shape["rate"], shape["faults"])
     with Network(topology, seed=shape["seed"], link=link) as network:
         names = [host.name for host in topology.hosts]
@@ -113,6 +124,25 @@ def test_whoever_wants_a_block_gets_exactly_its_result_whatever_happens(shape: d
             expected = combine(Op.ADD, before)
             for path, lanes in zip(job.paths, after, strict=True):
                 check_wanted(audiences, path, BLOCK, lanes, expected)
+
+
+@settings(max_examples=40, print_blob=True, suppress_health_check=list(HealthCheck))
+@given(shape=networks)
+def test_wide_packets_sum_exactly_whatever_happens(shape: dict[str, Any]) -> None:
+    """In turn with ordinary ones, in the same slots. Some workers' blocks are zero, and some all workers'."""
+    note(f"{shape!r}")
+    rng = np.random.default_rng(shape["seed"])
+    count = 9  # of wide blocks; then comes an ordinary one
+    with running(shape, wide=True) as (network, job):
+        for step in range(4):
+            before = vectors(shape["seed"] + step, len(job.workers), count * WIDE_LANES // BLOCK + 1)
+            everywhere = rng.random(count) < 0.2
+            for lanes in before:
+                zero = everywhere | (rng.random(count) < 0.3)
+                lanes[:-BLOCK].reshape(count, WIDE_LANES)[zero] = 0
+            after = submit(job, before, block=BLOCK if step == 2 else WIDE_LANES)
+            network.run(lambda: job.idle)
+            check(before, after, job)
 
 
 @pytest.mark.parametrize("who", ["spine1", "core1"])

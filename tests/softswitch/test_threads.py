@@ -94,6 +94,19 @@ def shares_of(switch: Switch, frames: Frames) -> list[int]:
     return [after - old for after, old in zip(switch.threads.shares(), before, strict=True)]
 
 
+def await_shares(switch: Switch, frames: Frames) -> None:
+    """Run frames until every thread has a share of them. On a busy machine, where frames may seem to cost
+    anything, an unequal cut is put up with for up to 256 times that shares are judged.
+    """
+    judged = -(-2048 // len(frames))  # so many calls later
+    for _ in range(2 * 256 * judged):
+        shares = shares_of(switch, frames)
+        assert sum(shares) == len(frames)
+        if max(shares) < 0.8 * len(frames):  # a slower processor gets less, at least half
+            return
+    raise AssertionError(f"shares of {len(frames)} frames are still {shares}")
+
+
 @pytest.mark.parametrize("values", [range(64), range(1000, 1300, 7), [*range(8), *range(60_000, 60_008)]])
 @pytest.mark.parametrize("threads", [2, 3])
 def test_every_thread_gets_a_share_of_whatever_slots_are_in_use(values: Sequence[int], threads: int) -> None:
@@ -102,11 +115,7 @@ def test_every_thread_gets_a_share_of_whatever_slots_are_in_use(values: Sequence
         assert switch.threads.share().reasons == ()
         for slots in (values, range(200, 232), values):  # others meanwhile: shares follow what comes
             frames = [(0, bytes([1, 0]) + slot.to_bytes(2, "big") + bytes(8)) for slot in slots] * 30
-            for _ in range(20):
-                switch.process_many(frames, 0)
-            shares = shares_of(switch, frames)
-            assert sum(shares) == len(frames)
-            assert max(shares) < 0.8 * len(frames)  # a slower processor gets less, at least half
+            await_shares(switch, frames)
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor")
@@ -135,9 +144,7 @@ def test_frames_of_one_slot_stay_one_threads_and_shares_recover() -> None:
             switch.process_many(one, 0)
         assert sorted(shares_of(switch, one)) == [0, 600]
         many = [(0, bytes([1, 0]) + slot.to_bytes(2, "big") + bytes(8)) for slot in range(64)] * 10
-        for _ in range(300):
-            switch.process_many(many, 0)
-        assert max(shares_of(switch, many)) < 0.8 * len(many)
+        await_shares(switch, many)
 
 
 def test_an_entry_that_contradicts_ends_the_sharing_before_it_counts() -> None:

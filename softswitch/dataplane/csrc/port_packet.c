@@ -26,7 +26,7 @@
 
 enum {
     RING_BLOCK = 1 << 16,
-    RING_FRAME = 2176, // header, virtio header and SW_MAX_FRAME, a multiple of TPACKET_ALIGNMENT
+    RING_FRAME = 2176, // headers and a frame of 1,500 bytes and more, a multiple of TPACKET_ALIGNMENT
     FRAMES_PER_BLOCK = RING_BLOCK / RING_FRAME,
     RING_BLOCKS = 35, // about a thousand frames, as in a shared-memory port
     RING_FRAMES = RING_BLOCKS * FRAMES_PER_BLOCK,
