@@ -248,7 +248,7 @@ class TestBridgedRacks:
                 if abs(over - expected) < 6 * deviation or time.monotonic() > end:
                     break
                 time.sleep(0.01)
-        assert back == 0
+        assert back <= 2  # none of them: a bridge itself says, once or twice, what it listens to (IGMP)
         assert abs(over - expected) < 6 * deviation
 
     def test_tcp_passes_what_else_waits_for_a_link(self) -> None:
