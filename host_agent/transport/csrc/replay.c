@@ -17,7 +17,7 @@ void weir_keep(weir_transport *t, uint32_t s)
     if (!t->kept) return;
     t->kept_bytes[s] = 0;
     if (!t->budget.count)
-        t->kept_bytes[s] = (uint16_t)weir_write_repeated(t, s, t->kept + (size_t)s * WEIR_MAX_PAYLOAD);
+        t->kept_bytes[s] = (uint16_t)weir_write_repeated(t, s, t->kept + (size_t)s * t->kept_size);
 }
 
 /* A retransmission timeout is over. The first one in a silence starts the clock. */
@@ -50,7 +50,7 @@ int weir_replay_due(weir_transport *t)
 uint32_t weir_replay_write(weir_transport *t, uint8_t *out)
 {
     const uint32_t s = t->replay++;
-    memcpy(out, t->kept + (size_t)s * WEIR_MAX_PAYLOAD, t->kept_bytes[s]);
+    memcpy(out, t->kept + (size_t)s * t->kept_size, t->kept_bytes[s]);
     t->report.replays++;
     return t->kept_bytes[s];
 }

@@ -78,6 +78,7 @@ struct weir_transport {
     uint32_t quiet_times;                 /* that we asked since something came */
 
     uint8_t *kept;        /* per slot: our contribution to its last round that is over; NULL: none is kept */
+    uint32_t kept_size;   /* room for one: no more, so that all stay in the cache */
     uint16_t *kept_bytes; /* its length; 0: none */
     uint32_t replay;      /* the next slot whose is to be repeated; none from config.slots on */
     int64_t replay_ns, replay_wait_ns; /* when all are, if nothing new comes; how long that was to wait */

@@ -34,7 +34,8 @@ weir_transport *weir_transport_new(const weir_config *config)
     t->sent.links = calloc(config->slots + 1, sizeof *t->sent.links);
     t->sent.end = config->slots;
     const int keeps = config->keep && config->workers > 1; /* alone, nobody else can lack a result */
-    if (keeps) t->kept = malloc((size_t)config->slots * WEIR_MAX_PAYLOAD);
+    t->kept_size = config->wide ? WEIR_MAX_PAYLOAD : WEIR_MAX_NARROW_PAYLOAD;
+    if (keeps) t->kept = malloc((size_t)config->slots * t->kept_size);
     t->kept_bytes = calloc(config->slots, sizeof *t->kept_bytes);
     if (!t->slots || !t->deadlines || !t->again || !t->ready.keys || !t->sent.links || (keeps && !t->kept) ||
         !t->kept_bytes) {

@@ -13,7 +13,9 @@
 
 #include "wire.h"
 
-#define WEIR_MAX_PAYLOAD (WEIR_WEIR_SIZE + WEIR_COLUMN_SIZE + 4u * WEIR_WIDE_LANES) /* a wide packet's */
+/* Of a wide packet, the longest there is; and of any other. */
+#define WEIR_MAX_PAYLOAD (WEIR_WEIR_SIZE + WEIR_COLUMN_SIZE + 4u * WEIR_WIDE_LANES)
+#define WEIR_MAX_NARROW_PAYLOAD (WEIR_WEIR_SIZE + WEIR_MAX_COLUMNS * WEIR_COLUMN_SIZE + 4u * WEIR_SLOT_LANES)
 #define WEIR_FRAME_OVERHEAD 42u /* Ethernet, IPv4 and UDP headers: counted in all byte figures */
 #define WEIR_NO_ACCOUNT UINT16_MAX
 #define WEIR_MAX_ACCOUNT_ROWS 32u
