@@ -177,6 +177,16 @@ def test_two_tiers_sum_exactly_what_they_include_whatever_links_do(shape: dict[s
                 check_exact(before, after)
 
 
+def test_frames_are_as_long_as_a_switch_takes_them() -> None:
+    with Network(two_tiers(1, 1, 1), seed=1) as network:
+        host, leaf = network.stations["h1"], network.nodes["leaf1"].switch
+        host.send(bytes(MAX_FRAME))
+        network.run_for(0.001)
+        assert leaf.statistics().bytes_in == MAX_FRAME
+        with pytest.raises(ValueError, match=f"at most {MAX_FRAME} bytes, not {MAX_FRAME + 1}"):
+            host.send(bytes(MAX_FRAME + 1))
+
+
 def test_jobs_within_racks_and_across_them_do_not_disturb_each_other() -> None:
     topology = two_tiers(3, 2, 3)
     with Network(topology, seed=1, link=LinkSpec(None, Faults(delay=1_000, loss=0.02))) as network:
@@ -352,16 +362,6 @@ def congested(**qos: Any) -> tuple[Network, list[str]]:
     topology = two_tiers(2, 1, 4, **qos)
     network = Network(topology, seed=1, link=FAST, trunk=SLOW, queueing=Queueing(depth_packets=128))
     return network, everybody(topology)
-
-
-def test_frames_are_as_long_as_a_switch_takes_them() -> None:
-    with Network(two_tiers(1, 1, 1), seed=1) as network:
-        host, leaf = network.stations["h1"], network.nodes["leaf1"].switch
-        host.send(bytes(MAX_FRAME))
-        network.run_for(0.001)
-        assert leaf.statistics().bytes_in == MAX_FRAME
-        with pytest.raises(ValueError, match=f"at most {MAX_FRAME} bytes, not {MAX_FRAME + 1}"):
-            host.send(bytes(MAX_FRAME + 1))
 
 
 def test_no_timer_fires_because_of_a_trim() -> None:
