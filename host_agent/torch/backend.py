@@ -21,6 +21,7 @@ from torch._C._distributed_c10d import _DistributedBackendOptions
 from weir.host_agent.collectives.collectives import Collectives
 from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits, Precision
 from weir.host_agent.collectives.reductions import RedOpType
+from weir.host_agent.torch.compiling import never_compiled
 from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.joining import LocalStep, open_connection
 from weir.host_agent.torch.point_to_point import PointToPoint
@@ -66,6 +67,7 @@ class GroupOptions:
         return Precision(self.lane_bits, self.lane_error, self.exact)
 
 
+@never_compiled
 class WeirProcessGroup(SplittableGroup):
     """A process group on one job of the switch; made by torch, see ``register``.
 
@@ -348,6 +350,7 @@ def _operator(opts: Any) -> RedOpType:
     return op
 
 
+@never_compiled
 def create(
     start: StartCluster, options: _DistributedBackendOptions, group_options: GroupOptions | None = None
 ) -> WeirProcessGroup:

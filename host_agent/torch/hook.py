@@ -22,6 +22,7 @@ from weir.host_agent.compression.exchange import GradientExchange
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import Sparsifier, SparsifierOptions, create_sparsifier
 from weir.host_agent.torch.backend import WeirProcessGroup
+from weir.host_agent.torch.compiling import never_compiled
 from weir.host_agent.torch.staging import devices_of
 from weir.host_agent.torch.state_sync import newest
 from weir.host_agent.torch.step_stats import StepStats
@@ -235,6 +236,7 @@ class HookState:
         return {**self.__dict__, "_group": None, "_names": {}, "_layouts": {}}
 
 
+@never_compiled
 def hook(state: HookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Sum a bucket's gradients; to be registered by ``ddp.register_comm_hook(state, weir.torch.hook)``.
 

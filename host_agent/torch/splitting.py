@@ -16,7 +16,10 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, _DistributedBackendOptions
 
+from weir.host_agent.torch.compiling import never_compiled
 
+
+@never_compiled
 class SplittableGroup(dist.ProcessGroup):
     """A process group that is its own backend, and can be split.
 

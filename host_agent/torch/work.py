@@ -10,10 +10,12 @@ import torch
 from torch._C._distributed_c10d import Work
 from torch.futures import Future
 
+from weir.host_agent.torch.compiling import never_compiled
 from weir.host_agent.torch.staging import CallerStreams
 from weir.host_agent.transport.operations import OperationQueue, QueueClosedError
 
 
+@never_compiled
 class QueuedWork(Work):
     """One operation on its way. ``wait`` blocks until it is done and raises what it raised.
 
