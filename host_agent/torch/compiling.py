@@ -2,9 +2,9 @@
 """The backend beside ``torch.compile``: Dynamo leaves its functions as they are.
 
 While a compiled function runs, Dynamo looks at every Python frame that begins on the thread. A Python group
-has such frames where C++ calls it: a DDP reducer calls ``broadcast``, a compiled collective ``allreduce``, and
-``backward()`` a communication hook. Dynamo would trace them, and fail, as it refuses to look into a process
-group. So each function that torch calls is marked: Dynamo skips it, and all that it calls.
+has such frames where C++ calls it: a DDP reducer calls ``broadcast``, a compiled collective ``allreduce``,
+and ``backward()`` a communication hook. Dynamo would trace them, and fail, as it refuses to look into a
+process group. So each function that torch calls is marked: Dynamo skips it, and all that it calls.
 
 ``torch.compiler.disable`` does the same, but imports Dynamo, which takes seconds that a program without
 ``torch.compile`` does not have to pay.
