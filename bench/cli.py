@@ -337,6 +337,82 @@ def fsdp(
 
 
 @app.command()
+def gpu(
+    case: Annotated[
+        list[str] | None,
+        typer.Option(help="copy, allreduce, exchange or train; may be given more than once. Default: all."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="cuda; cpu tries the benchmark out without one.")] = "cuda",
+    workers: Workers = 4,
+    megabytes: Annotated[
+        str, typer.Option(help="Sizes of the float32 tensors in MB, comma-separated.")
+    ] = "0.064,1,4,16,46,256",
+    repeats: Annotated[int, typer.Option(min=1, help="Repetitions, after one that warms up.")] = 7,
+    seconds: Annotated[
+        float,
+        typer.Option(min=0, help="Fewer repetitions, 3 at least, where they would take more than this."),
+    ] = 1.0,
+    switch_threads: Annotated[
+        str, typer.Option(help="Threads of the switch, comma-separated; large all-reduces use all of these.")
+    ] = "1,2,4",
+    reference: Annotated[bool, typer.Option(help="Measure tensors in host memory, too.")] = True,
+    model: Annotated[str, typer.Option(help="Model of exchange and train: gpt2 or tiny.")] = "gpt2",
+    batch: Annotated[int, typer.Option(min=1, help="Sequences of a rank and step.")] = 4,
+    length: Annotated[int, typer.Option(min=1, max=1024, help="Tokens of a sequence.")] = 512,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of the training that count.")] = 10,
+    warmup: Annotated[int, typer.Option(min=0, help="Steps before them.")] = 3,
+    density: Density = 0.01,
+    way: Annotated[
+        list[str] | None,
+        typer.Option(help="Way to sum gradients in the training; may be given more than once. Default: all."),
+    ] = None,
+    limit: Annotated[float, typer.Option(min=1, help="Seconds after which a measurement fails.")] = 40.0,
+    out: Annotated[Path, typer.Option(help="Where the figures (JSON) go.")] = Path("runs/bench-gpu.json"),
+) -> None:
+    """Measure sums of gradients on a GPU that all ranks share: over Weir, over Gloo, and with torch's hooks.
+
+    Times copies to and from the card, all-reduces, the exchange of Weir's hook alone, and the training of
+    GPT-2 small.
+    """
+    begin("gpu", "starting switch and workers")
+    import torch
+
+    from weir.bench.gpu import CASES, Plan, run
+    from weir.bench.gpu_model import SHAPES
+    from weir.bench.gpu_train import WAYS
+
+    for option, given, known in (
+        ("--case", case or [], CASES),
+        ("--device", [device], ("cuda", "cpu")),
+        ("--model", [model], SHAPES),
+        ("--way", way or [], WAYS),
+    ):
+        if unknown := set(given) - set(known):
+            raise typer.BadParameter(f"{option}: {', '.join(known)}, not {', '.join(sorted(unknown))}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise typer.BadParameter("--device cuda: torch finds none here")
+    plan = Plan(
+        cases=tuple(name for name in CASES if name in (case or CASES)),
+        device=device,
+        workers=workers,
+        elements=tuple(round(size * 250_000) for size in numbers(float, megabytes, "--megabytes", 0, 4096)),
+        repeats=repeats,
+        seconds=seconds,
+        threads=tuple(numbers(int, switch_threads, "--switch-threads", 0, 64)),
+        reference=reference,
+        model=model,
+        batch=batch,
+        length=min(length, SHAPES[model].context),
+        steps=steps,
+        warmup=warmup,
+        density=density,
+        ways=tuple(name for name in WAYS if name in (way or WAYS)),
+        limit_s=limit,
+    )
+    run(plan, out)
+
+
+@app.command()
 def accuracy(
     model: options.Model = "cnn",
     workers: Workers = 4,

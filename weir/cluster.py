@@ -42,6 +42,7 @@ class LocalCluster:
         pcap: capture file for the packets of all switch ports; with several switches, of each a file with its
             name before the suffix (run.leaf1.pcapng).
         directory: parent of the cluster's own directory; by default shared memory, where there is some.
+        threads: of each switch, see ``weir switch --threads``.
 
     Raises:
         ValueError: a number of workers that the network does not take.
@@ -54,6 +55,7 @@ class LocalCluster:
         network: NetworkSpec | None = None,
         pcap: Path | str | None = None,
         directory: Path | str | None = None,
+        threads: int = 1,
     ) -> None:
         if not 1 <= workers <= MAX_CHILDREN:
             raise ValueError(f"workers is {workers}: a switch has 1 to {MAX_CHILDREN} of them")
@@ -63,6 +65,7 @@ class LocalCluster:
             raise ValueError(f"{workers} workers cannot be spread over {self.network.shape.racks} racks")
         self._pcap = None if pcap is None else Path(pcap).absolute()
         self._parent = directory
+        self._threads = threads
         self._directory: Path | None = None
         self._plan: NetworkPlan | None = None
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -231,6 +234,7 @@ class LocalCluster:
         ports = switch_ports(plan, lambda _host: "shm", iter(tunnels))
         for switch in plan.topology.switches:
             arguments = ["--grpc", switch.grpc, "--device-id", str(switch.device_id)]
+            arguments += ["--threads", str(self._threads)]
             if switch.name in plan.leaves:
                 folder = self._ports_of(switch.name)
                 folder.mkdir()
@@ -301,6 +305,7 @@ def local_cluster(
     network: NetworkSpec | None = None,
     pcap: Path | str | None = None,
     directory: Path | str | None = None,
+    threads: int = 1,
 ) -> Iterator[LocalCluster]:
     """Run switches and a controller for ``workers`` workers on this machine; stop them at the end.
 
@@ -310,6 +315,7 @@ def local_cluster(
         pcap: capture file for the packets of all switch ports; with several switches, of each a file with its
             name before the suffix (run.leaf1.pcapng).
         directory: parent of the private directory; by default shared memory, where there is some.
+        threads: of each switch, see ``weir switch --threads``.
 
     Raises:
         ClusterError: a switch or the controller did not start; the message ends with what it said. Or, at the
@@ -322,7 +328,7 @@ def local_cluster(
                 environment = {**os.environ, **cluster.environment(rank), "RANK": str(rank), ...}
                 subprocess.Popen([sys.executable, "train.py"], env=environment)
     """
-    cluster = LocalCluster(workers, network=network, pcap=pcap, directory=directory)
+    cluster = LocalCluster(workers, network=network, pcap=pcap, directory=directory, threads=threads)
     cluster.start()
     try:
         yield cluster

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that measure items one after another; they are started again after one that fails."""
+
+import contextlib
+import json
+import subprocess
+import time
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from weir.bench.gpu_place import Item
+from weir.bench.gpu_worker import encode
+from weir.bench.ports import free_port
+from weir.child import ChildError, end, how_it_ended, log_tail, spawn
+from weir.cluster import ClusterError, LocalCluster, local_cluster
+from weir.native.scratch import scratch_folder
+
+_START_S: Final = 60.0  # that ranks may take until they measure
+_POLL_S: Final = 0.02
+_MARGIN_S: Final = 2.0  # so that a rank can say where it stood
+_LOG: Final = 1500
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Results of an item, one a rank; or none, and the error."""
+
+    item: Item
+    ranks: list[Any]
+    error: str = ""
+
+
+def outcomes(items: Sequence[Item], workers: int, threads: int, limit_s: float) -> Iterator[Outcome]:
+    """Measure items on ranks that share this machine, over a switch on so many threads.
+
+    An item that fails, or takes longer than ``limit_s``, ends its ranks and the switch; the others are
+    measured on new ones. When two sets of ranks in turn have failed at their first item, all others fail.
+    """
+    left, empty = list(items), 0
+    while left:
+        count = len(left)
+        try:
+            with contextlib.closing(_results(left.copy(), workers, threads, limit_s)) as results:
+                for ranks in results:
+                    yield Outcome(left.pop(0), ranks)
+        except (ChildError, ClusterError) as error:
+            empty = empty + 1 if len(left) == count else 0
+            yield Outcome(left.pop(0), [], str(error))
+            if empty == 2:
+                yield from (Outcome(item, [], "not tried: two others failed before") for item in left)
+                return
+
+
+def _results(
+    items: Sequence[Item], workers: int, threads: int, limit_s: float
+) -> Generator[list[Any], None, None]:
+    """Yield the ranks' results of each item. Raises ChildError or ClusterError, then all ranks end."""
+    with local_cluster(workers, threads=threads) as cluster, scratch_folder("bench") as folder:
+        ranks: list[_Rank] = []
+        port = free_port()
+        try:
+            ranks += (_Rank(rank, cluster, folder, port, encode(items), limit_s) for rank in range(workers))
+            allowed = _START_S + limit_s + _MARGIN_S
+            for number in range(len(items)):
+                deadline = time.monotonic() + allowed
+                while not all(rank.has(number) for rank in ranks):
+                    cluster.check()
+                    for rank in ranks:
+                        rank.check()
+                    if time.monotonic() > deadline:
+                        raise ChildError("\n".join([f"took more than {limit_s:g} s", *map(_said, ranks)]))
+                    time.sleep(_POLL_S)
+                yield [rank.results[number] for rank in ranks]
+                allowed = limit_s + _MARGIN_S
+            _wait([rank.process for rank in ranks])
+        finally:
+            end([rank.process for rank in ranks])
+
+
+class _Rank:
+    """A process and the lines that it has printed."""
+
+    def __init__(
+        self, rank: int, cluster: LocalCluster, folder: Path, port: int, items: str, limit_s: float
+    ) -> None:
+        self.rank, self.log = rank, folder / f"{rank}.log"
+        self._out = folder / f"{rank}.json"
+        self.results: list[Any] = []
+        rendezvous = {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(cluster.workers),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
+        with self._out.open("wb") as out:
+            self.process = spawn(
+                "weir.bench.gpu_worker",
+                [items, str(limit_s)],
+                log=self.log,
+                environment={**cluster.environment(rank), **rendezvous},
+                stdout=out,
+            )
+
+    def has(self, number: int) -> bool:
+        """Tell whether the result of an item is there."""
+        if len(self.results) <= number:
+            lines = self._out.read_text().split("\n")[:-1]
+            self.results = [json.loads(line) for line in lines if line.startswith("{")]
+        return len(self.results) > number
+
+    def check(self) -> None:
+        """Raise ChildError when the process has ended before its time."""
+        status = self.process.poll()
+        if status:
+            raise ChildError(f"rank {self.rank} failed ({how_it_ended(status)}):\n{log_tail(self.log)}")
+
+
+def _said(rank: _Rank) -> str:
+    return f"rank {rank.rank}: {log_tail(rank.log, _LOG)}"
+
+
+def _wait(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+    """Let processes end by themselves, for a while."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        for process in processes:
+            process.wait(_MARGIN_S)
