@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from weir.host_agent.collectives import data_movement
+from weir.host_agent.collectives.chunks import Remote, chunks_of, reduce_in_chunks
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import describe
 from weir.host_agent.collectives.operation import Call
@@ -51,6 +52,10 @@ def _root(root: int) -> str:
     return f"root {root}"
 
 
+def _chunks(vector: Remote) -> str:
+    return f"on a device, in {len(chunks_of(vector.count))} chunks"
+
+
 def _sizes(tensors: Tensors) -> tuple[int, ...]:
     return tuple(tensor.numel() for tensor in tensors)
 
@@ -74,6 +79,28 @@ class Collectives:
     def all_reduce(self, tensor: torch.Tensor, op: RedOpType = dist.ReduceOp.SUM) -> None:
         """Overwrite ``tensor`` by its reduction over all ranks."""
         _assign(tensor, self._reduced("all_reduce", tensor, op))
+
+    @_operation(
+        lambda tensor, vector, op=_SUM: Call(
+            "all_reduce",
+            (tensor.dtype, tensor.numel(), op.value, _chunks(vector)),
+            (tensor, op, _chunks(vector)),
+        )
+    )
+    def all_reduce_in_chunks(
+        self, tensor: torch.Tensor, vector: Remote, op: RedOpType = dist.ReduceOp.SUM
+    ) -> None:
+        """Do ``all_reduce`` with a tensor that is somewhere else: ``vector`` gives its values and takes them.
+
+        All ranks must have theirs elsewhere, too.
+        """
+        title = self._title("all_reduce")
+        reduce_in_chunks(
+            self.communicator,
+            vector,
+            op,
+            lambda index: f"{title}, element {index} of a {describe(tensor)}",
+        )
 
     @_operation(
         lambda tensor, root, op=_SUM: Call(

@@ -23,11 +23,12 @@ from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits, Precision
 from weir.host_agent.collectives.reductions import RedOpType
 from weir.host_agent.torch.compiling import never_compiled
 from weir.host_agent.torch.connection import Connection
+from weir.host_agent.torch.device_vector import DeviceVector, is_long
 from weir.host_agent.torch.joining import LocalStep, open_connection
 from weir.host_agent.torch.point_to_point import PointToPoint
 from weir.host_agent.torch.rendezvous import StartCluster
 from weir.host_agent.torch.splitting import SplittableGroup
-from weir.host_agent.torch.staging import devices_of, on_host
+from weir.host_agent.torch.staging import devices_of, on_host, wait_here
 from weir.host_agent.torch.work import QueuedWork, submit
 from weir.wire.definition import MAX_WORKERS
 
@@ -135,12 +136,20 @@ class WeirProcessGroup(SplittableGroup):
     def allreduce(self, tensors: Any, opts: Any = None) -> QueuedWork:
         """Overwrite each tensor by its reduction over all ranks."""
         tensors, op = _listed(tensors), _operator(opts)
+        long = [tensor for tensor in tensors if is_long(tensor)]
+        short = [tensor for tensor in tensors if not is_long(tensor)]
 
         def run(tensors: Any, _: Any) -> None:
             for tensor in tensors:
                 self.collectives.all_reduce(tensor, op)
 
-        return self._queue(opts, run, tensors, tensors)
+        def operation() -> Any:
+            on_host(run, short, short)
+            for tensor in long:
+                self.collectives.all_reduce_in_chunks(tensor, DeviceVector(tensor, op), op)
+            return tensors
+
+        return self.submit(operation, getattr(opts, "timeout", None), devices_of(tensors))
 
     allreduce_coalesced = allreduce
 
@@ -273,8 +282,18 @@ class WeirProcessGroup(SplittableGroup):
     alltoall_base = all_to_all_single
 
     def barrier(self, opts: Any = None) -> QueuedWork:
-        """Return when every rank has called it."""
-        return self._queue(opts, lambda *_: self.collectives.barrier(), [], [])
+        """Return when every rank has called it.
+
+        Where it is given a CUDA device (``dist.barrier(device_ids=...)``, or the one that the group is bound
+        to), the work is done, too, that each caller's current stream of its device had under way.
+        """
+        devices = _barrier_devices(opts)
+
+        def operation() -> None:
+            wait_here(devices)
+            self.collectives.barrier()
+
+        return self.submit(operation, getattr(opts, "timeout", None), devices)
 
     # Messages between two ranks.
 
@@ -351,6 +370,14 @@ def _operator(opts: Any) -> RedOpType:
 
 
 @never_compiled
+def _barrier_devices(opts: Any) -> list[torch.device]:
+    """Return the CUDA device in torch's options of a barrier, with its index, if there is one."""
+    device = getattr(opts, "device", None)
+    if device is None or device.type != "cuda":
+        return []
+    return [device if device.index is not None else torch.device("cuda", torch.cuda.current_device())]
+
+
 def create(
     start: StartCluster, options: _DistributedBackendOptions, group_options: GroupOptions | None = None
 ) -> WeirProcessGroup:

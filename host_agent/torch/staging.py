@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device tensors in collectives: host copies that the network works on, and the streams that make them.
 
-The switch adds up what is in host memory, so a CUDA tensor goes there and back: to pinned memory and on a
-stream of its own, behind what the caller's stream had under way, so that neither waits for work that was
-issued later. This is the order in which torch's own Gloo group does it.
+The switch adds up host memory, so a CUDA tensor goes there and back: to pinned memory, on a stream of the
+thread that works for the network, behind the work that the caller's stream had under way. The issuing thread
+records an event and goes on. The thread of the network waits for events, never for a stream or a device. The
+end of an operation is an event again, which the stream of whoever waits for the operation waits for.
 """
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Final
 
 import torch
+
+_PRIORITY: Final = -1
 
 
 def devices_of(*tensors: Any) -> list[torch.device]:
@@ -33,31 +36,69 @@ def devices_of(*tensors: Any) -> list[torch.device]:
 
 
 class CallerStreams:
-    """The work that the issuing thread's streams have under way, for another thread to wait for."""
+    """The order between the streams of a caller and those of the thread that makes an operation for it.
 
-    def __init__(self, devices: Sequence[torch.device]) -> None:
+    Made on the issuing thread, whose current streams the operation follows. No method but ``followed``, where
+    its block raises, makes a thread wait.
+
+    Args:
+        devices: that the operation works on.
+    """
+
+    def __init__(self, devices: Sequence[torch.device] = ()) -> None:
         self.devices = devices
-        self._events = [torch.cuda.current_stream(device).record_event() for device in devices]
+        self._before = [torch.cuda.current_stream(device).record_event() for device in devices]
+        self._after: dict[torch.device, torch.cuda.Event] = {}
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Run the block on this thread's own streams, behind what the caller's had under way.
+        """Run the block on this thread's own streams, behind the work that the caller's had under way.
 
-        At its end all that it began on a device is done: nobody needs to wait for these streams.
+        At its end the devices may still work on it: ``join`` puts other streams behind. Where the block
+        raises, nothing of it is under way any more.
         """
         with ExitStack() as stack:
-            for device, event in zip(self.devices, self._events, strict=True):
-                stream = _own_stream(device)
+            for device, event in zip(self.devices, self._before, strict=True):
+                stream = own_stream(device)
                 stream.wait_event(event)
                 stack.enter_context(torch.cuda.stream(stream))
-                stack.callback(stream.synchronize)
-            yield
+            try:
+                yield
+            except BaseException:
+                wait_here(self.devices)
+                raise
+            self._after = {device: own_stream(device).record_event() for device in self.devices}
+
+    def join(self) -> None:
+        """Put the calling thread's current streams behind all that the block of ``followed`` enqueued.
+
+        To be called when that block has ended.
+        """
+        for device, event in self._after.items():
+            torch.cuda.current_stream(device).wait_event(event)
+
+    def end_on(self, device: torch.device) -> "torch.cuda.Event | None":
+        """Return the event at the end of what the block enqueued on a device; None: nothing is under way."""
+        return self._after.get(device)
+
+
+def wait_here(devices: Sequence[torch.device]) -> None:
+    """Block this thread until its current streams have done the work that they have under way."""
+    for event in [mark(device) for device in devices]:
+        event.synchronize()
+
+
+def mark(device: torch.device) -> "torch.cuda.Event":
+    """Return an event of this thread's current stream, for a thread that waits without taking a processor."""
+    event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(device))
+    return event
 
 
 def on_host(run: Callable[[Any, Any], None], outputs: Any, inputs: Any) -> None:
     """Call ``run(outputs, inputs)`` with host copies in place of CUDA tensors, and copy the outputs back.
 
-    To be called in a block of ``CallerStreams.followed``, at whose end the outputs are on their devices.
+    To be called in a block of ``CallerStreams.followed``. The copies back may be under way when it returns.
 
     Args:
         run: what reads the inputs and overwrites the outputs.
@@ -69,21 +110,33 @@ def on_host(run: Callable[[Any, Any], None], outputs: Any, inputs: Any) -> None:
         run(outputs, inputs)
         return
     in_place = outputs is inputs
-    host_inputs = _copied(inputs)
-    host_outputs = host_inputs if in_place else _mapped(outputs, _pinned_like)
-    for device in devices:
-        torch.cuda.current_stream(device).synchronize()
+    host_inputs = _mapped(inputs, to_host)
+    host_outputs = host_inputs if in_place else _mapped(outputs, pinned_like)
+    wait_here(devices)
     run(host_outputs, host_inputs)
     for tensor, copy in zip(_flat(outputs), _flat(host_outputs), strict=True):
         if tensor is not copy:
-            tensor.copy_(copy, non_blocking=True)
+            to_device(tensor, copy)
 
 
-def _copied(tensors: Any) -> Any:
-    return _mapped(tensors, lambda tensor: _pinned_like(tensor).copy_(tensor, non_blocking=True))
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Begin to copy a CUDA tensor on the current stream, and return the copy, in pinned memory."""
+    return pinned_like(tensor).copy_(tensor, non_blocking=True)
 
 
-def _pinned_like(tensor: torch.Tensor) -> torch.Tensor:
+def to_device(tensor: torch.Tensor, copy: torch.Tensor) -> None:
+    """Begin to overwrite a CUDA tensor, on the current stream, by values there or in pinned memory.
+
+    Both may be freed at once: their allocators wait for the copying.
+    """
+    if copy.dtype != tensor.dtype:
+        copy = copy.to(tensor.device, non_blocking=True)  # as it is, to be converted there
+    tensor.copy_(copy, non_blocking=True)
+    tensor.record_stream(torch.cuda.current_stream(tensor.device))
+
+
+def pinned_like(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a contiguous tensor of a shape and dtype in pinned memory, of any content."""
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
 
 
@@ -105,9 +158,13 @@ def _flat(tensors: Any) -> Iterator[torch.Tensor]:
 _own = threading.local()
 
 
-def _own_stream(device: torch.device) -> "torch.cuda.Stream":
-    """Return this thread's stream on a device."""
+def own_stream(device: torch.device) -> "torch.cuda.Stream":
+    """Return this thread's stream on a device.
+
+    Its priority is high, for two reasons: training waits for what runs on it, and it shares no queue of the
+    hardware with streams of the usual priority, behind one of which it would wait where that is blocked.
+    """
     streams: dict[torch.device, torch.cuda.Stream] = _own.__dict__.setdefault("streams", {})
     if device not in streams:
-        streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        streams[device] = torch.cuda.Stream(device, priority=_PRIORITY)  # type: ignore[no-untyped-call]
     return streams[device]

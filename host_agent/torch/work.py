@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handles of queued operations, as torch knows them."""
+"""Handles of queued operations, as torch knows them.
 
+An operation is done when its host's part is: the network has given the result, and copies to devices are
+enqueued. For whoever waits by a handle or its future, these come before all that is enqueued later.
+"""
+
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future as Outcome
 from datetime import timedelta
@@ -12,7 +17,10 @@ from torch.futures import Future
 
 from weir.host_agent.torch.compiling import never_compiled
 from weir.host_agent.torch.staging import CallerStreams
+from weir.host_agent.torch.stream_flag import StreamFlag
 from weir.host_agent.transport.operations import OperationQueue, QueueClosedError
+
+log = logging.getLogger(__name__)
 
 
 @never_compiled
@@ -21,17 +29,26 @@ class QueuedWork(Work):
 
     Its future carries the operation's result. A failure reaches the future through a callback that raises:
     completing it by ``set_exception`` from Python crashes DDP.
+
+    Args:
+        outcome: of the operation.
+        streams: those that the operation was issued from, which it follows.
     """
 
-    def __init__(self, outcome: Outcome[Any], devices: Sequence[torch.device] = ()) -> None:
+    def __init__(self, outcome: Outcome[Any], streams: CallerStreams | None = None) -> None:
         super().__init__()
         self._outcome = outcome
-        gate: Future[None] = Future(devices=list(devices))
-        self._future: Future[Any] = gate.then(lambda _gate: outcome.result())
+        self._streams = streams = streams or CallerStreams()
+        gate: Future[None] = Future(devices=list(streams.devices))
+        # Torch runs the callback with streams of the future's own as the current ones, and completes the
+        # future behind these.
+        self._future: Future[Any] = gate.then(lambda _gate: _result(outcome, streams))
         outcome.add_done_callback(lambda _outcome: gate.set_result(None))
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until the operation is done, at most ``timeout`` when it is positive; Ctrl-C interrupts it.
+
+        The calling thread's current streams then wait for the rest of it on their devices.
 
         Raises:
             TimeoutError: it was not done in time.
@@ -44,9 +61,36 @@ class QueuedWork(Work):
             raise TimeoutError(
                 f"the collective was not done within {limit:g} s; it goes on in the background"
             ) from None
+        self._streams.join()
         if error is not None:
             raise error
         return True
+
+    def block_current_stream(self) -> None:
+        """Make the calling thread's current streams wait until the operation is done; the thread goes on.
+
+        Only a later ``wait`` tells of a failure, after which the streams go on, too. Until the operation is
+        done nothing may wait for these streams that the operation needs: not another thread's ``cudaFree``
+        (the allocator's, when memory is short), and not a full queue of launches. Without a device, this
+        waits.
+        """
+        if not self._streams.devices:
+            self.wait()
+        elif self._outcome.done():
+            self._streams.join()
+        else:
+            for device in self._streams.devices:
+                self._block_stream(device)
+
+    def _block_stream(self, device: torch.device) -> None:
+        try:
+            flag = StreamFlag(device)
+        except RuntimeError as error:
+            log.warning("%s: this thread waits instead", error)
+            self.wait()
+            return
+        streams = self._streams
+        self._outcome.add_done_callback(lambda _outcome: flag.lift(streams.end_on(device)))
 
     def is_completed(self) -> bool:
         """Return whether it is done, well or not."""
@@ -61,8 +105,10 @@ class QueuedWork(Work):
         return self._outcome.exception() if self._outcome.done() else None
 
     def result(self) -> Any:
-        """Return the operation's result, the tensors it wrote, when it is done."""
-        return self._outcome.result()
+        """Return the operation's result, the tensors it wrote, when it is done; the current streams wait as
+        in ``wait``.
+        """
+        return _result(self._outcome, self._streams)
 
     def get_future(self) -> Future[Any]:
         """Return a future of the same outcome."""
@@ -71,6 +117,13 @@ class QueuedWork(Work):
     def synchronize(self) -> None:
         """Wait; for callers that know only this name."""
         self.wait()
+
+
+def _result(outcome: Outcome[Any], streams: CallerStreams) -> Any:
+    """Return an operation's result, or raise what it raised, and have the current streams wait for it."""
+    result = outcome.result()
+    streams.join()
+    return result
 
 
 def submit(
@@ -99,6 +152,6 @@ def submit(
             return run()
 
     try:
-        return QueuedWork(operations.submit(operation, group=group, yields=yields), devices)
+        return QueuedWork(operations.submit(operation, group=group, yields=yields), caller)
     except QueueClosedError:
         raise RuntimeError("the process group was destroyed: it takes no more collectives") from None

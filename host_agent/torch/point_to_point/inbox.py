@@ -6,14 +6,22 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 
+def _at_once() -> bool:
+    return True
+
+
 @dataclass(eq=False)
 class Send:
-    """A message to a rank. ``outcome`` is settled when its bytes are on their way to a receive that fits."""
+    """A message to a rank. ``outcome`` is settled when its bytes are on their way to a receive that fits.
+
+    ``is_ready`` tells whether ``data`` holds the message yet.
+    """
 
     destination: int
     tag: int
     dtype: str
     data: memoryview
+    is_ready: Callable[[], bool] = _at_once
     outcome: Future[int] = field(default_factory=Future)
 
 

@@ -33,6 +33,8 @@ from weir.host_agent.torch.point_to_point.inbox import Inbox, Offer, Receive, Se
 _LOOK_S: Final = 0.2
 _FIRST_LOOK_S: Final = 0.01
 _GREETING_S: Final = 10.0
+_FIRST_PAUSE_S: Final = 50e-6  # between looks whether a device has given a message
+_LONGEST_PAUSE_S: Final = 1e-3
 
 _Task = Coroutine[Any, Any, None]
 
@@ -265,12 +267,25 @@ class Messenger:
         if send is None:
             raise EOFError  # it was undone
         if frame.kind is Kind.ACCEPT:
-            channel.write(Frame(Kind.DATA, frame.number, size=send.data.nbytes).encode())
-            channel.write(send.data, lambda: self._sent(channel, frame.number))
+            self._begin(self._deliver(channel, frame.number, send))
         elif frame.kind is Kind.REFUSE:
             words = (await self._read(connection, frame.size)).decode()
             del channel.sends[frame.number]
             _settle(send.outcome, ValueError(words))
+
+    async def _deliver(self, channel: _Channel, number: int, send: Send) -> None:
+        """Queue the bytes of a message, when they are there, if it was not undone meanwhile."""
+        try:
+            pause = _FIRST_PAUSE_S
+            while not send.is_ready():
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+        except Exception as error:  # of a device: it belongs to whoever waits
+            _settle(send.outcome, error)
+            channel.sends.pop(number, None)
+        if number in channel.sends:
+            channel.write(Frame(Kind.DATA, number, size=send.data.nbytes).encode())
+            channel.write(send.data, lambda: self._sent(channel, number))
 
     def _sent(self, channel: _Channel, number: int) -> None:
         if (send := channel.sends.pop(number, None)) is not None:

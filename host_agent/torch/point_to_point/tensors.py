@@ -5,6 +5,7 @@ import logging
 import socket
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +18,7 @@ from weir.host_agent.collectives.dtypes import byte_view
 from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.point_to_point.inbox import Receive, Send
 from weir.host_agent.torch.point_to_point.messenger import MessageError, Messenger
-from weir.host_agent.torch.staging import CallerStreams, devices_of
+from weir.host_agent.torch.staging import CallerStreams, devices_of, mark, to_device, to_host
 from weir.host_agent.torch.work import QueuedWork
 
 log = logging.getLogger(__name__)
@@ -44,14 +45,14 @@ class PointToPoint:
         """Begin to send a dense tensor; done when a receive on the other side is taking it.
 
         Args:
-            tensor: not to be changed before this is done; one on a CUDA device is copied first.
+            tensor: not to be changed before this is done. One on a CUDA device is copied behind the work that
+                the current stream has under way, which this thread does not wait for.
             destination: a rank of the group.
             tag: only a receive with the same one takes it.
             timeout: how long ``wait`` waits.
         """
-        devices_of(tensor)
-        host = tensor.detach().cpu().contiguous()
-        send = Send(destination, tag, _name(tensor.dtype), byte_view(host).data)
+        host, is_ready = _fetched(tensor.detach())
+        send = Send(destination, tag, _name(tensor.dtype), byte_view(host).data, is_ready)
         messenger = self._opened()
         messenger.send(send)
         return MessageWork(send, messenger, timeout, f"rank {destination} to receive (tag {tag})")
@@ -72,15 +73,17 @@ class PointToPoint:
         caller = CallerStreams(devices)
 
         def finish() -> None:
-            if not in_place:
-                with caller.followed():
+            with caller.followed():
+                if devices:
+                    to_device(target, host)
+                elif not in_place:
                     target.copy_(host)
 
         receive = Receive(source, tag, _name(tensor.dtype), byte_view(host).data, finish)
         messenger = self._opened()
         messenger.receive(receive)
         whom = "any rank" if source is None else f"rank {source}"
-        return MessageWork(receive, messenger, timeout, f"{whom} to send (tag {tag})", devices)
+        return MessageWork(receive, messenger, timeout, f"{whom} to send (tag {tag})", caller)
 
     def close(self) -> None:
         """End what is under way, and the connections."""
@@ -109,9 +112,9 @@ class MessageWork(QueuedWork):
         messenger: Messenger,
         timeout: timedelta,
         waits_for: str,
-        devices: Any = (),
+        streams: CallerStreams | None = None,
     ) -> None:
-        super().__init__(message.outcome, devices)
+        super().__init__(message.outcome, streams)
         self._message = message  # whose memory is in use until it is done
         self._messenger, self._timeout, self._waits_for = messenger, timeout, waits_for
 
@@ -143,6 +146,21 @@ class MessageWork(QueuedWork):
         """Return the rank that the message came from; torch asks when it is done."""
         source: int = self._outcome.result()
         return source
+
+
+def _fetched(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], bool]]:
+    """Begin to bring a tensor's values into host memory; return them, and what tells whether they are there.
+
+    The copying goes on when this returns: the message thread looks from time to time, and carries others.
+    """
+    devices = devices_of(tensor)
+    caller = CallerStreams(devices)
+    with caller.followed():
+        if not devices:
+            return tensor.contiguous(), lambda: True
+        copy = to_host(tensor)
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))
+        return copy, mark(tensor.device).query
 
 
 def own_address(store: Any, controller: str) -> str:
