@@ -16,6 +16,8 @@ from tests.harness import needs
 # is imported, and for what tests start, too.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+pytest_plugins = ["tests.harness.kernels"]
+
 _LONG = ("weir", "examples")  # folders whose tests train models, in many processes
 
 settings.register_profile("weir", deadline=None)  # no timing assertions: machines are shared

@@ -19,6 +19,7 @@ import weir
 from tests.softswitch.dataplane import test_ports
 from tests.softswitch.state import test_tables_under_load
 from weir.bench import native as bench
+from weir.host_agent.compression import changes
 from weir.host_agent.flows import native as flows
 from weir.host_agent.flows.verdict import FlowVerdict
 from weir.host_agent.transport import engine
@@ -78,6 +79,7 @@ LIBRARIES: Final = {
             "weir_flow_delivered": flows.Delivered,
         },
     ),
+    "compression": Library(("host_agent/compression/csrc",), changes.SIGNATURES, {}),
     "ring": Library((_NATIVE,), ring.SIGNATURES, {}),
     "softswitch": Library(
         (_RUNTIME,),

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which values of a vector differ from those of an older one, bit by bit: a mask, bit j of it counted from the lowest
+ * bit of its first word, and the new values one after another. Values have 1, 2 or 4 bytes. See changes.py. */
+#include <stdint.h>
+#include <string.h>
+
+enum { WORD_BITS = 32 };
+
+/* A bit for each of `count` values, up to 32, that differs. `old` may be NULL: zeros. */
+#define DEFINE_DIFFERING(name, type)                                                                         \
+    static inline uint32_t name(const type *old, const type *new, uint32_t count)                            \
+    {                                                                                                        \
+        uint32_t word = 0;                                                                                   \
+        for (uint32_t i = 0; i < count; i++) word |= (uint32_t)((old ? old[i] : 0) != new[i]) << i;          \
+        return word;                                                                                         \
+    }
+
+/* Writes the words of all values; returns how many differ. Most words are zero, and a few comparisons say so. */
+#define DEFINE_FIND(name, differing, type)                                                                   \
+    static uint64_t name(type *old, const type *new, uint64_t length, int update, uint32_t *mask)            \
+    {                                                                                                        \
+        uint64_t found = 0;                                                                                  \
+        for (; length >= WORD_BITS; length -= WORD_BITS, new += WORD_BITS, mask++) {                         \
+            uint32_t any = 0;                                                                                \
+            for (uint32_t i = 0; i < WORD_BITS; i++) any |= (old ? old[i] : 0u) ^ new[i];                    \
+            *mask = any ? differing(old, new, WORD_BITS) : 0;                                                \
+            if (any && update) memcpy(old, new, WORD_BITS * sizeof *old);                                    \
+            found += (uint32_t)__builtin_popcount(*mask);                                                    \
+            if (old) old += WORD_BITS;                                                                       \
+        }                                                                                                    \
+        if (!length) return found;                                                                           \
+        *mask = differing(old, new, (uint32_t)length);                                                       \
+        if (update) memcpy(old, new, length * sizeof *old);                                                  \
+        return found + (uint32_t)__builtin_popcount(*mask);                                                  \
+    }
+
+/* For each bit that is set, in order: `at`, its value. */
+#define FOR_EACH_CHANGE(mask, words)                                                                         \
+    for (uint64_t word_ = 0; word_ < (words); word_++)                                                       \
+        for (uint64_t left_ = (mask)[word_], at;                                                             \
+             left_ && (at = word_ * WORD_BITS + (uint32_t)__builtin_ctzll(left_), 1); left_ &= left_ - 1)
+
+#define DEFINE_ALL(bits)                                                                                     \
+    DEFINE_DIFFERING(differing_##bits, uint##bits##_t)                                                       \
+    DEFINE_FIND(find_##bits, differing_##bits, uint##bits##_t)                                               \
+    static void take_##bits(const uint32_t *mask, uint64_t words, const uint##bits##_t *restrict from,       \
+                            uint##bits##_t *restrict to)                                                     \
+    {                                                                                                        \
+        FOR_EACH_CHANGE(mask, words) *to++ = from[at];                                                       \
+    }                                                                                                        \
+    static void put_##bits(const uint32_t *mask, uint64_t words, const uint##bits##_t *restrict from,        \
+                           uint##bits##_t *restrict to)                                                      \
+    {                                                                                                        \
+        FOR_EACH_CHANGE(mask, words) to[at] = *from++;                                                       \
+    }
+
+DEFINE_ALL(8)
+DEFINE_ALL(16)
+DEFINE_ALL(32)
+
+/* Writes the mask of `length` values of `size` bytes, whole words, and returns how many differ. old: NULL: zeros.
+ * update: old becomes new. */
+uint64_t weir_changes_find(void *old, const void *new, uint64_t length, uint32_t size, int update,
+                           uint32_t *mask)
+{
+    return size == 1   ? find_8(old, new, length, update, mask)
+           : size == 2 ? find_16(old, new, length, update, mask)
+                       : find_32(old, new, length, update, mask);
+}
+
+/* How many bits of a mask are set. */
+uint64_t weir_changes_count(const uint32_t *mask, uint64_t words)
+{
+    uint64_t found = 0;
+    for (uint64_t i = 0; i < words; i++) found += (uint32_t)__builtin_popcount(mask[i]);
+    return found;
+}
+
+/* The values that a mask of so many words selects, one after another. */
+void weir_changes_take(const uint32_t *mask, uint64_t words, uint32_t size, const void *from, void *to)
+{
+    size == 1   ? take_8(mask, words, from, to)
+    : size == 2 ? take_16(mask, words, from, to)
+                : take_32(mask, words, from, to);
+}
+
+/* The inverse: values to the places that a mask of so many words selects. */
+void weir_changes_put(const uint32_t *mask, uint64_t words, uint32_t size, const void *from, void *to)
+{
+    size == 1   ? put_8(mask, words, from, to)
+    : size == 2 ? put_16(mask, words, from, to)
+                : put_32(mask, words, from, to);
+}
