@@ -62,32 +62,24 @@ def _results(
         port = free_port()
         try:
             ranks += (_Rank(rank, cluster, folder, port, encode(items), limit_s) for rank in range(workers))
-            allowed = _START_S + limit_s + _MARGIN_S
-            for number in range(len(items)):
-                deadline = time.monotonic() + allowed
-                while not all(rank.has(number) for rank in ranks):
-                    cluster.check()
-                    for rank in ranks:
-                        rank.check()
-                    if time.monotonic() > deadline:
-                        raise ChildError("\n".join([f"took more than {limit_s:g} s", *map(_said, ranks)]))
-                    time.sleep(_POLL_S)
-                yield [rank.results[number] for rank in ranks]
-                allowed = limit_s + _MARGIN_S
+            _wait_for(0, ranks, cluster, _START_S)
+            for number in range(1, len(items) + 1):
+                _wait_for(number, ranks, cluster, limit_s)
+                yield [rank.lines[number] for rank in ranks]
             _wait([rank.process for rank in ranks])
         finally:
             end([rank.process for rank in ranks])
 
 
 class _Rank:
-    """A process and the lines that it has printed."""
+    """A process and the lines of JSON that it has printed: that it is ready, then a result for each item."""
 
     def __init__(
         self, rank: int, cluster: LocalCluster, folder: Path, port: int, items: str, limit_s: float
     ) -> None:
         self.rank, self.log = rank, folder / f"{rank}.log"
         self._out = folder / f"{rank}.json"
-        self.results: list[Any] = []
+        self.lines: list[Any] = []
         rendezvous = {
             "RANK": str(rank),
             "WORLD_SIZE": str(cluster.workers),
@@ -104,17 +96,28 @@ class _Rank:
             )
 
     def has(self, number: int) -> bool:
-        """Tell whether the result of an item is there."""
-        if len(self.results) <= number:
-            lines = self._out.read_text().split("\n")[:-1]
-            self.results = [json.loads(line) for line in lines if line.startswith("{")]
-        return len(self.results) > number
+        """Tell whether a line is there."""
+        if len(self.lines) <= number:
+            self.lines = [json.loads(line) for line in self._out.read_text().split("\n")[:-1]]
+        return len(self.lines) > number
 
     def check(self) -> None:
         """Raise ChildError when the process has ended before its time."""
         status = self.process.poll()
         if status:
             raise ChildError(f"rank {self.rank} failed ({how_it_ended(status)}):\n{log_tail(self.log)}")
+
+
+def _wait_for(number: int, ranks: Sequence[_Rank], cluster: LocalCluster, limit_s: float) -> None:
+    """Wait for a line of all ranks. Raises ChildError or ClusterError when there is none in time."""
+    deadline = time.monotonic() + limit_s + _MARGIN_S
+    while not all(rank.has(number) for rank in ranks):
+        cluster.check()
+        for rank in ranks:
+            rank.check()
+        if time.monotonic() > deadline:
+            raise ChildError("\n".join([f"took more than {limit_s:g} s", *map(_said, ranks)]))
+        time.sleep(_POLL_S)
 
 
 def _said(rank: _Rank) -> str:

@@ -2,7 +2,7 @@
 """One rank of ``weir bench gpu``: measures items one after another, together with the other ranks.
 
 Started with RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and Weir's variables; arguments: items as ``encode``
-writes them, and the seconds that one may take. Prints a line of JSON for each item.
+writes them, and the seconds that one may take. Prints lines of JSON: "ready", then the result of each item.
 """
 
 import faulthandler
@@ -48,6 +48,8 @@ def measure(items: Sequence[Item], limit_s: float) -> None:
         torch.cuda.set_device(0)
     dist.init_process_group("gloo")
     place = Place(cuda)
+    place.begin()
+    print(json.dumps("ready"), flush=True)
     for item in items:
         faulthandler.dump_traceback_later(limit_s)  # tells where a rank stood that is then killed
         result = item.run(place)
