@@ -87,6 +87,7 @@ class WeirProcessGroup(SplittableGroup):
         self.connection = connection
         self.collectives = Collectives(connection)
         self._messages = PointToPoint(options.store, connection)
+        self._first_used: list[torch.device] = []  # the CUDA device, once there is one
 
     @property
     def timeout(self) -> timedelta:
@@ -111,6 +112,7 @@ class WeirProcessGroup(SplittableGroup):
             yields: it lets other operations of the group pass, see ``OperationQueue.passing``.
         """
         limit = timeout if timeout is not None and timeout > timedelta(0) else self._timeout
+        self._first_used = self._first_used or list(devices[:1])
 
         def guarded() -> Any:
             with self.connection.deadline(limit):
@@ -284,16 +286,23 @@ class WeirProcessGroup(SplittableGroup):
     def barrier(self, opts: Any = None) -> QueuedWork:
         """Return when every rank has called it.
 
-        Where it is given a CUDA device (``dist.barrier(device_ids=...)``, or the one that the group is bound
-        to), the work is done, too, that each caller's current stream of its device had under way.
+        The work is done, too, that each caller's current stream had under way on its CUDA device: the one in
+        ``dist.barrier(device_ids=...)``, or that the group is bound to, or that it was first used with.
         """
-        devices = _barrier_devices(opts)
+        devices = self._barrier_devices(opts)
 
         def operation() -> None:
             wait_here(devices)
             self.collectives.barrier()
 
         return self.submit(operation, getattr(opts, "timeout", None), devices)
+
+    def _barrier_devices(self, opts: Any) -> list[torch.device]:
+        """Return the CUDA device that a barrier is of, with its index, if there is one."""
+        device = getattr(opts, "device", None)
+        if device is None or device.type != "cuda":
+            return self._first_used
+        return [device if device.index is not None else torch.device("cuda", torch.cuda.current_device())]
 
     # Messages between two ranks.
 
@@ -370,14 +379,6 @@ def _operator(opts: Any) -> RedOpType:
 
 
 @never_compiled
-def _barrier_devices(opts: Any) -> list[torch.device]:
-    """Return the CUDA device in torch's options of a barrier, with its index, if there is one."""
-    device = getattr(opts, "device", None)
-    if device is None or device.type != "cuda":
-        return []
-    return [device if device.index is not None else torch.device("cuda", torch.cuda.current_device())]
-
-
 def create(
     start: StartCluster, options: _DistributedBackendOptions, group_options: GroupOptions | None = None
 ) -> WeirProcessGroup:
