@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The backend and the hook with tensors on a GPU: the same bits as with tensors in host memory."""
 
+import contextlib
 import functools
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import weir.torch
 from tests.host_agent.torch.worlds import World
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.sparsifiers import sparsifier_names
+from weir.host_agent.torch.staging import devices_of
 
 pytestmark = pytest.mark.cuda
 
@@ -39,11 +41,22 @@ def values(dtype: torch.dtype, length: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(-(2**31), 2**31 - 1, (length,), generator=generator).to(dtype)
 
 
+@contextlib.contextmanager
+def no_synchronising() -> Iterator[None]:
+    """Let every thread of the process raise where it waits for a stream, or copies so that it has to."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 def same_as_on_the_host(call: Callable[..., None], *host: Any) -> None:
     """Run a collective with tensors on the host and on the GPU; results must have the same bits."""
     device = _mapped(host, lambda tensor: tensor.clone().cuda())
     call(*host)
-    call(*device)
+    with no_synchronising():
+        call(*device)
     for ours, theirs in zip(_flat(device), _flat(host), strict=True):
         assert ours.is_cuda
         assert torch.equal(ours.cpu(), theirs)
@@ -126,7 +139,8 @@ def exchanged(options: dict[str, Any], device: str) -> list[torch.Tensor]:
         generator = torch.Generator().manual_seed(10 * step + dist.get_rank())
         parts = [torch.randn(p.numel(), generator=generator) * 10.0**k for k, (_, p) in enumerate(named)]
         bucket = torch.cat(parts).to(device)
-        state.group.submit(functools.partial(state.exchange, layout, bucket, True)).wait()
+        exchange = functools.partial(state.exchange, layout, bucket, True)
+        state.group.submit(exchange, devices=devices_of(bucket)).wait()
         results.append(bucket.cpu())
         kept = [state.residual(name) for name, _ in named]
         results += [residual.cpu() for residual in kept if residual is not None]
@@ -175,11 +189,12 @@ def messages() -> None:
     for shape in ((3, 5), (1_000_003,)):
         given = torch.full(shape, float(dist.get_rank()), device="cuda") * 3
         taken = torch.zeros(shape, device="cuda")
-        works = dist.batch_isend_irecv(
-            [dist.P2POp(dist.isend, given, other), dist.P2POp(dist.irecv, taken, other)]
-        )
-        for work in works:
-            work.wait()
+        with no_synchronising():
+            works = dist.batch_isend_irecv(
+                [dist.P2POp(dist.isend, given, other), dist.P2POp(dist.irecv, taken, other)]
+            )
+            for work in works:
+                work.wait()
         assert torch.equal(taken, torch.full(shape, 3.0 * other, device="cuda"))
 
 
