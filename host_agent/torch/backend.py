@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -61,6 +61,8 @@ class GroupOptions:
     lane_error: float = LANE_ERROR
     exact: bool = False
     local: LocalStep | None = None
+
+    _timeout: ClassVar[timedelta | None] = None  # device meshes ask for one: the group's own
 
     @property
     def precision(self) -> Precision:

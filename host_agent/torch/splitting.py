@@ -89,6 +89,10 @@ class SplittableGroup(dist.ProcessGroup):
         """Note the device that ``init_process_group`` was given: torch tells a group by this call alone."""
         self.bound_device_id = device
 
+    def supports_tensor_alloc(self, _device: torch.device) -> bool:
+        """Return False: FSDP makes its buffers as any tensor."""
+        return False
+
     def perform_nocolor_split(self, _device: torch.device) -> None:
         """Do nothing: a process that is in none of the parts need not take part."""
 
