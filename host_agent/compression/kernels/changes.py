@@ -17,7 +17,7 @@ import triton.language as tl
 WORD_BITS: Final = 32
 TILE_WORDS: Final = 256
 COMPARE_WARPS: Final = 8
-MOVE_WARPS: Final = 4
+MOVE_WARPS: Final = 8
 
 
 def find(old: torch.Tensor | None, new: torch.Tensor, update: bool, mask: torch.Tensor) -> torch.Tensor:
