@@ -39,7 +39,8 @@ class Plan:
         elements: lengths of the tensors of all-reduces.
         repeats: of copies and all-reduces. seconds: that a contender's all-reduces of one size may take.
         threads: of the switch; with one thread, everything is measured, with others, large all-reduces.
-        reference: all-reduces and exchanges of tensors in host memory are measured, too.
+        reference: all-reduces and exchanges of tensors in host memory are measured, too, the latter over the
+            switch alone.
         model: of the exchanges and of the training, see ``gpu_model.SHAPES``.
         batch, length: of the training: sequences of a rank and step, and their tokens.
         steps, warmup: of the training, and of exchanges: as many, 5 and 2 at most.
@@ -90,7 +91,7 @@ class Plan:
         elif case == "exchange":
             steps, warmup = min(self.steps, 5), min(self.warmup, 2)
             for sparsifier in SPARSIFIERS:
-                for local in (False, True):
+                for local in (False, True) if device == self.device else (False,):
                     yield ExchangeItem(device, sparsifier, self.density, self.model, steps, warmup, local)
         else:
             extent = (self.batch, self.length, self.steps, self.warmup)

@@ -113,8 +113,10 @@ def test_items_come_out_as_they_went_in() -> None:
 
 
 def test_what_is_in_host_memory_comes_last_and_is_compared_with_gloo_on_the_gpu() -> None:
-    devices = [item.device for item in replace(SMALL, device="cuda").items(1)]
+    items = replace(SMALL, device="cuda").items(1)
+    devices = [item.device for item in items]
     assert set(devices) == {"cuda", "cpu"} and devices == sorted(devices, reverse=True)
+    assert {item.case for item in items if item.device == "cpu"} == {"allreduce", "exchange"}
     contenders = ("gloo", "weir")
 
     def taken(device: str, gloo: float, weir: float) -> Outcome:
