@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors that are elsewhere, on a device, and are reduced chunk by chunk: while one chunk is on the network,
-the next ones come and the last ones go back.
+"""Vectors that are elsewhere, on a device, and go chunk by chunk: while one chunk is on the network, the next
+ones come and the last ones go back.
 
 Chunks change no bit of a result. Values share nothing but the scale of their block of SLOT_LANES, and chunks
 are whole blocks. They are long enough to be summed as the whole is, not as short vectors are
@@ -8,17 +8,18 @@ are whole blocks. They are long enough to be summed as the whole is, not as shor
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
 
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import FLOATS
 from weir.host_agent.collectives.float_sum import Namer, check_finite
-from weir.host_agent.collectives.reductions import RedOpType, check_supported, reduce
+from weir.host_agent.collectives.reductions import RedOpType, check_supported
 from weir.wire.definition import SLOT_LANES, Op
 
 CHUNK_VALUES: Final = 1 << 20
@@ -29,6 +30,14 @@ Each chunk costs the round trips of a reduction of its own. Larger ones cost few
 less copying at both ends that nothing runs beside.
 """
 
+Combine = Callable[[list[torch.Tensor], int], torch.Tensor]
+"""Returns the reduction of one chunk of each vector, given the index of their first elements; may overwrite
+the chunks.
+"""
+
+Move = Callable[[list[torch.Tensor], list[torch.Tensor]], None]
+"""Overwrites the first list, one chunk of each vector that is received, by means of those that are sent."""
+
 _SUMS: Final = frozenset({dist.ReduceOp.SUM, dist.ReduceOp.AVG})
 
 
@@ -36,10 +45,13 @@ class Remote(Protocol):
     """A flat vector somewhere else, of which parts can be had, and overwritten.
 
     Attributes:
-        dtype: of its values.
-        count: how many values it has.
+        tensor: what it is the values of; for its dtype and shape alone.
+        dtype: of the values.
+        count: how many there are.
     """
 
+    @property
+    def tensor(self) -> torch.Tensor: ...
     @property
     def dtype(self) -> torch.dtype: ...
     @property
@@ -57,10 +69,16 @@ class Remote(Protocol):
         The copy's dtype may be wider.
         """
 
-    def replace(self, part: slice, copy: torch.Tensor, result: torch.Tensor) -> None:
-        """Begin to overwrite a part by its reduction; ``copy`` is what was fetched of it.
+    def room(self, part: slice) -> torch.Tensor:
+        """Return memory for a part, of any content."""
 
-        result: of the copy's dtype, in its memory or in other.
+    def replace(self, part: slice, copy: torch.Tensor, result: torch.Tensor) -> None:
+        """Begin to overwrite a part by ``result``.
+
+        Args:
+            part: of the vector.
+            copy: from ``fetch`` or ``room``, of such a part, and free for use.
+            result: of the copy's dtype, in its memory or in other.
         """
 
 
@@ -77,40 +95,75 @@ def chunks_of(count: int) -> list[slice]:
     return [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
 
 
-def reduce_in_chunks(communicator: Communicator, vector: Remote, op: RedOpType, name: Namer) -> None:
-    """Replace a vector by its reduction over all workers, all of which have theirs elsewhere.
+def reduce_in_chunks(
+    communicator: Communicator,
+    inputs: Sequence[Remote],
+    output: Remote | None,
+    op: RedOpType,
+    combine: Combine,
+    name: Namer,
+) -> None:
+    """Reduce vectors over all workers, all of which have theirs elsewhere.
+
+    Args:
+        communicator: of all workers.
+        inputs: vectors of one dtype and length.
+        output: is overwritten by the result, where this worker wants it; may be one of the inputs.
+        op: how values are combined.
+        combine: combines them so.
+        name: describes an element by its index in the inputs, one after another.
 
     Raises:
         TypeError: the operator is not defined for the dtype.
-        NonFiniteError: a float sum meets NaN or infinity. Then the vector has kept its values.
+        NonFiniteError: a float sum meets NaN or infinity. Then the output has kept its values.
     """
-    check_supported(op, vector.dtype)
-    chunks = chunks_of(vector.count)
-    is_float_sum = op in _SUMS and vector.dtype in FLOATS
-    bounds = vector.bounds() if is_float_sum else None
-    coming = deque(vector.fetch(chunk) for chunk in chunks)
-    if bounds is not None:
-        _check_all_finite(communicator, bounds(), coming, name)
+    check_supported(op, inputs[0].dtype)
+    is_float_sum = op in _SUMS and inputs[0].dtype in FLOATS
+    bounds = [vector.bounds() for vector in inputs] if is_float_sum else []
+    chunks = chunks_of(inputs[0].count)
+    coming = deque([vector.fetch(chunk) for vector in inputs] for chunk in chunks)
+    if bounds:
+        _check_all_finite(communicator, [bound() for bound in bounds], coming, name)
     for chunk in chunks:
-        copy = coming.popleft()()
-        vector.replace(chunk, copy, reduce(communicator, copy, op, _from(name, chunk.start)))
+        copies = [copy() for copy in coming.popleft()]
+        result = combine(copies, chunk.start)
+        if output is not None:
+            output.replace(chunk, copies[0], result)
+
+
+def move_in_chunks(inputs: Sequence[Remote], outputs: Sequence[Remote], move: Move) -> None:
+    """Move vectors between workers, all of which have theirs elsewhere.
+
+    Args:
+        inputs: that this worker sends.
+        outputs: that it receives; all vectors are of one length.
+        move: moves them.
+    """
+    chunks = chunks_of([*inputs, *outputs][0].count)
+    coming = deque([vector.fetch(chunk) for vector in inputs] for chunk in chunks)
+    for chunk in chunks:
+        rooms = [vector.room(chunk) for vector in outputs]
+        move(rooms, [copy() for copy in coming.popleft()])
+        for vector, room in zip(outputs, rooms, strict=True):
+            vector.replace(chunk, room, room)
 
 
 def _check_all_finite(
     communicator: Communicator,
-    bounds: torch.Tensor,
-    coming: Iterable[Callable[[], torch.Tensor]],
+    bounds: Sequence[torch.Tensor],
+    coming: Iterable[list[Callable[[], torch.Tensor]]],
     name: Namer,
 ) -> None:
     """Raise NonFiniteError, before anything is overwritten, where some worker has a NaN or an infinity.
 
-    bounds: see ``Remote.bounds``; coming: all chunks, of which the error tells the first such value.
+    bounds: of each vector, see ``Remote.bounds``. coming: all chunks, of which the error tells the first such
+    value.
     """
-    spoilt = np.array([not bool(torch.isfinite(bounds).all())], np.uint32)
+    spoilt = np.array([not bool(torch.isfinite(torch.stack(list(bounds))).all())], np.uint32)
     communicator.reduce(spoilt, Op.MAX)
-    check_finite(communicator, spoilt, 1, lambda: torch.cat([copy() for copy in coming]).numpy(), name)
 
+    def values() -> npt.NDArray[np.floating[Any]]:
+        vectors = zip(*coming, strict=True)
+        return torch.cat([copy() for chunks in vectors for copy in chunks]).numpy()
 
-def _from(name: Namer, start: int) -> Namer:
-    """Return what names the elements of a chunk."""
-    return lambda element: name(start + element)
+    check_finite(communicator, spoilt, 1, values, name)

@@ -8,34 +8,31 @@ Tensors may have any strides and any length, zero included; results are written 
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Concatenate, Final, ParamSpec
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from weir.host_agent.collectives import data_movement
-from weir.host_agent.collectives.chunks import Remote, chunks_of, reduce_in_chunks
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import describe
 from weir.host_agent.collectives.operation import Call
 from weir.host_agent.collectives.packing import Precision
-from weir.host_agent.collectives.parts import Parts
-from weir.host_agent.collectives.reductions import RedOpType, reduce
+from weir.host_agent.collectives.reductions import RedOpType, reduce, reduce_parts
 
 Tensors = Sequence[torch.Tensor]
 P = ParamSpec("P")
+C = TypeVar("C", bound="Collectives")
 
 
-def _operation(
+def operation(
     describe: Callable[P, Call],
-) -> Callable[[Callable[Concatenate["Collectives", P], None]], Callable[Concatenate["Collectives", P], None]]:
+) -> Callable[[Callable[Concatenate[C, P], None]], Callable[Concatenate[C, P], None]]:
     """Return a decorator that makes a method an operation of the group, as its arguments describe it."""
 
-    def decorate(
-        method: Callable[Concatenate["Collectives", P], None],
-    ) -> Callable[Concatenate["Collectives", P], None]:
+    def decorate(method: Callable[Concatenate[C, P], None]) -> Callable[Concatenate[C, P], None]:
         @functools.wraps(method)
-        def run(self: "Collectives", /, *args: P.args, **kwargs: P.kwargs) -> None:
+        def run(self: C, /, *args: P.args, **kwargs: P.kwargs) -> None:
             call = self._as_made(describe(*args, **kwargs))
             self.communicator.operate(call, method, self, *args, **kwargs)
 
@@ -50,10 +47,6 @@ _USUAL: Final = Precision()
 
 def _root(root: int) -> str:
     return f"root {root}"
-
-
-def _chunks(vector: Remote) -> str:
-    return f"on a device, in {len(chunks_of(vector.count))} chunks"
 
 
 def _sizes(tensors: Tensors) -> tuple[int, ...]:
@@ -73,36 +66,14 @@ class Collectives:
         self.communicator = communicator
         self._count = 0
 
-    @_operation(
+    @operation(
         lambda tensor, op=_SUM: Call("all_reduce", (tensor.dtype, tensor.numel(), op.value), (tensor, op))
     )
     def all_reduce(self, tensor: torch.Tensor, op: RedOpType = dist.ReduceOp.SUM) -> None:
         """Overwrite ``tensor`` by its reduction over all ranks."""
         _assign(tensor, self._reduced("all_reduce", tensor, op))
 
-    @_operation(
-        lambda tensor, vector, op=_SUM: Call(
-            "all_reduce",
-            (tensor.dtype, tensor.numel(), op.value, _chunks(vector)),
-            (tensor, op, _chunks(vector)),
-        )
-    )
-    def all_reduce_in_chunks(
-        self, tensor: torch.Tensor, vector: Remote, op: RedOpType = dist.ReduceOp.SUM
-    ) -> None:
-        """Do ``all_reduce`` with a tensor that is somewhere else: ``vector`` gives its values and takes them.
-
-        All ranks must have theirs elsewhere, too.
-        """
-        title = self._title("all_reduce")
-        reduce_in_chunks(
-            self.communicator,
-            vector,
-            op,
-            lambda index: f"{title}, element {index} of a {describe(tensor)}",
-        )
-
-    @_operation(
+    @operation(
         lambda tensor, root, op=_SUM: Call(
             "reduce", (tensor.dtype, tensor.numel(), root, op.value), (tensor, _root(root), op)
         )
@@ -113,7 +84,7 @@ class Collectives:
         if self.communicator.rank == root:
             _assign(tensor, total)
 
-    @_operation(
+    @operation(
         lambda output, inputs, op=_SUM: Call(
             "reduce_scatter", (output.dtype, _sizes(inputs), op.value), (output, inputs, op)
         )
@@ -125,7 +96,7 @@ class Collectives:
         self._expect("reduce_scatter", output, inputs[self.communicator.rank])
         _assign(output, self._reduced_parts("reduce_scatter", inputs, range(self.communicator.size), op))
 
-    @_operation(
+    @operation(
         lambda output, whole, op=_SUM: Call(
             "reduce_scatter_tensor", (whole.dtype, whole.numel(), op.value), (output, whole, op)
         )
@@ -136,20 +107,20 @@ class Collectives:
         """Do ``reduce_scatter`` with the inputs laid one after another in ``whole``."""
         self.reduce_scatter(output, self._parts("reduce_scatter_single", whole, output), op)
 
-    @_operation(
+    @operation(
         lambda tensor, root: Call("broadcast", (tensor.dtype, tensor.numel(), root), (tensor, _root(root)))
     )
     def broadcast(self, tensor: torch.Tensor, root: int) -> None:
         """Overwrite ``tensor`` by the root's."""
         data_movement.broadcast(self.communicator, tensor, root)
 
-    @_operation(lambda outputs, own: Call("all_gather", (own.dtype, _sizes(outputs)), (outputs, own)))
+    @operation(lambda outputs, own: Call("all_gather", (own.dtype, _sizes(outputs)), (outputs, own)))
     def all_gather(self, outputs: Tensors, own: torch.Tensor) -> None:
         """Overwrite ``outputs[r]`` by rank r's ``own``; sizes may differ."""
         self._expect("all_gather", outputs[self.communicator.rank], own)
         data_movement.all_gather(self.communicator, outputs, own)
 
-    @_operation(
+    @operation(
         lambda output, own: Call("all_gather_into_tensor", (output.dtype, output.numel()), (output, own))
     )
     def all_gather_single(self, output: torch.Tensor, own: torch.Tensor) -> None:
@@ -158,14 +129,14 @@ class Collectives:
         data_movement.all_gather(self.communicator, self._parts("all_gather_single", flat, own), own)
         _assign(output, flat)
 
-    @_operation(lambda outputs, own, root: Call("gather", (own.dtype, own.numel(), root), (own, _root(root))))
+    @operation(lambda outputs, own, root: Call("gather", (own.dtype, own.numel(), root), (own, _root(root))))
     def gather(self, outputs: Tensors, own: torch.Tensor, root: int) -> None:
         """Overwrite the root's ``outputs[r]`` by rank r's ``own``, all of one size; others pass none."""
         for output in outputs:
             self._expect("gather", output, own)
         data_movement.gather(self.communicator, outputs, own, root)
 
-    @_operation(
+    @operation(
         lambda output, inputs, root: Call(
             "scatter", (output.dtype, output.numel(), root), (output, _root(root))
         )
@@ -176,14 +147,14 @@ class Collectives:
             self._expect("scatter", output, part)
         data_movement.scatter(self.communicator, output, inputs, root)
 
-    @_operation(
+    @operation(
         lambda outputs, inputs: Call("all_to_all", tuple(one.dtype for one in inputs[:1]), (outputs, inputs))
     )
     def all_to_all(self, outputs: Tensors, inputs: Tensors) -> None:
         """Overwrite ``outputs[r]`` by rank r's ``inputs[this rank]``; sizes may differ."""
         data_movement.all_to_all(self.communicator, outputs, inputs)
 
-    @_operation(
+    @operation(
         lambda output, whole, output_splits=(), input_splits=(): Call(
             "all_to_all_single", (whole.dtype,), (output, whole)
         )
@@ -201,7 +172,7 @@ class Collectives:
         self.all_to_all(outputs, self._rows("input", whole, input_splits))
         _assign(output, gathered)
 
-    @_operation(lambda: Call("barrier"))
+    @operation(lambda: Call("barrier"))
     def barrier(self) -> None:
         """Return when every rank has called it."""
         self.communicator.barrier()
@@ -223,18 +194,18 @@ class Collectives:
     ) -> torch.Tensor:
         """Return the flat reduction of the tensor that this rank owns; of no elements when it owns none."""
         values = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
-        parts = Parts.of([part.numel() for part in values], owners, values[0].dtype)
+        total = reduce_parts(self.communicator, values, owners, op, self._part_namer(what, tensors, owners))
+        return torch.view_as_complex(total.view(-1, 2)) if tensors[0].is_complex() else total
+
+    def _part_namer(self, what: str, tensors: Tensors, owners: Sequence[int]) -> Callable[[int, int], str]:
+        """Return what describes an element of a further reduction by its tensor's number and its own."""
         title = self._title(what)
 
-        def name(index: int) -> str:
-            part, element = parts.locate(index)
+        def name(part: int, element: int) -> str:
             whose = f"the part of rank {owners[part]}" if len(tensors) > 1 else "it"
             return f"{title}, element {element} of {whose}, a {describe(tensors[part])}"
 
-        whole = reduce(self.communicator, parts.join(values, values[0].dtype), op, name, parts)
-        rank = self.communicator.rank
-        total = parts.part(whole, owners.index(rank)) if rank in owners else whole[:0]
-        return torch.view_as_complex(total.view(-1, 2)) if tensors[0].is_complex() else total
+        return name
 
     def _as_made(self, call: Call) -> Call:
         """Return a call with the options that the group was made with, where they are not the usual ones."""

@@ -7,7 +7,7 @@ reduced. Where a function raises, the tensor has kept its values.
 ``docs/collectives.md`` has the table of costs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -45,6 +45,32 @@ def reduce(
     """
     check_supported(op, flat.dtype)
     return _REDUCTIONS[op](communicator, flat, name, parts)
+
+
+def reduce_parts(
+    communicator: Communicator,
+    tensors: Sequence[torch.Tensor],
+    owners: Sequence[int],
+    op: RedOpType,
+    name: Callable[[int, int], str],
+) -> torch.Tensor:
+    """Return the flat reduction of the tensor that this worker owns; of no elements when it owns none.
+
+    Args:
+        communicator: of all workers, which make the same call.
+        tensors: of one dtype, not complex.
+        owners: the rank that wants each.
+        op: how values are combined.
+        name: describes an element by its tensor's number and its flat index there, for errors.
+
+    Raises:
+        TypeError, NonFiniteError: as of ``reduce``.
+    """
+    dtype, rank = tensors[0].dtype, communicator.rank
+    parts = Parts.of([tensor.numel() for tensor in tensors], owners, dtype)
+    joined = parts.join(tensors, dtype)
+    whole = reduce(communicator, joined, op, lambda index: name(*parts.locate(index)), parts)
+    return parts.part(whole, owners.index(rank)) if rank in owners else whole[:0]
 
 
 def check_supported(op: RedOpType, dtype: torch.dtype) -> None:

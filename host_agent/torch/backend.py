@@ -18,12 +18,12 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _DistributedBackendOptions
 
-from weir.host_agent.collectives.collectives import Collectives
+from weir.host_agent.collectives.long_collectives import LongCollectives
 from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits, Precision
 from weir.host_agent.collectives.reductions import RedOpType
 from weir.host_agent.torch.compiling import never_compiled
 from weir.host_agent.torch.connection import Connection
-from weir.host_agent.torch.device_vector import DeviceVector, is_long
+from weir.host_agent.torch.device_vector import DeviceCollectives, are_long, are_long_parts
 from weir.host_agent.torch.joining import LocalStep, open_connection
 from weir.host_agent.torch.point_to_point import PointToPoint
 from weir.host_agent.torch.rendezvous import StartCluster
@@ -87,7 +87,8 @@ class WeirProcessGroup(SplittableGroup):
         super().__init__(options, replace(chosen, slots=0), partial(create, start))
         self._timeout = options.timeout
         self.connection = connection
-        self.collectives = Collectives(connection)
+        self.collectives = LongCollectives(connection)
+        self._device = DeviceCollectives(self.collectives)
         self._messages = PointToPoint(options.store, connection)
         self._first_used: list[torch.device] = []  # the CUDA device, once there is one
 
@@ -135,47 +136,84 @@ class WeirProcessGroup(SplittableGroup):
 
         return self.submit(operation, getattr(opts, "timeout", None), devices_of(outputs, inputs))
 
+    def _queue_each(
+        self,
+        opts: Any,
+        in_memory: Callable[[Any, Any], None],
+        in_chunks: Callable[[Any, Any], None],
+        is_long: Callable[[Any, Any], bool],
+        outputs: Any,
+        inputs: Any,
+        result: Any = None,
+    ) -> QueuedWork:
+        """Queue a collective of each output and the input beside it, both tensors or lists of them.
+
+        Args:
+            opts: torch's.
+            in_memory: makes the collective of both in host memory, and overwrites the output.
+            in_chunks: makes that of both on a device.
+            is_long: tells that they are to go chunk by chunk.
+            outputs: are overwritten.
+            inputs: are read. The same object as ``outputs``: the collectives work in place.
+            result: of the operation; None: the outputs.
+        """
+        pairs = list(zip(outputs, inputs, strict=True))
+        long = [pair for pair in pairs if is_long(*pair)]
+        short = [pair for pair in pairs if not is_long(*pair)]
+        taken = [output for output, _ in short]
+        given = taken if outputs is inputs else [one for _, one in short]
+
+        def run(outputs: Any, inputs: Any) -> None:
+            for output, one in zip(outputs, inputs, strict=True):
+                in_memory(output, one)
+
+        def operation() -> Any:
+            on_host(run, taken, given)
+            for output, one in long:
+                in_chunks(output, one)
+            return outputs if result is None else result
+
+        return self.submit(operation, getattr(opts, "timeout", None), devices_of(outputs, inputs))
+
     # Reductions.
 
     def allreduce(self, tensors: Any, opts: Any = None) -> QueuedWork:
         """Overwrite each tensor by its reduction over all ranks."""
         tensors, op = _listed(tensors), _operator(opts)
-        long = [tensor for tensor in tensors if is_long(tensor)]
-        short = [tensor for tensor in tensors if not is_long(tensor)]
-
-        def run(tensors: Any, _: Any) -> None:
-            for tensor in tensors:
-                self.collectives.all_reduce(tensor, op)
-
-        def operation() -> Any:
-            on_host(run, short, short)
-            for tensor in long:
-                self.collectives.all_reduce_in_chunks(tensor, DeviceVector(tensor, op), op)
-            return tensors
-
-        return self.submit(operation, getattr(opts, "timeout", None), devices_of(tensors))
+        return self._queue_each(
+            opts,
+            lambda tensor, _: self.collectives.all_reduce(tensor, op),
+            lambda tensor, _: self._device.all_reduce(tensor, op),
+            lambda tensor, _: are_long(tensor),
+            tensors,
+            tensors,
+        )
 
     allreduce_coalesced = allreduce
 
     def reduce(self, tensors: Any, opts: Any) -> QueuedWork:
         """Overwrite the root's tensor by the reduction."""
         tensors, op, root = _listed(tensors), _operator(opts), opts.rootRank
-
-        def run(tensors: Any, _: Any) -> None:
-            for tensor in tensors:
-                self.collectives.reduce(tensor, root, op)
-
-        return self._queue(opts, run, tensors, tensors)
+        return self._queue_each(
+            opts,
+            lambda tensor, _: self.collectives.reduce(tensor, root, op),
+            lambda tensor, _: self._device.reduce(tensor, root, op),
+            lambda tensor, _: are_long(tensor),
+            tensors,
+            tensors,
+        )
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
         """Overwrite each output by this rank's part of the reduction of the input list beside it."""
         op = _operator(opts)
-
-        def run(outputs: Any, inputs: Any) -> None:
-            for output, parts in zip(outputs, inputs, strict=True):
-                self.collectives.reduce_scatter(output, parts, op)
-
-        return self._queue(opts, run, outputs, inputs)
+        return self._queue_each(
+            opts,
+            lambda output, parts: self.collectives.reduce_scatter(output, parts, op),
+            lambda output, parts: self._device.reduce_scatter(output, parts, op),
+            lambda output, parts: are_long(output, *parts),
+            outputs,
+            inputs,
+        )
 
     def reduce_scatter_single(
         self, output: torch.Tensor, whole: torch.Tensor, opts: Any = None
@@ -188,12 +226,14 @@ class WeirProcessGroup(SplittableGroup):
     def reduce_scatter_single_coalesced(self, outputs: Any, wholes: Any, opts: Any = None) -> QueuedWork:
         """Do several ``reduce_scatter_single``."""
         op = _operator(opts)
-
-        def run(outputs: Any, wholes: Any) -> None:
-            for output, whole in zip(outputs, wholes, strict=True):
-                self.collectives.reduce_scatter_single(output, whole, op)
-
-        return self._queue(opts, run, outputs, wholes)
+        return self._queue_each(
+            opts,
+            lambda output, whole: self.collectives.reduce_scatter_single(output, whole, op),
+            lambda output, whole: self._device.reduce_scatter_single(output, whole, op),
+            lambda output, whole: are_long_parts(output, whole, self.size()),
+            outputs,
+            wholes,
+        )
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -202,30 +242,33 @@ class WeirProcessGroup(SplittableGroup):
     def broadcast(self, tensors: Any, opts: Any) -> QueuedWork:
         """Overwrite each tensor by the root's."""
         tensors, root = _listed(tensors), opts.rootRank
-
-        def run(tensors: Any, _: Any) -> None:
-            for tensor in tensors:
-                self.collectives.broadcast(tensor, root)
-
-        return self._queue(opts, run, tensors, tensors)
+        return self._queue_each(
+            opts,
+            lambda tensor, _: self.collectives.broadcast(tensor, root),
+            lambda tensor, _: self._device.broadcast(tensor, root),
+            lambda tensor, _: are_long(tensor),
+            tensors,
+            tensors,
+        )
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
         """Overwrite each output list by all ranks' input beside it."""
-
-        def run(outputs: Any, inputs: Any) -> None:
-            for parts, own in zip(outputs, inputs, strict=True):
-                self.collectives.all_gather(parts, own)
-
-        return self._queue(opts, run, outputs, inputs)
+        return self._all_gather_lists(opts, outputs, inputs, outputs)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
         """Do an ``allgather`` with the lists transposed: ``outputs[r][i]`` gets rank r's ``inputs[i]``."""
+        return self._all_gather_lists(opts, list(zip(*outputs, strict=True)), inputs, outputs)
 
-        def run(outputs: Any, inputs: Any) -> None:
-            for own, parts in zip(inputs, zip(*outputs, strict=True), strict=True):
-                self.collectives.all_gather(parts, own)
-
-        return self._queue(opts, run, outputs, inputs)
+    def _all_gather_lists(self, opts: Any, outputs: Any, inputs: Any, result: Any) -> QueuedWork:
+        return self._queue_each(
+            opts,
+            self.collectives.all_gather,
+            self._device.all_gather,
+            lambda parts, own: are_long(own, *parts),
+            outputs,
+            inputs,
+            result,
+        )
 
     def all_gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> QueuedWork:
         """Do an ``allgather`` into one tensor that holds all parts."""
@@ -235,12 +278,14 @@ class WeirProcessGroup(SplittableGroup):
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
         """Do several ``all_gather_single``."""
-
-        def run(outputs: Any, inputs: Any) -> None:
-            for output, own in zip(outputs, inputs, strict=True):
-                self.collectives.all_gather_single(output, own)
-
-        return self._queue(opts, run, outputs, inputs)
+        return self._queue_each(
+            opts,
+            self.collectives.all_gather_single,
+            self._device.all_gather_single,
+            lambda output, own: are_long_parts(own, output, self.size()),
+            outputs,
+            inputs,
+        )
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 

@@ -1,22 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA tensors that are reduced chunk by chunk: what the copies of their chunks are, and where they wait."""
+"""CUDA tensors that go chunk by chunk: what the copies of their chunks are, and where they wait."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
 
 from weir.host_agent.collectives.chunks import in_chunks
+from weir.host_agent.collectives.long_collectives import LongCollectives
 from weir.host_agent.collectives.reductions import RedOpType
-from weir.host_agent.torch.staging import mark, to_device, to_host
+from weir.host_agent.torch.staging import mark, pinned_like, to_device, to_host
 
 _SUMS = frozenset({dist.ReduceOp.SUM, dist.ReduceOp.AVG})
 _NARROW = frozenset({torch.float16, torch.bfloat16})
 
 
-def is_long(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is on a device, and long enough to be reduced chunk by chunk."""
-    return tensor.is_cuda and in_chunks(tensor.numel() * (2 if tensor.is_complex() else 1))
+def are_long(*tensors: torch.Tensor) -> bool:
+    """Return whether all tensors are on a device, of one length and dtype, and long enough to go chunk by
+    chunk.
+    """
+    first = tensors[0]
+    return in_chunks(first.numel() * (2 if first.is_complex() else 1)) and all(
+        one.is_cuda and one.numel() == first.numel() and one.dtype == first.dtype for one in tensors
+    )
+
+
+def are_long_parts(part: torch.Tensor, whole: torch.Tensor, count: int) -> bool:
+    """Return whether ``whole`` holds ``count`` tensors such as ``part``, and these ``are_long``."""
+    fits = whole.is_cuda and whole.dtype == part.dtype and whole.numel() == count * part.numel()
+    return fits and are_long(part)
 
 
 class DeviceVector:
@@ -26,11 +38,11 @@ class DeviceVector:
 
     Args:
         tensor: of any strides; overwritten chunk by chunk.
-        op: how it is reduced.
+        op: how it is reduced; None: it is not.
     """
 
-    def __init__(self, tensor: torch.Tensor, op: RedOpType) -> None:
-        target = tensor.detach()
+    def __init__(self, tensor: torch.Tensor, op: RedOpType | None = None) -> None:
+        self.tensor = target = tensor.detach()
         self._target = torch.view_as_real(target) if target.is_complex() else target
         self._flat = self._target.reshape(-1)
         self._wide = torch.float32 if op in _SUMS and target.dtype in _NARROW else self._flat.dtype
@@ -53,6 +65,10 @@ class DeviceVector:
         """See ``Remote.fetch``."""
         return _copied(self._flat[part].to(self._wide))
 
+    def room(self, part: slice) -> torch.Tensor:
+        """See ``Remote.room``."""
+        return pinned_like(self._flat[part])
+
     def replace(self, part: slice, copy: torch.Tensor, result: torch.Tensor) -> None:
         """See ``Remote.replace``."""
         if result.data_ptr() != copy.data_ptr():
@@ -60,6 +76,46 @@ class DeviceVector:
         to_device(self._flat[part], copy)
         if part.stop == self.count and self._flat.data_ptr() != self._target.data_ptr():
             to_device(self._target, self._flat.view(self._target.shape))
+
+
+class DeviceCollectives:
+    """The collectives of one group for tensors that ``are_long``, by their names in ``Collectives``."""
+
+    def __init__(self, collectives: LongCollectives) -> None:
+        self._collectives = collectives
+
+    def all_reduce(self, tensor: torch.Tensor, op: RedOpType) -> None:
+        """Overwrite a tensor by its reduction over all ranks."""
+        self._collectives.all_reduce_in_chunks(DeviceVector(tensor, op), op)
+
+    def reduce(self, tensor: torch.Tensor, root: int, op: RedOpType) -> None:
+        """Overwrite the root's tensor by the reduction."""
+        self._collectives.reduce_in_chunks(DeviceVector(tensor, op), root, op)
+
+    def reduce_scatter(self, output: torch.Tensor, inputs: Sequence[torch.Tensor], op: RedOpType) -> None:
+        """Overwrite ``output`` by this rank's part of the reduction."""
+        vectors = [DeviceVector(part, op) for part in inputs]
+        self._collectives.reduce_scatter_in_chunks(DeviceVector(output, op), vectors, op)
+
+    def reduce_scatter_single(self, output: torch.Tensor, whole: torch.Tensor, op: RedOpType) -> None:
+        """Do ``reduce_scatter`` with the inputs one after another in ``whole``."""
+        self.reduce_scatter(output, torch.split(whole.detach().reshape(-1), output.numel()), op)
+
+    def broadcast(self, tensor: torch.Tensor, root: int) -> None:
+        """Overwrite a tensor by the root's."""
+        self._collectives.broadcast_in_chunks(DeviceVector(tensor), root)
+
+    def all_gather(self, outputs: Sequence[torch.Tensor], own: torch.Tensor) -> None:
+        """Overwrite ``outputs[r]`` by rank r's ``own``."""
+        self._collectives.all_gather_in_chunks([DeviceVector(one) for one in outputs], DeviceVector(own))
+
+    def all_gather_single(self, output: torch.Tensor, own: torch.Tensor) -> None:
+        """Do ``all_gather`` with the outputs one after another in ``output``."""
+        target = output.detach()
+        flat = target.reshape(-1)
+        self.all_gather(torch.split(flat, own.numel()), own)
+        if flat.data_ptr() != target.data_ptr():
+            to_device(target, flat.view(target.shape))
 
 
 def _copied(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:

@@ -4,17 +4,19 @@
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from weir.host_agent.collectives import Collectives, InMemoryGroup, NonFiniteError, chunks
+from weir.host_agent.collectives import InMemoryGroup, NonFiniteError, chunks
 from weir.host_agent.collectives.float_sum import EXACT_VALUES, GATHERED_LANES
 from weir.host_agent.collectives.in_memory import OutOfStepError
+from weir.host_agent.collectives.long_collectives import LongCollectives
 from weir.host_agent.collectives.packing import LANE_BITS, Precision
 from weir.host_agent.collectives.reductions import RedOpType
-from weir.host_agent.torch.device_vector import is_long
+from weir.host_agent.torch.device_vector import are_long, are_long_parts
 from weir.wire.definition import SLOT_LANES
 
 SIZE = 3
@@ -36,30 +38,34 @@ class Elsewhere:
     wide: the dtype of copies, where it is another.
     """
 
-    values: torch.Tensor
+    tensor: torch.Tensor
     wide: torch.dtype | None = None
     log: list[str] = field(default_factory=list)
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.values.dtype
+        return self.tensor.dtype
 
     @property
     def count(self) -> int:
-        return self.values.numel()
+        return self.tensor.numel()
 
     def bounds(self) -> Callable[[], torch.Tensor]:
         self.log.append("bounds begun")
-        return lambda: self._copied("bounds", torch.stack(torch.aminmax(self.values)))
+        return lambda: self._copied("bounds", torch.stack(torch.aminmax(self.tensor)))
 
     def fetch(self, part: slice) -> Callable[[], torch.Tensor]:
         self.log.append(f"{part.start} begun")
-        return lambda: self._copied(f"{part.start}", self.values[part].to(self.wide or self.dtype, copy=True))
+        return lambda: self._copied(f"{part.start}", self.tensor[part].to(self.wide or self.dtype, copy=True))
+
+    def room(self, part: slice) -> torch.Tensor:
+        self.log.append(f"{part.start} room")
+        return torch.full_like(self.tensor[part], 77)
 
     def replace(self, part: slice, copy: torch.Tensor, result: torch.Tensor) -> None:
         self.log.append(f"{part.start} back")
         assert copy.numel() == result.numel() == part.stop - part.start
-        self.values[part] = result
+        self.tensor[part] = result
 
     def _copied(self, what: str, copy: torch.Tensor) -> torch.Tensor:
         self.log.append(f"{what} here")
@@ -76,13 +82,12 @@ def reduced(
     def work(rank: int) -> None:
         communicator, tensor = group.communicators[rank], results[rank]
         communicator.precision = precision
-        collectives = Collectives(communicator)
+        collectives = LongCollectives(communicator)
         if whole:
             collectives.all_reduce(tensor, op)
         else:
             is_narrow = tensor.dtype in (torch.float16, torch.bfloat16) and op in (Op.SUM, Op.AVG)
-            vector = Elsewhere(tensor, torch.float32 if is_narrow else None)
-            collectives.all_reduce_in_chunks(tensor, vector, op)
+            collectives.all_reduce_in_chunks(Elsewhere(tensor, torch.float32 if is_narrow else None), op)
 
     group.run([lambda rank=rank: work(rank) for rank in range(len(tensors))])  # type: ignore[misc]
     return results
@@ -165,8 +170,8 @@ def test_half_a_default_chunk_is_no_short_vector() -> None:
 def test_all_chunks_are_begun_before_the_first_is_waited_for_and_each_goes_back_at_once() -> None:
     group = InMemoryGroup(1)
     vector = Elsewhere(torch.ones(2 * CHUNK + 256))
-    collectives = Collectives(group.communicators[0])
-    group.run([lambda: collectives.all_reduce_in_chunks(vector.values, vector)])
+    collectives = LongCollectives(group.communicators[0])
+    group.run([lambda: collectives.all_reduce_in_chunks(vector)])
     starts = [str(part.start) for part in chunks.chunks_of(vector.count)]
     assert len(starts) == 3
     assert vector.log == [
@@ -192,7 +197,7 @@ def test_a_value_that_is_not_finite_is_named_and_nothing_is_overwritten(
     def work(rank: int) -> None:
         vector = Elsewhere(given[rank], wide)
         with pytest.raises(NonFiniteError) as error:
-            Collectives(group.communicators[rank]).all_reduce_in_chunks(given[rank], vector)
+            LongCollectives(group.communicators[rank]).all_reduce_in_chunks(vector)
         caught.append(error.value)
         assert not any("back" in line for line in vector.log)
 
@@ -203,16 +208,98 @@ def test_a_value_that_is_not_finite_is_named_and_nothing_is_overwritten(
 
 def test_a_rank_whose_tensor_is_not_on_a_device_is_in_another_operation() -> None:
     group = InMemoryGroup(2)
-    one, other = (Collectives(communicator) for communicator in group.communicators)
+    one, other = (LongCollectives(communicator) for communicator in group.communicators)
     tensors = [torch.ones(2 * CHUNK), torch.ones(2 * CHUNK)]
     with pytest.raises(OutOfStepError):
         group.run(
             [
                 lambda: one.all_reduce(tensors[0]),
-                lambda: other.all_reduce_in_chunks(tensors[1], Elsewhere(tensors[1])),
+                lambda: other.all_reduce_in_chunks(Elsewhere(tensors[1])),
             ]
         )
 
 
+def scattered(op: RedOpType, dtype: torch.dtype, count: int, root: int | None, *, whole: bool) -> list[Any]:
+    """Return what every worker gets of a reduce_scatter, or of a reduce to ``root``, in either way."""
+    group = InMemoryGroup(SIZE)
+    given = list(vectors(dtype, SIZE * count))
+    outputs = [torch.full((count,), 5).to(dtype) for _ in range(SIZE)]
+    wide = torch.float32 if dtype == torch.bfloat16 else None
+
+    def work(rank: int) -> None:
+        collectives = LongCollectives(group.communicators[rank])
+        parts = list(given[rank].split(count))  # type: ignore[no-untyped-call]
+        remote = [Elsewhere(part, wide) for part in parts]
+        if root is not None:
+            outputs[rank] = parts[0]
+            if whole:
+                collectives.reduce(parts[0], root, op)
+            else:
+                collectives.reduce_in_chunks(remote[0], root, op)
+        elif whole:
+            collectives.reduce_scatter(outputs[rank], parts, op)
+        else:
+            collectives.reduce_scatter_in_chunks(Elsewhere(outputs[rank], wide), remote, op)
+
+    group.run([lambda rank=rank: work(rank) for rank in range(SIZE)])  # type: ignore[misc]
+    return outputs
+
+
+@pytest.mark.parametrize("root", [None, 2])
+@pytest.mark.parametrize("count", [CHUNK + 1, 3 * CHUNK + 77])
+@pytest.mark.parametrize(
+    ("dtype", "op"),
+    [
+        (torch.float32, Op.SUM),
+        (torch.bfloat16, Op.AVG),
+        (torch.float64, Op.SUM),
+        (torch.int32, Op.SUM),
+        (torch.int32, Op.MAX),
+    ],
+)
+def test_chunks_change_no_bit_of_a_reduction_for_one_rank(
+    dtype: torch.dtype, op: RedOpType, count: int, root: int | None
+) -> None:
+    whole = scattered(op, dtype, count, root, whole=True)
+    for ours, theirs in zip(scattered(op, dtype, count, root, whole=False), whole, strict=True):
+        assert torch.equal(ours.view(torch.uint8), theirs.view(torch.uint8))
+
+
+def test_a_value_that_is_not_finite_is_named_with_its_part() -> None:
+    count, group = 2 * CHUNK, InMemoryGroup(SIZE)
+    given = [torch.ones(SIZE * count) for _ in range(SIZE)]
+    given[1][2 * count + CHUNK + 9] = float("nan")
+
+    def work(rank: int) -> None:
+        parts = [Elsewhere(part) for part in given[rank].split(count)]  # type: ignore[no-untyped-call]
+        with pytest.raises(NonFiniteError, match=f"rank 1: .*element {CHUNK + 9} of the part of rank 2"):
+            LongCollectives(group.communicators[rank]).reduce_scatter_in_chunks(parts[0], parts)
+
+    group.run([lambda rank=rank: work(rank) for rank in range(SIZE)])  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8, torch.int64])
+def test_chunks_bring_every_bit_from_rank_to_rank(dtype: torch.dtype) -> None:
+    count, group = 3 * CHUNK + 77, InMemoryGroup(SIZE)
+    given = list(vectors(dtype, count))
+    gathered = [[Elsewhere(torch.zeros_like(given[0])) for _ in given] for _ in given]
+    spread = [Elsewhere(tensor.clone()) for tensor in given]
+
+    def work(rank: int) -> None:
+        collectives = LongCollectives(group.communicators[rank])
+        collectives.all_gather_in_chunks(gathered[rank], Elsewhere(given[rank]))
+        collectives.broadcast_in_chunks(spread[rank], 1)
+
+    group.run([lambda rank=rank: work(rank) for rank in range(SIZE)])  # type: ignore[misc]
+    for rank in range(SIZE):
+        assert all(
+            torch.equal(ours.tensor, theirs) for ours, theirs in zip(gathered[rank], given, strict=True)
+        )
+        assert torch.equal(spread[rank].tensor, given[1])
+    assert not any("begun" in line for line in spread[0].log)
+    assert not any("back" in line for line in spread[1].log)
+
+
 def test_tensors_in_host_memory_travel_whole() -> None:
-    assert not is_long(torch.ones(3 * CHUNK))
+    assert not are_long(torch.ones(3 * CHUNK))
+    assert not are_long_parts(torch.ones(3 * CHUNK), torch.ones(6 * CHUNK), 2)

@@ -86,6 +86,32 @@ def test_sums_in_chunks_have_the_same_bits_as_on_the_host(world: World, dtype: t
     world.run(of_every_length, dtype)
 
 
+def in_parts(dtype: torch.dtype) -> None:
+    own, whole = values(dtype, LONG), values(dtype, SIZE * LONG, 1)
+    parts, outputs = list(whole.chunk(SIZE)), [torch.zeros_like(own) for _ in range(SIZE)]
+    with short_chunks():
+        same_as_on_the_host(functools.partial(dist.broadcast, src=1), own.clone())
+        same_as_on_the_host(functools.partial(dist.reduce, dst=1), own.clone())
+        same_as_on_the_host(dist.all_gather, outputs, own)
+        same_as_on_the_host(dist.all_gather_into_tensor, torch.zeros_like(whole), own)
+        same_as_on_the_host(dist.reduce_scatter, torch.zeros_like(own), parts)
+        same_as_on_the_host(dist.reduce_scatter_tensor, torch.zeros_like(own), whole)
+        sharded = whole.cuda()
+        with no_synchronising():  # in place, as fully_shard does
+            dist.reduce_scatter_tensor(part := sharded.chunk(SIZE)[dist.get_rank()], sharded)
+            dist.all_gather_into_tensor(sharded, part)
+        dist.reduce_scatter_tensor(own, whole)
+        dist.all_gather_into_tensor(whole, own)
+        assert torch.equal(sharded.cpu(), whole)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_other_collectives_in_chunks_give_the_same_bits_as_on_the_host(
+    world: World, dtype: torch.dtype
+) -> None:
+    world.run(in_parts, dtype)
+
+
 def of_other_kinds() -> None:
     with short_chunks():
         largest = functools.partial(dist.all_reduce, op=dist.ReduceOp.MAX)
