@@ -81,31 +81,27 @@ def measure(length: int, dtype: torch.dtype, share: float, clustered: bool, devi
         above = find(None, changes.mask)
         to_host(above.mask, above.values, changes.values)
 
-    def integers() -> list[torch.Tensor]:
-        return [version.view(_INTEGERS[dtype.itemsize]) for version in next(turns)]
+    def integers() -> tuple[torch.Tensor, torch.Tensor]:
+        before, after = (version.view(_INTEGERS[dtype.itemsize]) for version in next(turns))
+        return before, after
 
-    def with_torch() -> None:
+    def plainly() -> None:
         before, after = integers()
         to_host(after[before != after])
-
-    def first_pass() -> None:
-        before, after = integers()
-        passes.find(before, after, False, mask)
 
     calls: dict[str, Callable[[], object]] = {
         "find": lambda: find(*next(turns)),
         "find, update": lambda: find(old, new, update=True),
         "find, mask and values to the host": lambda: find(*next(turns)).on_host(),
         "find, summary, words and values to the host": compact,
-        "summary alone": lambda: find(None, first.mask),
         "apply": lambda: apply(old, first),
-        "torch: new[old != new] to the host, no mask": with_torch,
+        "torch: new[old != new] to the host, no mask": plainly,
     }
     if device.type == "cuda" and kernels.available(device):
         from weir.host_agent.compression.kernels import changes as passes
 
         mask = first.mask.clone()
-        calls["the first of two passes of find"] = first_pass
+        calls["the first of two passes of find"] = lambda: passes.find(*integers(), False, mask)
     for name, call in calls.items():
         print(f"  {name:45} {time_of(call, lambda: old.copy_(kept))}")
 

@@ -10,8 +10,8 @@ Few words of a mask have a bit where few values changed. The mask is a vector, t
 a bit for each of its words that is not zero, and these words; ``apply`` to zeros gives the mask back.
 
     changes = find(published, weights, update=True)
-    changes.on_host()  # on a GPU: its copy in pinned memory
-    apply(replica, changes)
+    sent = changes.on_host()  # from a GPU to pinned memory
+    apply(replica, sent.on(replica.device))
 
 In main memory C does it (csrc/changes.c); on a GPU kernels do, and without Triton torch's operations. On a
 GPU all work is on the current stream, and the host waits once, for the number of values.
@@ -72,6 +72,11 @@ class Changes:
     def on_host(self) -> "Changes":
         """Return the same in main memory, when it is there: of a GPU's, in pinned memory."""
         mask, values = to_host(self.mask, self.values)
+        return Changes(mask, self.count, values)
+
+    def on(self, device: torch.device) -> "Changes":
+        """Return the same on a device, to be applied there. From pinned memory: the host does not wait."""
+        mask, values = (part.to(device, non_blocking=True) for part in (self.mask, self.values))
         return Changes(mask, self.count, values)
 
 

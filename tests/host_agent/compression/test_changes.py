@@ -167,7 +167,7 @@ def test_the_host_does_not_wait_but_for_the_count_of_values() -> None:
             changes = find(old, new)
             summary = find(None, changes.mask)
             there = changes.on_host()
-            apply(old, changes)
+            apply(old, there.on(old.device))
     finally:
         torch.cuda.set_sync_debug_mode(before)
     torch.cuda.synchronize()
@@ -192,6 +192,13 @@ def test_copies_are_in_main_memory() -> None:
     there = find(torch.zeros(3), torch.ones(3)).on_host()
     assert there.values.tolist() == [1, 1, 1]
     assert to_host() == ()
+
+
+@pytest.mark.cuda
+def test_changes_from_one_device_to_another() -> None:
+    old, new = versions(torch.bfloat16, 100_001, 0.02, 1)
+    apply(old, find(old.cuda(), new.cuda()).on_host())
+    np.testing.assert_array_equal(bits(old), bits(new))
 
 
 def test_versions_that_are_not_alike() -> None:
