@@ -36,35 +36,38 @@ def outcomes(items: Sequence[Item], workers: int, threads: int, limit_s: float) 
     """Measure items on ranks that share this machine, over a switch on so many threads.
 
     An item that fails, or takes longer than ``limit_s``, ends its ranks and the switch; the others are
-    measured on new ones. When two sets of ranks in turn have failed at their first item, all others fail.
+    measured on new ones. When ranks could not be started twice in turn, all other items fail.
     """
-    left, empty = list(items), 0
+    left, unready = list(items), 0
     while left:
-        count = len(left)
+        unready += 1
         try:
             with contextlib.closing(_results(left.copy(), workers, threads, limit_s)) as results:
+                next(results)
+                unready = 0
                 for ranks in results:
                     yield Outcome(left.pop(0), ranks)
         except (ChildError, ClusterError) as error:
-            empty = empty + 1 if len(left) == count else 0
             yield Outcome(left.pop(0), [], str(error))
-            if empty == 2:
-                yield from (Outcome(item, [], "not tried: two others failed before") for item in left)
+            if unready == 2:
+                yield from (Outcome(item, [], "not tried: no ranks could be started") for item in left)
                 return
 
 
 def _results(
     items: Sequence[Item], workers: int, threads: int, limit_s: float
 ) -> Generator[list[Any], None, None]:
-    """Yield the ranks' results of each item. Raises ChildError or ClusterError, then all ranks end."""
+    """Yield what the ranks print: that they are ready, then their results of each item.
+
+    Raises ChildError or ClusterError, then all ranks end.
+    """
     with local_cluster(workers, threads=threads) as cluster, scratch_folder("bench") as folder:
         ranks: list[_Rank] = []
         port = free_port()
         try:
             ranks += (_Rank(rank, cluster, folder, port, encode(items), limit_s) for rank in range(workers))
-            _wait_for(0, ranks, cluster, _START_S)
-            for number in range(1, len(items) + 1):
-                _wait_for(number, ranks, cluster, limit_s)
+            for number in range(len(items) + 1):
+                _wait_for(number, ranks, cluster, limit_s if number else _START_S)
                 yield [rank.lines[number] for rank in ranks]
             _wait([rank.process for rank in ranks])
         finally:

@@ -107,6 +107,14 @@ def test_what_fails_is_told_and_the_rest_is_measured() -> None:
     assert "gpu_train.py" in last.error  # where it stood
 
 
+def test_ranks_that_cannot_be_started_are_not_tried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "nonsense")
+    found = list(outcomes([CopyItem("cpu", True, 1000, 1)] * 4, 1, 1, 30.0))
+    assert len(found) == 4 and not any(each.ranks for each in found)
+    assert found[0].error.startswith("rank 0 failed (exit status 1):")
+    assert [each.error for each in found[2:]] == ["not tried: no ranks could be started"] * 2
+
+
 def test_items_come_out_as_they_went_in() -> None:
     items = SMALL.items(1)
     assert decode(encode(items)) == items
