@@ -243,6 +243,11 @@ def hook(state: HookState, bucket: GradBucket) -> torch.futures.Future[torch.Ten
     Gradients may be float16, bfloat16 or float32. A NaN or infinity raises NonFiniteError on every rank
     and names the parameter; nothing hangs and the group stays usable.
     """
+    if isinstance(bucket, tuple):  # a parameter and its gradient
+        raise TypeError(
+            "weir.torch.hook sums buckets, and DDP's Python reducer has none: "
+            "leave torch._dynamo.config.optimize_ddp as it is, or train without the hook"
+        )
     buffer = bucket.buffer()
     if buffer.dtype not in _HOOKABLE:
         raise TypeError(
