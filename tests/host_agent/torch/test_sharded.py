@@ -2,8 +2,11 @@
 """Sharded models and nested groups: FSDP2 over Weir, HSDP with another backend inside and Weir between."""
 
 import itertools
+import sys
+import textwrap
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import weir
 import weir.torch
+from tests.harness.started import started
 from tests.host_agent.torch.worlds import World
+from weir.netns.cluster import network_cluster
 
 SIZE = 4
 SHARDS = 2  # ranks that share a copy of the model
@@ -348,3 +353,77 @@ def refuse(mesh: DeviceMesh) -> None:
 @pytest.mark.parametrize("world", ["gloo"], indirect=True)
 def test_factors_of_gradients_need_sums(world: World) -> None:
     world.run(refused)
+
+
+PROGRAM = """
+    import os, sys
+    from pathlib import Path
+
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+    import weir.torch
+
+    dist.init_process_group("gloo")
+    gpus = int(os.environ["LOCAL_WORLD_SIZE"])
+    machines = dist.get_world_size() // gpus
+    mesh = init_device_mesh(
+        "cpu",
+        (machines, gpus),
+        mesh_dim_names=("replicate", "shard"),
+        backend_override={"replicate": ("weir", weir.torch.GroupOptions(slots=16))},
+    )
+
+    def made():
+        torch.manual_seed(0)
+        return torch.nn.Sequential(torch.nn.Linear(20, 300), torch.nn.Tanh(), torch.nn.Linear(300, 6))
+
+    def trained(model):
+        inputs = torch.randn(8, 20, generator=torch.Generator().manual_seed(dist.get_rank()))
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(inputs).square().mean().backward()
+            optimizer.step()
+
+    hybrid = made()
+    for layer in (hybrid[0], hybrid[2], hybrid):
+        fully_shard(layer, mesh=mesh)
+    trained(hybrid)
+    replicated = DistributedDataParallel(made())
+    trained(replicated)
+    for ours, theirs in zip(hybrid.parameters(), replicated.parameters(), strict=True):
+        torch.testing.assert_close(ours.full_tensor(), theirs.detach(), rtol=1e-3, atol=1e-5)
+    reduces = mesh.get_group("replicate").connection.stats.reduces
+    (Path(sys.argv[1]) / str(dist.get_rank())).write_text(str(reduces))
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.root
+def test_hybrid_sharding_on_two_hosts_with_two_ranks_each(tmp_path: Path) -> None:
+    """Real hosts: each has two groups between, whose ranks are others."""
+    program = tmp_path / "hybrid.py"
+    program.write_text(textwrap.dedent(PROGRAM))
+    with network_cluster(2) as cluster, ExitStack() as stack:
+        agents = []
+        for node in range(2):
+            environment = {
+                **cluster.environment(node),
+                "PYTHONPATH": str(Path(__file__).parents[3]),
+                "OMP_NUM_THREADS": "1",
+                "GLOO_SOCKET_IFNAME": "eth0",
+            }
+            folder = tmp_path / f"node{node}"
+            folder.mkdir()
+            nodes = ("--nnodes=2", f"--node-rank={node}", "--nproc-per-node=2", "--master-port=29556")
+            master = f"--master-addr={environment['MASTER_ADDR']}"
+            command = (sys.executable, "-m", "torch.distributed.run", *nodes, master, program, tmp_path)
+            prefix = cluster.lab.at_worker(node)
+            agents.append(stack.enter_context(started(folder, *prefix, *command, environment=environment)))
+        for agent in agents:
+            assert agent.wait() == 0, agent.said
+    assert all(int((tmp_path / str(rank)).read_text()) >= 3 for rank in range(4))
