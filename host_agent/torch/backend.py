@@ -111,7 +111,7 @@ class WeirProcessGroup(SplittableGroup):
             run: what to do, on the group's thread.
             timeout: of each reduction in it; None or a negative one, torch's "not set": the group's.
             devices: the CUDA devices it uses. There it runs on streams of the thread's own, behind what the
-                caller's current streams have under way.
+                caller's current streams have under way. It may return with work enqueued there.
             yields: it lets other operations of the group pass, see ``OperationQueue.passing``.
         """
         limit = timeout if timeout is not None and timeout > timedelta(0) else self._timeout

@@ -15,19 +15,24 @@ _SUMS = frozenset({dist.ReduceOp.SUM, dist.ReduceOp.AVG})
 _NARROW = frozenset({torch.float16, torch.bfloat16})
 
 
+def is_on_device(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is on a CUDA device."""
+    return tensor.is_cuda
+
+
 def are_long(*tensors: torch.Tensor) -> bool:
     """Return whether all tensors are on a device, of one length and dtype, and long enough to go chunk by
     chunk.
     """
     first = tensors[0]
     return in_chunks(first.numel() * (2 if first.is_complex() else 1)) and all(
-        one.is_cuda and one.numel() == first.numel() and one.dtype == first.dtype for one in tensors
+        is_on_device(one) and one.numel() == first.numel() and one.dtype == first.dtype for one in tensors
     )
 
 
 def are_long_parts(part: torch.Tensor, whole: torch.Tensor, count: int) -> bool:
     """Return whether ``whole`` holds ``count`` tensors such as ``part``, and these ``are_long``."""
-    fits = whole.is_cuda and whole.dtype == part.dtype and whole.numel() == count * part.numel()
+    fits = is_on_device(whole) and whole.dtype == part.dtype and whole.numel() == count * part.numel()
     return fits and are_long(part)
 
 

@@ -33,16 +33,22 @@ class QueuedWork(Work):
     Args:
         outcome: of the operation.
         streams: those that the operation was issued from, which it follows.
+        written: the operation's result, where the outcome's is something else.
     """
 
-    def __init__(self, outcome: Outcome[Any], streams: CallerStreams | None = None) -> None:
+    def __init__(
+        self,
+        outcome: Outcome[Any],
+        streams: CallerStreams | None = None,
+        written: Sequence[torch.Tensor] | None = None,
+    ) -> None:
         super().__init__()
-        self._outcome = outcome
+        self._outcome, self._written = outcome, written
         self._streams = streams = streams or CallerStreams()
         gate: Future[None] = Future(devices=list(streams.devices))
         # Torch runs the callback with streams of the future's own as the current ones, and completes the
-        # future behind these.
-        self._future: Future[Any] = gate.then(lambda _gate: _result(outcome, streams))
+        # future behind these, on the devices of the tensors that the callback returns.
+        self._future: Future[Any] = gate.then(lambda _gate: _result(outcome, streams, written))
         outcome.add_done_callback(lambda _outcome: gate.set_result(None))
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -108,7 +114,7 @@ class QueuedWork(Work):
         """Return the operation's result, the tensors it wrote, when it is done; the current streams wait as
         in ``wait``.
         """
-        return _result(self._outcome, self._streams)
+        return _result(self._outcome, self._streams, self._written)
 
     def get_future(self) -> Future[Any]:
         """Return a future of the same outcome."""
@@ -119,11 +125,11 @@ class QueuedWork(Work):
         self.wait()
 
 
-def _result(outcome: Outcome[Any], streams: CallerStreams) -> Any:
+def _result(outcome: Outcome[Any], streams: CallerStreams, written: Sequence[torch.Tensor] | None) -> Any:
     """Return an operation's result, or raise what it raised, and have the current streams wait for it."""
     result = outcome.result()
     streams.join()
-    return result
+    return result if written is None else written
 
 
 def submit(
@@ -139,7 +145,8 @@ def submit(
     Args:
         operations: the queue.
         run: the operation.
-        devices: the CUDA devices that its tensors are on.
+        devices: the CUDA devices that its tensors are on. A future is in order with what the operation has
+            enqueued on them where its result has tensors there.
         group, yields: see ``OperationQueue.submit``.
 
     Raises:

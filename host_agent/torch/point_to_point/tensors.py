@@ -5,7 +5,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -51,11 +51,13 @@ class PointToPoint:
             tag: only a receive with the same one takes it.
             timeout: how long ``wait`` waits.
         """
-        host, is_ready = _fetched(tensor.detach())
+        caller = CallerStreams(devices_of(tensor))
+        with caller.followed():
+            host, is_ready = _fetched(tensor.detach())
         send = Send(destination, tag, _name(tensor.dtype), byte_view(host).data, is_ready)
         messenger = self._opened()
         messenger.send(send)
-        return MessageWork(send, messenger, timeout, f"rank {destination} to receive (tag {tag})")
+        return MessageWork(send, messenger, timeout, f"rank {destination} to receive (tag {tag})", caller)
 
     def receive(self, tensor: torch.Tensor, source: int | None, tag: int, timeout: timedelta) -> QueuedWork:
         """Begin to receive into a dense tensor of the size and dtype that was sent.
@@ -83,7 +85,7 @@ class PointToPoint:
         messenger = self._opened()
         messenger.receive(receive)
         whom = "any rank" if source is None else f"rank {source}"
-        return MessageWork(receive, messenger, timeout, f"{whom} to send (tag {tag})", caller)
+        return MessageWork(receive, messenger, timeout, f"{whom} to send (tag {tag})", caller, [tensor])
 
     def close(self) -> None:
         """End what is under way, and the connections."""
@@ -112,9 +114,10 @@ class MessageWork(QueuedWork):
         messenger: Messenger,
         timeout: timedelta,
         waits_for: str,
-        streams: CallerStreams | None = None,
+        streams: CallerStreams,
+        written: Sequence[torch.Tensor] | None = None,
     ) -> None:
-        super().__init__(message.outcome, streams)
+        super().__init__(message.outcome, streams, written)
         self._message = message  # whose memory is in use until it is done
         self._messenger, self._timeout, self._waits_for = messenger, timeout, waits_for
 
@@ -153,14 +156,11 @@ def _fetched(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], bool]]:
 
     The copying goes on when this returns: the message thread looks from time to time, and carries others.
     """
-    devices = devices_of(tensor)
-    caller = CallerStreams(devices)
-    with caller.followed():
-        if not devices:
-            return tensor.contiguous(), lambda: True
-        copy = to_host(tensor)
-        tensor.record_stream(torch.cuda.current_stream(tensor.device))
-        return copy, mark(tensor.device).query
+    if not tensor.is_cuda:
+        return tensor.contiguous(), lambda: True
+    copy = to_host(tensor)
+    tensor.record_stream(torch.cuda.current_stream(tensor.device))
+    return copy, mark(tensor.device).query
 
 
 def own_address(store: Any, controller: str) -> str:

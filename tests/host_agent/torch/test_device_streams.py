@@ -166,6 +166,12 @@ def issuing() -> None:
             ]
         )
         issued(lambda: [dist.isend(given, other), dist.irecv(taken, other)])
+        sent, received = dist.isend(given, other), dist.irecv(again := torch.zeros_like(taken), other)
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            assert received.get_future().wait()[0].eq(other).all()
+        sent.wait()
+    assert again.eq(other).all()
     assert short.eq(SIZE).all()
     assert long.eq(SIZE).all()
     assert gathered.view(SIZE, -1).sum(1).tolist() == [0.0, LONG]
