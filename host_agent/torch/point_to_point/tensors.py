@@ -15,6 +15,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 
 from weir.agent_service.waiting import FIRST_S, next_line
 from weir.host_agent.collectives.dtypes import byte_view
+from weir.host_agent.torch.compiling import never_compiled
 from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.point_to_point.inbox import Receive, Send
 from weir.host_agent.torch.point_to_point.messenger import MessageError, Messenger
@@ -105,6 +106,7 @@ class PointToPoint:
             return self._messenger
 
 
+@never_compiled
 class MessageWork(QueuedWork):
     """A message on its way. ``wait`` is bounded by the group's timeout, and logs what it waits for."""
 
