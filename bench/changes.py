@@ -15,7 +15,8 @@ from typing import Final
 import torch
 
 from weir.host_agent.compression import kernels
-from weir.host_agent.compression.changes import apply, find, to_host
+from weir.host_agent.compression.changes import apply, find
+from weir.host_agent.compression.transfer import pinned
 
 _CLUSTER: Final = 1024
 _CHUNK: Final = 1 << 26
@@ -79,7 +80,7 @@ def measure(length: int, dtype: torch.dtype, share: float, clustered: bool, devi
     def compact() -> None:
         changes = find(*next(turns))
         above = find(None, changes.mask)
-        to_host(above.mask, above.values, changes.values)
+        pinned(above.mask, above.values, changes.values)
 
     def integers() -> tuple[torch.Tensor, torch.Tensor]:
         before, after = (version.view(_INTEGERS[dtype.itemsize]) for version in next(turns))
@@ -87,7 +88,7 @@ def measure(length: int, dtype: torch.dtype, share: float, clustered: bool, devi
 
     def plainly() -> None:
         before, after = integers()
-        to_host(after[before != after])
+        pinned(after[before != after])
 
     calls: dict[str, Callable[[], object]] = {
         "find": lambda: find(*next(turns)),

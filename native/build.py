@@ -29,7 +29,8 @@ from typing import Any, Final
 from weir.native.scratch import scratch_folder
 
 DIALECT: Final = ("-std=gnu11", "-pthread")
-FLAGS: Final = ("-O3", "-march=native", *DIALECT, "-fPIC", "-fno-math-errno")
+# Without contraction sums of products have the same bits on every machine, and on a GPU.
+FLAGS: Final = ("-O3", "-march=native", *DIALECT, "-fPIC", "-fno-math-errno", "-ffp-contract=off")
 
 _ROOM: Final = 4 << 20  # bytes; with less, a compiler that fails may have failed for want of it
 

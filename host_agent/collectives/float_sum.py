@@ -11,7 +11,7 @@ derived in ``weir.host_agent.collectives.quantize``, ``.packing`` and ``.limbs``
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from weir.host_agent.collectives.communicator import Audience, Communicator, fit
 from weir.host_agent.collectives.dtypes import LANE_BYTES, Lanes, lanes_for
 from weir.host_agent.collectives.packing import LaneFormat, WholeLanes
 from weir.host_agent.collectives.parts import Parts, reduce
-from weir.host_agent.collectives.quantize import Sample
+from weir.host_agent.collectives.quantize import Fixed, Floats, Rows, Sample
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.host_agent.transport.slot_transport import FloatScales
@@ -78,6 +78,57 @@ class NonFiniteError(ArithmeticError):
     def __reduce__(self) -> tuple[type[Self], tuple[str, tuple[int, ...], int, int]]:
         """Let it cross processes whole: by default an exception is made anew from its message alone."""
         return type(self), self._given
+
+
+class Vector(Protocol):
+    """Float32 values to be summed, which may be on a device."""
+
+    @property
+    def size(self) -> int:
+        """Return how many they are."""
+
+    def numbers(self) -> Floats:
+        """Return them in main memory."""
+
+    def scales(self, form: LaneFormat, scale_block: int) -> Lanes:
+        """Return the scale of each block, see ``LaneFormat.scales``."""
+
+    def lanes(
+        self,
+        form: LaneFormat,
+        rows: Rows | None,
+        scales: Lanes,
+        scale_block: int,
+        take: Callable[[int], Fixed],
+    ) -> Fixed:
+        """Return lanes in main memory, see ``LaneFormat.encode``."""
+
+
+class HostVector:
+    """Float32 values in main memory, flat."""
+
+    def __init__(self, values: Floats) -> None:
+        self._values = values
+        self.size = values.size
+
+    def numbers(self) -> Floats:
+        """Return the values themselves."""
+        return self._values
+
+    def scales(self, form: LaneFormat, scale_block: int) -> Lanes:
+        """Return the scale of each block."""
+        return form.scales(self._values, scale_block)
+
+    def lanes(
+        self,
+        form: LaneFormat,
+        rows: Rows | None,
+        scales: Lanes,
+        scale_block: int,
+        take: Callable[[int], Fixed],
+    ) -> Fixed:
+        """Return lanes in memory from ``take``."""
+        return form.encode(self._values, rows, scales, scale_block, take)
 
 
 @dataclass(frozen=True)
@@ -187,7 +238,7 @@ def give_back(flat: npt.NDArray[Any], blocks: npt.NDArray[np.integer[Any]], pack
 
 def encode(
     communicator: Communicator,
-    values: npt.NDArray[np.float32],
+    values: Vector,
     name: Namer,
     scale_block: int,
     service: ServiceClass = LOSSLESS,
@@ -204,7 +255,7 @@ def encode(
 
     Args:
         communicator: of all workers, which make the same call.
-        values: float32, flat; they stay as they are.
+        values: they stay as they are.
         name: describes a value by flat index, for errors.
         scale_block: values that share a scale.
         service: the layer class of the packets; without budgets.
@@ -224,7 +275,7 @@ def encode(
 
 def _scales(
     communicator: Communicator,
-    values: npt.NDArray[np.float32],
+    values: Vector,
     name: Namer,
     scale_block: int,
     form: LaneFormat,
@@ -236,12 +287,12 @@ def _scales(
     """Return the blocks that are worth to be selected, None: all, and the scales that all workers agreed on
     for them; see ``encode``. zeros: instead of notes; how many blocks are zero on the worker with most.
     """
-    scales = form.scales(values, scale_block)
+    scales = values.scales(form, scale_block)
     if zeros.size:
         zeros[0] = scales.size - np.count_nonzero(scales)
         notes = zeros
     rows = None if dense else _occupied(communicator, scales, service)
-    shared = _agree(communicator, scales, rows, form.not_finite, values, name, service, notes)
+    shared = _agree(communicator, scales, rows, form.not_finite, values.numbers, name, service, notes)
     if not dense and scales.size >= WORTH_ASKING:
         whole = _whole(communicator, scales, rows, shared)
         rows = np.flatnonzero(whole).astype(np.uint32)
@@ -251,7 +302,7 @@ def _scales(
 
 def contribute(
     communicator: Communicator,
-    values: npt.NDArray[np.float32],
+    values: Vector,
     scales: Lanes,
     rows: quantize.Rows | None,
     scale_block: int,
@@ -261,7 +312,7 @@ def contribute(
     """Put ``values`` to the scales that all workers agreed on, those of the blocks ``rows``; the rest: see
     ``encode``.
     """
-    lanes = form.encode(values, rows, scales, scale_block, communicator.scratch.take)
+    lanes = values.lanes(form, rows, scales, scale_block, communicator.scratch.take)
     if packet_block is None:
         packet_block = fitting_block(lanes.size) if rows is None else packet_block_of(form, scale_block)
     return Contribution(lanes, scales, rows, values.size, scale_block, packet_block, form)
@@ -290,7 +341,8 @@ def sum_float32(
     whole = form if parts is None and isinstance(form, WholeLanes) else None
     may_be_wide = whole is not None and communicator.wide and values.size >= WIDE_VALUES
     most_zeros = np.zeros(int(may_be_wide), np.uint32)
-    rows, scales = _scales(communicator, values, name, scale_block, form, zeros=most_zeros)
+    vector = HostVector(values)
+    rows, scales = _scales(communicator, vector, name, scale_block, form, zeros=most_zeros)
     if whole is not None and rows is None:
         looked_at = None if _has_warned else Sample(values, scales, scale_block, whole.workers)
         exponents = FloatScales(scales, scale_block, quantize.headroom(whole.workers))
@@ -298,7 +350,7 @@ def sum_float32(
             if looked_at is not None:
                 _warn_once(looked_at.coarse_block(values), scale_block, name)
             return
-    mine = contribute(communicator, values, scales, rows, scale_block, form)
+    mine = contribute(communicator, vector, scales, rows, scale_block, form)
     total = (
         mine.add(communicator, keep=False)[0] if parts is None else _sum_of_part(communicator, mine, parts)
     )
@@ -375,7 +427,7 @@ def sum_float64(
     scale_block = fitting_block(values.size) if parts is None else parts.block
     exponents = limbs.exponents64(values, scale_block)
     rows = _occupied(communicator, exponents)
-    shared = _agree(communicator, exponents, rows, limbs.NOT_FINITE64, values, name)
+    shared = _agree(communicator, exponents, rows, limbs.NOT_FINITE64, lambda: values, name)
     exponents = _whole(communicator, exponents, rows, shared)
     lanes = limbs.split_float64(values, exponents, scale_block, communicator.size)
     values[:] = limbs.join_float64(
@@ -419,7 +471,7 @@ def _agree(
     exponents: Lanes,
     rows: quantize.Rows | None,
     not_finite: int,
-    values: npt.NDArray[np.floating[Any]],
+    values: Callable[[], npt.NDArray[np.floating[Any]]],
     name: Namer,
     service: ServiceClass = LOSSLESS,
     notes: Lanes = NO_NOTES,
@@ -433,7 +485,7 @@ def _agree(
     # Sparse on one worker: small blocks skip more.
     found = communicator.reduce(np.concatenate([mine, notes]), Op.MAX, GROUP_LANES, service)
     shared, notes[:] = found[: mine.size], found[mine.size :]
-    check_finite(communicator, shared, not_finite, lambda: values, name)
+    check_finite(communicator, shared, not_finite, values, name)
     return shared
 
 

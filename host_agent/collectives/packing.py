@@ -37,6 +37,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from weir.host_agent.collectives import quantize
 from weir.host_agent.collectives.quantize import Fixed, Floats, Rows, block_count, check_exponents, sized
@@ -44,6 +45,7 @@ from weir.host_agent.transport import engine
 from weir.wire.definition import GROUP_LANES
 
 Scales = quantize.Exponents
+Factors = tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]
 
 LaneBits = Literal[32, 16, 8, "auto"]
 LANE_BITS: Final[tuple[LaneBits, ...]] = (32, 16, 8, "auto")
@@ -100,6 +102,14 @@ class LaneFormat(Protocol):
     def decode(self, lanes: Fixed, rows: Rows | None, scales: Scales, scale_block: int, out: Floats) -> None:
         """Overwrite the blocks ``rows`` of ``out``, None: all, by what (sums of) lanes stand for."""
 
+    def factors(self, scales: Scales) -> "Factors":
+        """Return how the values of blocks with these scales become integers, for devices that do so.
+
+        Returns:
+            float32[blocks, 2], by which a value is multiplied, one after the other, before it is rounded; and
+            float64[blocks], what one of the integers stands for. Zero where a block is zero or not finite.
+        """
+
 
 @dataclass(frozen=True)
 class WholeLanes:
@@ -137,6 +147,10 @@ class WholeLanes:
             quantize.from_fixed(lanes, scales, scale_block, self.workers, out=out)
         else:
             quantize.from_fixed_rows(lanes, rows, scales, scale_block, self.workers, out=out)
+
+    def factors(self, scales: Scales) -> Factors:
+        """Return powers of two."""
+        return _factors(engine.library().weir_fixed_factors, scales, quantize.headroom(self.workers))
 
 
 @dataclass(frozen=True)
@@ -224,6 +238,10 @@ class PackedLanes:
             engine.contiguous(out, "out", np.float32),
         )
 
+    def factors(self, scales: Scales) -> Factors:
+        """Return the inverse of each block's quantum in two factors, and the quantum."""
+        return _factors(engine.library().weir_pack_factors, scales, self.steps)
+
     def _blocks(
         self, count: int, rows: Rows | None, scales: Scales, scale_block: int
     ) -> tuple[int | None, int, int]:
@@ -231,6 +249,13 @@ class PackedLanes:
         blocks = block_count(count, scale_block) if rows is None else rows.size
         address = None if rows is None else quantize.rows_address(rows, count, scale_block)
         return address, blocks, sized(scales, "scales", blocks, np.uint32)
+
+
+def _factors(native: Callable[..., None], scales: Scales, most: int) -> Factors:
+    factors, quanta = np.empty((scales.size, 2), np.float32), np.empty(scales.size, np.float64)
+    address = engine.contiguous(scales, "scales", np.uint32)
+    native(address, scales.size, most, engine.address_of(factors), engine.address_of(quanta))
+    return factors, quanta
 
 
 def lane_format(bits: LaneBits, error: float, workers: int) -> LaneFormat:

@@ -9,14 +9,18 @@ its buckets after the first iteration, and once more after a restart from a chec
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from weir.host_agent.compression.vectors import is_native
+from weir.host_agent.compression.vectors import has_kernels, is_native
 from weir.host_agent.transport import engine
+from weir.wire.definition import SLOT_LANES
+
+if TYPE_CHECKING:
+    from weir.host_agent.compression.kernels.buckets import Places
 
 
 class Parameters(Protocol):
@@ -155,16 +159,8 @@ class BucketLayout:
         Raises:
             ValueError: a residual, or the bucket, is of another length.
         """
-        if bucket.numel() != self.elements:
-            raise ValueError(f"the bucket has {bucket.numel()} elements, its parameters {self.elements}")
+        added = self._added(bucket, residuals)
         vector = torch.empty(self.length, dtype=torch.float32, device=bucket.device)
-        added = [residuals.get(segment.name) for segment in self.segments]
-        for segment, one in zip(self.segments, added, strict=True):
-            if one is not None and one.numel() != segment.length:
-                raise ValueError(
-                    f"the residual of {segment.name!r} has {one.numel()} elements, "
-                    f"the parameter {segment.length}"
-                )
         if is_native(bucket, *(one for one in added if one is not None)):
             if largest is None:
                 largest = np.empty(self.length // self.align, np.float32)
@@ -190,6 +186,49 @@ class BucketLayout:
         if largest is not None:
             largest[:] = vector.view(-1, self.align).abs().amax(dim=1).cpu().numpy()
         return vector
+
+    def _added(
+        self, bucket: torch.Tensor, residuals: Mapping[str, torch.Tensor]
+    ) -> list[torch.Tensor | None]:
+        """Return each parameter's residual, where the bucket is; None: it has none."""
+        if bucket.numel() != self.elements:
+            raise ValueError(f"the bucket has {bucket.numel()} elements, its parameters {self.elements}")
+        found = []
+        for segment in self.segments:
+            one = residuals.get(segment.name)
+            if one is not None and one.numel() != segment.length:
+                raise ValueError(
+                    f"the residual of {segment.name!r} has {one.numel()} elements, "
+                    f"the parameter {segment.length}"
+                )
+            found.append(one if one is None else one.to(bucket.device))
+        return found
+
+    def spread_on_device(
+        self, bucket: torch.Tensor, divisor: float, residuals: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Do ``spread`` by a kernel, without waiting for the device.
+
+        Returns:
+            The vector; the bits of the largest magnitude of every ``align`` elements, int32; and which of
+            these blocks are zero in the bucket, bool.
+        """
+        added = self._added(bucket, residuals)
+        found = self._places(bucket.device).spread(
+            bucket, divisor, [0 if one is None else one.data_ptr() for one in added]
+        )
+        del added  # a residual that was copied here must live until now
+        return found
+
+    def _places(self, device: torch.device) -> "Places":
+        """Return the tables for kernels on a device."""
+        from weir.host_agent.compression.kernels.buckets import Places
+
+        known: dict[torch.device, Places] = self.__dict__.setdefault("_on_device", {})
+        if device not in known:
+            owners = self.in_blocks(self.align).owners
+            known[device] = Places(self._structs.view(np.int64), owners, device)
+        return known[device]
 
     def idle(self, bucket: torch.Tensor, divisor: float, block: int) -> torch.Tensor:
         """Return which blocks of so many elements, which divide the vector, are zero in ``spread(bucket,
@@ -224,6 +263,9 @@ class BucketLayout:
             engine.library().weir_collect(
                 self.native_segments, len(self.segments), vector.data_ptr(), bucket.data_ptr()
             )
+            return
+        if has_kernels(vector) and has_kernels(bucket) and self.align == SLOT_LANES:
+            self._places(bucket.device).collect(vector, bucket)
             return
         for segment in self.segments:
             bucket[segment.in_bucket] = vector[segment.in_vector]

@@ -31,6 +31,7 @@ import torch
 from weir import native
 from weir.host_agent.compression import kernels
 from weir.host_agent.compression.encodings.shared_mask import WORD_BITS, words_for
+from weir.host_agent.compression.transfer import pinned
 
 SIGNATURES: Final[native.Signatures] = {
     "weir_changes_find": (
@@ -71,7 +72,7 @@ class Changes:
 
     def on_host(self) -> "Changes":
         """Return the same in main memory, when it is there: of a GPU's, in pinned memory."""
-        mask, values = to_host(self.mask, self.values)
+        mask, values = pinned(self.mask, self.values)
         return Changes(mask, self.count, values)
 
     def on(self, device: torch.device) -> "Changes":
@@ -128,14 +129,6 @@ def apply(vector: torch.Tensor, changes: Changes) -> None:
         with _device_of(vector):
             mask = changes.mask.contiguous()
             _implementation(vector.device).put(mask, _integers(changes.values), _integers(vector))
-
-
-def to_host(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return copies of tensors in main memory, when all are there; a GPU's are copied to pinned memory."""
-    copies = tuple(_begin_copy(tensor) for tensor in tensors)
-    for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
-        torch.cuda.current_stream(device).record_event().synchronize()
-    return copies
 
 
 class _Native:
@@ -282,15 +275,7 @@ def _device_of(tensor: torch.Tensor) -> AbstractContextManager[object]:
     return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
 
 
-def _begin_copy(tensor: torch.Tensor) -> torch.Tensor:
-    if not tensor.is_cuda:
-        return tensor.cpu()
-    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    with _device_of(tensor):
-        return copy.copy_(tensor, non_blocking=True)
-
-
 def _read(number: torch.Tensor) -> int:
     """Return a number that is on a device, when it is known there: the one thing that the host waits for."""
-    (copy,) = to_host(number)
+    (copy,) = pinned(number)
     return int(copy)

@@ -33,8 +33,10 @@ from weir.host_agent.compression.encodings.mask_scales import MaskScales, Predic
 from weir.host_agent.compression.encodings.shared_mask import NO_LANES
 from weir.host_agent.compression.local_gradients import Choice, LocalGradients
 from weir.host_agent.compression.loss_policy import LossPolicy
+from weir.host_agent.compression.packed_vector import PackedVector, packed_vector
 from weir.host_agent.compression.phase_clock import PhaseClock
 from weir.host_agent.compression.sparsifiers import Sparsifier
+from weir.host_agent.compression.transfer import to_device, to_host
 from weir.host_agent.transport.ledger import Direction, Ledger
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import ServiceClass
@@ -258,12 +260,12 @@ class GradientExchange:
         packed = selection.pack(may_send)
         with clock.time("planning"):
             notes = self.encoder.notes(communicator.rank, selection, packed)
-        on_host = packed.cpu()  # from here on the network's
+        vector = packed_vector(packed, choice.largest_bits if packed is choice.chosen else None)
         packet_block, riders = self._packet_block(plan, selection), NO_LANES
         if scales is None:
             contribution = encode(
                 communicator,
-                on_host.numpy(),
+                vector,
                 selection.describe,
                 SCALE_BLOCK,
                 service,
@@ -283,7 +285,7 @@ class GradientExchange:
             )
             contribution = contribute(
                 communicator,
-                on_host.numpy(),
+                vector,
                 selection.largest(settled, SCALE_BLOCK, unit),
                 None,
                 unit,
@@ -294,20 +296,20 @@ class GradientExchange:
                 riders = notes
             else:
                 communicator.reduce(notes, Op.MAX, GROUP_LANES, service)
-        classes = self.gradients.classify(selection.layout, on_host, contribution.scales_of(SCALE_BLOCK))
+        classes = self.gradients.classify(selection.layout, packed, contribution.scales_of(SCALE_BLOCK))
         budgets = self._budgets(service, selection, classes, contribution)
         summed, report = contribution.add(
             communicator,
-            keep=self._contributes and self.gradients.keeps_rounding,
+            keep=self._contributes and self.gradients.keeps_rounding and not vector.keeps_lanes,
             service=budgets,
             audience=self._audience(selection, contribution),
             notes=riders,
         )
-        packed_total = self._own(selection, torch.from_numpy(summed.values())).to(bucket.device)
-        sums = Summed(selection, packed_total)
+        sums = Summed(selection, self._own(selection, vector.decoded(summed)))
         self._overwrite(bucket, sums)
         if self._contributes:
-            self._settle(choice, selection, packed, contribution, report)
+            self._settle(choice, selection, vector, contribution, report)
+        sums = self._observed(sums, summed)
         measured = np.empty(0, np.float32)
         if self.gradients.observes:
             with clock.time("observing"):
@@ -329,7 +331,7 @@ class GradientExchange:
         return Exchanged(
             choice=choice,
             chosen_elements=proposal.elements,
-            union_elements=self._union(selection, proposal.elements, packed_total),
+            union_elements=self._union(selection, proposal.elements, sums.packed),
             selection=selection,
             blocks=max(
                 report.blocks,
@@ -354,11 +356,20 @@ class GradientExchange:
         else:
             selection.whole.collect(sparsifier.decode(summed.whole), bucket)
 
+    def _observed(self, sums: Summed, total: Contribution) -> Summed:
+        """Return a bucket's sum where it is looked at: in main memory, if anything is to be learnt from it.
+
+        The lanes are there in any case, so that nobody waits for a device.
+        """
+        if sums.packed.is_cpu or not (self.gradients.observes or self.encoder.learns):
+            return sums
+        return Summed(sums.selection, self._own(sums.selection, torch.from_numpy(total.values())))
+
     def _union(self, selection: Selection, chosen: int, packed_total: torch.Tensor) -> int:
         """Return how many elements of a bucket any worker sent, as far as it is known here."""
         if self.gradients.sparsifier.fills_union or (self._for_servers and not selection.everything):
             return selection.layout.elements
-        return chosen if self._for_servers else int(torch.count_nonzero(packed_total))
+        return chosen if self._for_servers else int(to_host(torch.count_nonzero(packed_total))[0])
 
     def _packet_block(self, plan: EncodingPlan, selection: Selection) -> int | None:
         """Return the lanes in a block of the packets; None: as many as fit, as no block stands by itself."""
@@ -392,7 +403,7 @@ class GradientExchange:
         self,
         choice: Choice,
         selection: Selection,
-        packed: torch.Tensor,
+        vector: PackedVector,
         contribution: Contribution,
         report: ReduceReport,
     ) -> None:
@@ -401,12 +412,12 @@ class GradientExchange:
         if self.gradients.feedback is None:
             pass
         elif self.gradients.keeps_rounding:
-            delivered = torch.from_numpy(contribution.values()).to(undelivered.device)
-            selection.subtract(undelivered, delivered)
+            selection.subtract(undelivered, vector.delivered(contribution, report.given_back.blocks))
         else:  # everything was sent, as it was
             lost, places = report.given_back.blocks, contribution.places()
+            packed = selection.pack(choice.chosen)
             blocks = torch.zeros_like(packed).view(-1, selection.plan.packet_block)
-            chosen = torch.from_numpy((lost if places is None else places[lost]).astype(np.int64))
+            chosen = to_device((lost if places is None else places[lost]).astype(np.int64), packed.device)
             blocks[chosen] = packed.view(blocks.shape)[chosen]
             undelivered = selection.unpack(blocks.view(-1))
         self.gradients.settle(choice, undelivered)

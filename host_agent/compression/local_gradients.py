@@ -22,6 +22,8 @@ from weir.host_agent.compression.error_feedback import ErrorFeedback
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.phase_clock import PhaseClock
 from weir.host_agent.compression.sparsifiers import Sparsifier
+from weir.host_agent.compression.transfer import to_host
+from weir.host_agent.compression.vectors import has_kernels, in_main_memory
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Choice:
             next call takes again. Of parameters whose masks are written it says nothing.
         masks: the blocks that it chose of these; None: there are none.
         largest: magnitude of each block of SCALE_BLOCK of ``compensated``, where that is known.
+        largest_bits: the same of ``chosen``, as bits on its device, where that is known.
     """
 
     layout: BucketLayout
@@ -42,6 +45,7 @@ class Choice:
     chosen: torch.Tensor
     masks: Masks | None = None
     largest: npt.NDArray[np.float32] | None = None
+    largest_bits: torch.Tensor | None = None
 
     @property
     def flags(self) -> torch.Tensor:
@@ -124,6 +128,8 @@ class LocalGradients:
 
         encodings: how it will be written down, by parameter. clock: of this worker's step.
         """
+        if has_kernels(bucket) and layout.align == SCALE_BLOCK:
+            return self._prepared_on_device(layout, bucket, encodings, clock)
         idle = None
         if self.sparsifier.sends_all and self.keeps_rounding:
             idle = layout.idle(bucket, self.sparsifier.workers, SCALE_BLOCK)
@@ -138,6 +144,27 @@ class LocalGradients:
             if idle is not None and bool(idle.any()):
                 chosen = vector.clone()
                 chosen.view(-1, SCALE_BLOCK)[idle] = 0
+        return Choice(layout, vector, chosen, masks, largest)
+
+    def _prepared_on_device(
+        self,
+        layout: BucketLayout,
+        bucket: torch.Tensor,
+        encodings: Mapping[str, Encoding],
+        clock: PhaseClock,
+    ) -> Choice:
+        """Do ``prepare`` by kernels."""
+        residuals = {} if self.feedback is None else self.feedback.residuals
+        vector, bits, idle = layout.spread_on_device(bucket, self.sparsifier.workers, residuals)
+        with clock.time("choice"):
+            if self.sparsifier.sends_all and self.keeps_rounding:
+                chosen = vector.view(-1, SCALE_BLOCK).masked_fill(idle.unsqueeze(1), 0).view(-1)
+                return Choice(layout, vector, chosen, largest_bits=bits.masked_fill(idle, 0))
+            if self.sparsifier.sends_all:
+                return Choice(layout, vector, vector, largest_bits=bits)
+            masks = self._marked(layout, vector, encodings)
+            chosen = self._chosen(layout, vector, masks)
+            largest = to_host(bits)[0].view(np.float32)
         return Choice(layout, vector, chosen, masks, largest)
 
     def nothing(self, layout: BucketLayout, device: torch.device) -> Choice:
@@ -165,7 +192,7 @@ class LocalGradients:
         """
         if self.policy.lossless or not layout.length:
             return None
-        classes = magnitude_classes(layout.in_blocks(SCALE_BLOCK), vector, scales)
+        classes = magnitude_classes(layout.in_blocks(SCALE_BLOCK), in_main_memory(vector), scales)
         return classes.repeat(SCALE_BLOCK // layout.packet_block)
 
     def _marked(self, layout: BucketLayout, vector: torch.Tensor, encodings: Mapping[str, Encoding]) -> Masks:
@@ -197,6 +224,7 @@ class LocalGradients:
         if self._kept_memory.numel() < vector.numel() or self._kept_memory.device != vector.device:
             self._kept_memory = torch.empty_like(vector)
         chosen = self._kept_memory[: vector.numel()]
+        asked = []
         for segment in layout:
             place = segment.in_vector
             if segment.name in masks.elements:
@@ -204,8 +232,13 @@ class LocalGradients:
             if self.excluded(segment):
                 chosen[place] = vector[place]
             else:
-                self.sparsifier.encode_into(vector[place], self.spans[segment.name], chosen[place])
+                asked.append(segment)
             chosen[layout.padding_of(segment)] = 0.0
+        self.sparsifier.encode_all(
+            [vector[segment.in_vector] for segment in asked],
+            [self.spans[segment.name] for segment in asked],
+            [chosen[segment.in_vector] for segment in asked],
+        )
         return chosen
 
     def __getstate__(self) -> dict[str, Any]:
@@ -234,12 +267,14 @@ class LocalGradients:
 
     def observe(self, summed: Summed) -> None:
         """Show the sparsifier a bucket's sum, and what the workers had chosen."""
-        shown = self.sparsifier.observes_union
-        for part in summed.selection.parts:
+        shown, selection = self.sparsifier.observes_union, summed.selection
+        for index, part in enumerate(selection.parts):
             if not self.excluded(part.source):
                 place, span = part.source.in_vector, self.spans[part.source.name]
                 if shown:
                     self.sparsifier.observe(summed.whole[place], summed.union[place], span)
+                elif (starts := selection.starts_of(index)) is not None:
+                    self.sparsifier.take_starts(starts, span)
                 self.sparsifier.take_count(part.travelled(summed.packed), span)
 
     def measure(self, summed: Summed) -> npt.NDArray[np.float32]:

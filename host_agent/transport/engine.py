@@ -191,6 +191,8 @@ SIGNATURES: Final[native.Signatures] = {
         c_uint64,
         (pointer, pointer, c_uint64, c_uint32, pointer, c_uint64, c_uint64, pointer, c_uint32, c_uint32),
     ),
+    "weir_fixed_factors": (None, (pointer, c_uint64, c_uint32, pointer, pointer)),
+    "weir_pack_factors": (None, (pointer, c_uint64, c_uint32, pointer, pointer)),
     "weir_largest": (None, (pointer, c_uint64, c_uint32, pointer)),
     "weir_pack": (
         c_uint64,

@@ -2,7 +2,7 @@
 """Between sparsifier and sum: the workers agree what travels, in which encoding, and learn from it."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -24,6 +24,8 @@ from weir.host_agent.compression.encodings.planner import Planner
 from weir.host_agent.compression.encodings.position_lists import gather, region_of
 from weir.host_agent.compression.encodings.selection import Selection, Summed
 from weir.host_agent.compression.encodings.shared_mask import NO_LANES, Masks, unite, write_mask
+from weir.host_agent.compression.transfer import to_host
+from weir.host_agent.compression.vectors import has_kernels
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 
 _log = logging.getLogger(__name__)
@@ -58,6 +60,7 @@ class Encoder:
 
     Attributes:
         plans: the last one of each bucket, by its index.
+        learns: the next plans depend on what is sent.
 
     Raises:
         ValueError: the rule does not fit the sparsifier.
@@ -69,7 +72,7 @@ class Encoder:
         self._prescribed = _prescribed(rule, sparsifier)
         self._workers = 1
         self._planner = Planner(workers=1, slots=1)
-        self._learns = self._prescribed is None or self._prescribed.mask_block is not None
+        self.learns = self._prescribed is None or self._prescribed.mask_block is not None
 
     def join(self, workers: int, slots: int, form: LaneFormat, *, narrow: int = 0) -> None:
         """Take note of the group that the buckets are summed over; again when it has changed.
@@ -97,7 +100,7 @@ class Encoder:
             for segment in layout
         }
         fixed = {name: encoding for name, encoding in wanted.items() if encoding is not None}
-        if self._learns:
+        if self.learns:
             plan = self._planner.plan(layout, fixed, self.rule.packet_block)
             capacities = self._capacities(plan, layout, spans)
             if capacities is not None:
@@ -143,7 +146,7 @@ class Encoder:
 
         rank: of this worker; one that is none of the workers' tells nothing.
         """
-        if not self._learns:
+        if not self.learns:
             return np.empty(0, np.uint32)
         own = self._planner.count(selection.layout, packed)
         notes: Lanes = np.zeros((self._workers, own.size), np.uint32)
@@ -152,11 +155,11 @@ class Encoder:
 
     def tally(self, summed: Summed) -> Lanes:
         """Return what there is to learn from a bucket's sum, as ``settle`` takes it."""
-        return self._planner.tally(summed) if self._learns else NO_LANES
+        return self._planner.tally(summed) if self.learns else NO_LANES
 
     def settle(self, selection: Selection, tally: Lanes, notes: Lanes) -> None:
         """Learn from the ``tally`` of a bucket's sum, and the notes of all workers."""
-        if self._learns:
+        if self.learns:
             told = notes.reshape(self._workers, notes.size // self._workers)
             self._planner.observe(selection.whole, selection.plan, tally, told)
 
@@ -186,14 +189,30 @@ class Proposal:
         self.plan, self.layout = plan, layout
         self._masks = masks.copy() if masks else Masks.zero(layout, plan.encodings)  # to become the union
         self.masked = bool(self._masks.of)
-        written = self._masks.elements
-        self.elements = sum(written.values()) + sum(
-            self._write(segment, chosen[segment.in_vector])
-            for segment in layout
-            if segment.name not in written
+        left = [segment for segment in layout if segment.name not in self._masks.elements]
+        write = self._write_on_device if has_kernels(chosen) else self._write
+        self.elements = sum(self._masks.elements.values()) + sum(
+            write([(segment, chosen[segment.in_vector]) for segment in left])
         )
 
-    def _write(self, segment: Segment, values: torch.Tensor) -> int:
+    def _write(self, values: Sequence[tuple[Segment, torch.Tensor]]) -> list[int]:
+        """Write the masks of parameters, and return how many values of each are not zero."""
+        return [self._write_one(segment, own) for segment, own in values]
+
+    def _write_on_device(self, values: Sequence[tuple[Segment, torch.Tensor]]) -> list[int]:
+        """Do the same for values on a device, of which only masks and counts leave it."""
+        from weir.host_agent.compression.kernels.masks import write_masks
+
+        masked = [(segment.name, own) for segment, own in values if segment.name in self._masks.of]
+        whole = [torch.count_nonzero(own) for segment, own in values if segment.name not in self._masks.of]
+        found = write_masks(
+            [own for _, own in masked],
+            [self._masks.mask_blocks[name] for name, _ in masked],
+            [self._masks.of[name] for name, _ in masked],
+        )
+        return found + (to_host(torch.stack(whole))[0].tolist() if whole else [])
+
+    def _write_one(self, segment: Segment, values: torch.Tensor) -> int:
         """Write a parameter's mask, if it has one, and return how many of the values are not zero."""
         mask_block = self.plan.encodings[segment.name].mask_block
         if mask_block is None:

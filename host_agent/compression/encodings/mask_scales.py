@@ -34,6 +34,8 @@ from weir.host_agent.collectives.float_sum import Namer, check_finite
 from weir.host_agent.collectives.packing import LaneFormat
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK, EncodingPlan
+from weir.host_agent.compression.packed_vector import packed_vector
+from weir.host_agent.compression.vectors import in_main_memory
 from weir.host_agent.transport import engine
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.wire.definition import GROUP_LANES, Op
@@ -271,14 +273,13 @@ class MaskScales:
         if some and unsure.any():
             shared[unsure] = communicator.reduce(self._own[unsure], Op.MAX, GROUP_LANES, service)
         scales = self.steps.scales(shared)
-        check_finite(communicator, scales, self._form.not_finite, lambda: self._vector.cpu().numpy(), name)
+        check_finite(
+            communicator, scales, self._form.not_finite, lambda: in_main_memory(self._vector).numpy(), name
+        )
         self._predictions.learn(self._regions.names, self._regions.of_parameters(shared), self.steps)
         return np.repeat(scales, self._regions.sizes)
 
 
 def _scales(vector: torch.Tensor, form: LaneFormat) -> Lanes:
     """Return the scales of blocks of SCALE_BLOCK, whole ones, of a vector on any device."""
-    if vector.device.type == "cpu":
-        return form.scales(vector.numpy(), SCALE_BLOCK)
-    largest = vector.view(-1, SCALE_BLOCK).abs().amax(dim=1).cpu()
-    return form.scales(largest.numpy(), 1)
+    return packed_vector(vector).scales(form, SCALE_BLOCK)

@@ -40,7 +40,7 @@ from weir.host_agent.compression.encodings.forecast import (
 )
 from weir.host_agent.compression.encodings.position_lists import region_of
 from weir.host_agent.compression.encodings.selection import Summed
-from weir.host_agent.compression.vectors import sum_in_order
+from weir.host_agent.compression.vectors import in_main_memory, sum_in_order
 from weir.wire.definition import BLOCK_SIZES
 
 MASKS: Final = (None, *MASK_SIZES)
@@ -163,16 +163,19 @@ class Planner:
         """Return what the workers are to know of this one's packed vector, often nothing; of one length on
         all.
         """
-        found = [pyramid.counts(packed[segment.in_vector]) for segment in self._due(layout)]
-        if not found:
+        due = self._due(layout)
+        if not due:
             return np.empty(0, np.uint32)
-        return torch.cat(found).cpu().numpy().astype(np.uint32)
+        there = in_main_memory(packed)
+        return (
+            torch.cat([pyramid.counts(there[segment.in_vector]) for segment in due]).numpy().astype(np.uint32)
+        )
 
     def tally(self, summed: Summed) -> npt.NDArray[np.uint32]:
         """Return what ``observe`` is to know of a bucket's sum: for each parameter that is due how many
         blocks of each size are not zero, for each that is watched how many elements; often nothing.
         """
-        parts, whole = summed.selection.parts, summed.selection.whole
+        parts, whole = summed.selection.parts, summed.selection.whole  # in main memory
         due, watched = set(self._due(whole)), set(self._watched_of(whole))
         found = [
             pyramid.counts_of_part(summed, index, UNION_LEVELS)
@@ -184,7 +187,7 @@ class Planner:
             for part in parts
             if part.source in watched
         ]
-        return torch.cat(found).cpu().numpy().astype(np.uint32) if found else np.empty(0, np.uint32)
+        return torch.cat(found).numpy().astype(np.uint32) if found else np.empty(0, np.uint32)
 
     def observe(
         self,

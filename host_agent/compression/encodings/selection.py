@@ -4,6 +4,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +14,12 @@ from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.compression.bucket_layout import BucketLayout, Segment
 from weir.host_agent.compression.encodings.encoding import EncodingPlan
 from weir.host_agent.compression.encodings.shared_mask import check_words, set_bits
-from weir.host_agent.compression.vectors import is_native
+from weir.host_agent.compression.vectors import has_kernels, is_native
 from weir.host_agent.transport import engine
+from weir.wire.definition import SLOT_LANES
+
+if TYPE_CHECKING:
+    from weir.host_agent.compression.kernels.parts import Places
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,9 @@ class Selection:
         if self.everything:
             return vector
         packed = torch.empty(self.layout.length, dtype=vector.dtype, device=vector.device)
+        if (places := self._places(vector)) is not None:
+            places.pack(vector, packed)
+            return packed
         if not is_native(vector):
             return self.pack_torch(vector, packed)
         engine.library().weir_parts_pack(*self._native_parts, vector.data_ptr(), packed.data_ptr())
@@ -144,6 +152,9 @@ class Selection:
         if self.everything:
             return packed
         vector = torch.empty(self.whole.length, dtype=packed.dtype, device=packed.device)
+        if (places := self._places(packed)) is not None:
+            places.unpack(packed, vector)
+            return vector
         if not is_native(packed):
             return self.unpack_torch(vector, packed)
         engine.library().weir_parts_unpack(
@@ -162,6 +173,10 @@ class Selection:
         """Overwrite a bucket by what ``unpack`` returns, without the vector between them if that is
         possible.
         """
+        places = None if self.everything or not has_kernels(bucket) else self._places(packed)
+        if places is not None:
+            places.collect(packed, bucket)
+            return
         if self.everything or not is_native(packed, bucket):
             self.whole.collect(self.unpack(packed), bucket)
             return
@@ -173,6 +188,8 @@ class Selection:
         """Subtract the packed elements from those of the whole vector, in place."""
         if self.everything:
             vector -= packed
+        elif (places := self._places(vector)) is not None:
+            places.subtract(packed, vector)
         elif is_native(vector, packed):
             engine.library().weir_parts_subtract(*self._native_parts, packed.data_ptr(), vector.data_ptr())
         else:
@@ -234,6 +251,24 @@ class Selection:
                 found[(part.source.vector_start + own) // size] = True
         return found
 
+    def _places(self, vector: torch.Tensor) -> "Places | None":
+        """Return the tables for kernels where a vector is; None: there are none."""
+        if not has_kernels(vector) or vector.dtype != torch.float32 or self.whole.align != SLOT_LANES:
+            return None
+        from weir.host_agent.compression.kernels.parts import Places
+
+        known: dict[torch.device, Places] = self.__dict__.setdefault("_on_device", {})
+        if vector.device not in known:
+            rows, first = [], 0
+            for part in self.parts:
+                row = (part.mask_block.bit_length() - 1, part.source.vector_start, part.source.length)
+                begin = -1 if part.words is None else first
+                rows.append((begin, part.blocks, *row, part.target.vector_start, part.source.bucket_start))
+                first += part.blocks
+            owners = self.layout.in_blocks(self.layout.align).owners
+            known[vector.device] = Places(np.array(rows, np.int64), self._starts, owners, vector.device)
+        return known[vector.device]
+
     @cached_property
     def _native_parts(self) -> tuple[int, int]:
         """Return where ``struct weir_part`` of each part is (mask.c), and how many there are."""
@@ -268,6 +303,13 @@ class Selection:
         starts = np.empty(max(1, sum(part.blocks for part in self.parts)), np.uint32)
         engine.library().weir_masks_starts(engine.address_of(rows), len(rows), engine.address_of(starts))
         return starts
+
+    def starts_of(self, index: int) -> Lanes | None:
+        """Return the first elements of the blocks that are packed of a part; None where all of it is."""
+        if self.parts[index].words is None:
+            return None
+        first = sum(part.blocks for part in self.parts[:index])
+        return self._starts[first : first + self.parts[index].blocks]
 
     def blocks_by_size(self, index: int, packed: torch.Tensor, levels: int) -> torch.Tensor | None:
         """Return how many blocks of 2^k elements of a parameter hold one that is not zero, as

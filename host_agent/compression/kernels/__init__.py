@@ -6,8 +6,14 @@ Triton need not be installed: a module of kernels is imported only where ``avail
 
 import importlib.util
 import os
+from functools import cache
 
 import torch
+
+
+def interpreted() -> bool:
+    """Return whether kernels run in Triton's interpreter, for tests: then main memory stands for a device."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def available(device: torch.device) -> bool:
@@ -15,6 +21,9 @@ def available(device: torch.device) -> bool:
 
     In main memory only with ``TRITON_INTERPRET=1``, in Triton's interpreter: for tests.
     """
-    if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-        return False
-    return device.type in {"cpu", "cuda"} and importlib.util.find_spec("triton") is not None
+    return device.type == ("cpu" if interpreted() else "cuda") and _has_triton()
+
+
+@cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None

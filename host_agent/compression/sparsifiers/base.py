@@ -155,6 +155,13 @@ class Sparsifier(ABC):
         """Write what ``encode`` returns to ``out``; to be replaced where that saves a copy."""
         out.copy_(self.encode(gradient, span))
 
+    def encode_all(
+        self, gradients: Sequence[torch.Tensor], spans: Sequence[Span], outs: Sequence[torch.Tensor]
+    ) -> None:
+        """Do ``encode_into`` for several parameters; to be replaced where that saves time."""
+        for gradient, span, out in zip(gradients, spans, outs, strict=True):
+            self.encode_into(gradient, span, out)
+
     def mark(
         self, gradients: Sequence[torch.Tensor], spans: Sequence[Span], masks: Sequence[Lanes]
     ) -> list[int] | None:
@@ -180,8 +187,14 @@ class Sparsifier(ABC):
 
     @property
     def observes_union(self) -> bool:
-        """Return whether ``observe`` is needed in this step, and not only ``take_count``."""
+        """Return whether ``observe`` is needed in this step, and not only what comes after it."""
         return type(self).observe is not Sparsifier.observe
+
+    def take_starts(self, starts: Lanes, span: Span) -> None:  # noqa: B027 may do nothing
+        """Take note, in a step without ``observe``, which blocks of a mask some worker had chosen.
+
+        starts: the first element of each block, ascending, uint32.
+        """
 
     def take_count(self, travelled: int, span: Span) -> None:  # noqa: B027 may do nothing
         """Take note of how many elements of a parameter some worker had chosen, after ``observe``."""

@@ -138,7 +138,7 @@ class Dfs(Sparsifier):
         """Set the bits of the blocks with most energy, and of those with what is not finite."""
         sizes = [self.mask_block_of(span) for span in spans]
         found: list[int | None] = [None] * len(spans)
-        if self.options.energy is None and is_native(*gradients):
+        if self.options.energy is None:
             found = mark_largest(gradients, sizes, [self._quota(span) for span in spans], masks)
         return [
             mark_blocks(gradient, self.choose(gradient, span), size, words) if elements is None else elements

@@ -14,8 +14,8 @@ import torch
 
 from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.compression.encodings.shared_mask import check_words
-from weir.host_agent.compression.sparsifiers.density import SAMPLE, ranked
-from weir.host_agent.compression.vectors import is_native
+from weir.host_agent.compression.sparsifiers.density import SAMPLE, ranked, worthiest
+from weir.host_agent.compression.vectors import has_kernels, is_native
 from weir.host_agent.transport import engine
 
 _BINS: Final = 1 << 15  # exponents and 7 bits of significand of a float32 that is not negative
@@ -91,7 +91,7 @@ def mark_largest(
     Returns how many elements of these are not zero; None: not done, ``worthiest`` of ``norms`` does.
 
     Args:
-        vectors: flat float32, native.
+        vectors: flat float32, all of them native or on a device with kernels; of others nothing is done.
         sizes: of the blocks of each.
         counts: of the blocks that are wanted of each.
         masks: words, zero.
@@ -101,6 +101,8 @@ def mark_largest(
     """
     for vector, size, words in zip(vectors, sizes, masks, strict=True):
         check_words(words, vector.numel(), size)
+    if not is_native(*vectors):
+        return _mark_on_device(vectors, sizes, counts, masks)
     rows = [
         (vector.data_ptr(), vector.numel(), size, count, engine.address_of(words), 0)
         for vector, size, count, words in zip(vectors, sizes, counts, masks, strict=True)
@@ -115,6 +117,31 @@ def mark_largest(
         engine.address_of(choices), len(rows), spare.data_ptr(), found.data_ptr(), scratch.data_ptr(), room
     )
     return [None if elements == _NOT_CHOSEN else elements for elements in choices[:, -1].tolist()]
+
+
+def _mark_on_device(
+    vectors: Sequence[torch.Tensor], sizes: Sequence[int], counts: Sequence[int], masks: Sequence[Lanes]
+) -> list[int | None]:
+    if not all(has_kernels(vector) for vector in vectors):
+        return [None] * len(vectors)
+    from weir.host_agent.compression.kernels import choice
+
+    return choice.mark_largest(vectors, sizes, counts, masks)
+
+
+def copy_largest(
+    vectors: Sequence[torch.Tensor], size: int, counts: Sequence[int], outs: Sequence[torch.Tensor]
+) -> None:
+    """Write each vector's ``count`` blocks of largest ``norms``, and those that are not finite, and zeros
+    elsewhere.
+    """
+    left = list(range(len(vectors)))
+    if vectors and all(has_kernels(vector) for vector in vectors):
+        from weir.host_agent.compression.kernels import choice
+
+        left = choice.copy_largest(vectors, size, counts, outs)
+    for i in left:
+        copy_blocks(vectors[i], worthiest(norms(vectors[i], size), counts[i]), size, outs[i])
 
 
 def marginals(travelled: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[float]:

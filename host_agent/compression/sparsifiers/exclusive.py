@@ -12,11 +12,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+import numpy as np
 import torch
 
+from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.compression.bucket_layout import Span
+from weir.host_agent.compression.encodings.shared_mask import pack_bits, set_bits, words_for
 from weir.host_agent.compression.sparsifiers.base import Sparsifier, SparsifierOptions
-from weir.host_agent.compression.sparsifiers.density import keep_from, keep_largest, keep_non_finite, rounded
+from weir.host_agent.compression.sparsifiers.density import (
+    keep_from,
+    keep_largest,
+    keep_non_finite,
+    positions,
+    rounded,
+)
+from weir.host_agent.compression.vectors import has_kernels
 
 GAIN: Final = 0.06
 _LARGEST_MOVE: Final = 0.7  # of the threshold's logarithm, in a step
@@ -83,11 +93,41 @@ class Exclusive(Sparsifier):
     def edges(self, total: int) -> Sequence[int]:
         """Return the partitions' bounds in this step, ``workers + 1`` of them: 0 to ``total`` elements."""
 
-    def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
-        """Return what is large in this worker's partition, and what is not finite anywhere."""
+    def _bounds(self, span: Span) -> tuple[int, int]:
+        """Return the first element of a parameter that is in this worker's partition, and the one after the
+        last.
+        """
         edges, own = self.edges(span.total), (self.step + self.rank) % self.workers
         first = min(max(edges[own] - span.start, 0), span.length)
-        last = min(max(edges[own + 1] - span.start, first), span.length)
+        return first, min(max(edges[own + 1] - span.start, first), span.length)
+
+    def mark(
+        self, gradients: Sequence[torch.Tensor], spans: Sequence[Span], masks: Sequence[Lanes]
+    ) -> list[int] | None:
+        """Set the bits of what ``encode`` returns, on a device with kernels."""
+        if not gradients or not all(has_kernels(gradient) for gradient in gradients):
+            return None
+        from weir.host_agent.compression.kernels import choice
+
+        bounds = [self._bounds(span) for span in spans]
+        if not self._shares:
+            threshold = self._begun(spans[0].total) if self.threshold is None else self.threshold
+            return choice.mark_from(gradients, bounds, threshold, masks)
+        choice.mark_from(gradients, bounds, math.inf, masks)
+        for gradient, span, mask, (first, last) in zip(gradients, spans, masks, bounds, strict=True):
+            own = gradient[first:last]
+            words = np.zeros(words_for(own.numel(), 1), np.uint32)
+            kept = [self._share(own.numel(), span.start + first)]
+            if choice.mark_largest([own], [1], kept, [words]) == [None]:
+                return None
+            flags = set_bits(mask, span.length)
+            flags[first:last] |= set_bits(words, last - first)
+            mask[:] = pack_bits(flags)
+        return [int(set_bits(mask).sum()) for mask in masks]
+
+    def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
+        """Return what is large in this worker's partition, and what is not finite anywhere."""
+        first, last = self._bounds(span)
         if last - first == span.length:
             return self._choose(gradient, span.start, span.total)
         sent = keep_non_finite(gradient)
@@ -97,9 +137,22 @@ class Exclusive(Sparsifier):
     def _choose(self, part: torch.Tensor, start: int, total: int) -> torch.Tensor:
         """Return what is sent of ``part``, whose first element is number ``start`` of ``total``."""
         if self._shares:
-            kept = rounded(self.density * part.numel(), self.step, self.density * start)
-            return keep_largest(part, kept)
+            return keep_largest(part, self._share(part.numel(), start))
         return keep_from(part, self._begun(total) if self.threshold is None else self.threshold)
+
+    def _share(self, length: int, start: int) -> int:
+        """Return how many elements are sent of so many of the partition, where exact shares are."""
+        return rounded(self.density * length, self.step, self.density * start)
+
+    @property
+    def observes_union(self) -> bool:
+        """Return whether the sums are looked at; else ``take_starts`` will do."""
+        return self._shares
+
+    def take_starts(self, starts: Lanes, span: Span) -> None:
+        """Count what was sent."""
+        places = torch.from_numpy(starts.astype(np.int64))
+        self._seen[span.name] = Seen(span, self.count(places, span), None)
 
     @property
     def observes_values(self) -> bool:
@@ -118,11 +171,14 @@ class Exclusive(Sparsifier):
     def observe(self, total: torch.Tensor, union: torch.Tensor, span: Span) -> None:
         """Count what was sent."""
         magnitudes = total[union].abs() if self._shares else None
-        self._seen[span.name] = Seen(span, self.count(union, span), magnitudes)
+        self._seen[span.name] = Seen(span, self.count(positions(union), span), magnitudes)
 
-    def count(self, union: torch.Tensor, span: Span) -> torch.Tensor:
-        """Return the elements of ``span`` that were sent, int64: their number, or a finer count."""
-        return torch.count_nonzero(union)
+    def count(self, places: torch.Tensor, span: Span) -> torch.Tensor:
+        """Return the elements of ``span`` that were sent, int64: their number, or a finer count.
+
+        places: where they are, int64, ascending.
+        """
+        return torch.tensor(places.numel())
 
     def end_step(self) -> None:
         """Set the next step's threshold."""

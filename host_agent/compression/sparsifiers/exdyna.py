@@ -9,7 +9,6 @@ import torch
 
 from weir.host_agent.compression.bucket_layout import Span
 from weir.host_agent.compression.sparsifiers.base import SparsifierOptions, register
-from weir.host_agent.compression.sparsifiers.density import positions
 from weir.host_agent.compression.sparsifiers.exclusive import Exclusive, Seen
 
 _CELLS: Final = 4096
@@ -24,10 +23,10 @@ class _Counted(Exclusive):
 
     cells = _CELLS
 
-    def count(self, union: torch.Tensor, span: Span) -> torch.Tensor:
+    def count(self, places: torch.Tensor, span: Span) -> torch.Tensor:
         """Return the elements that were sent, by cell: of the cells that ``span`` has a part of."""
         first, last = self._cells_of(span)
-        cells = (positions(union) + span.start) * self.cells // span.total
+        cells = (places + span.start) * self.cells // span.total
         return torch.bincount(cells - first, minlength=last - first)
 
     def _cells_of(self, span: Span) -> tuple[int, int]:

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sends the blocks with the largest norms."""
 
+from collections.abc import Sequence
+
 import torch
 
 from weir.host_agent.compression.bucket_layout import Span
 from weir.host_agent.compression.sparsifiers.base import Sparsifier, register
 from weir.host_agent.compression.sparsifiers.density import rounded
+from weir.host_agent.compression.sparsifiers.dfs_blocks import copy_largest
 
 
 @register
@@ -26,18 +29,21 @@ class TopKBlock(Sparsifier):
 
     def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
         """Return about ``density * blocks`` blocks, and those with anything that is not finite."""
-        block = self.options.block
-        whole, rest = divmod(gradient.numel(), block)
-        body, tail = gradient[: whole * block].view(whole, block), gradient[whole * block :]
-        norms = torch.linalg.vector_norm(body, dim=1)
-        if rest:
-            norms = torch.cat([norms, torch.linalg.vector_norm(tail).view(1)])
-        kept = rounded(self.density * len(norms), self.step, self.density * span.start / block)
-        chosen = norms.isfinite().logical_not_()
-        chosen[torch.topk(norms, kept, sorted=False).indices] = True
-        sent = torch.zeros_like(gradient)
-        rows = chosen[:whole].nonzero().squeeze(1)
-        sent[: whole * block].view(whole, block)[rows] = body[rows]
-        if rest and chosen[whole]:
-            sent[whole * block :] = tail
+        sent = torch.empty_like(gradient)
+        self.encode_all([gradient], [span], [sent])
         return sent
+
+    def encode_all(
+        self, gradients: Sequence[torch.Tensor], spans: Sequence[Span], outs: Sequence[torch.Tensor]
+    ) -> None:
+        """Write what ``encode`` returns of several parameters."""
+        copy_largest(gradients, self.options.block, [self._quota(span) for span in spans], outs)
+
+    def encode_into(self, gradient: torch.Tensor, span: Span, out: torch.Tensor) -> None:
+        """Write what ``encode`` returns to memory that is there already."""
+        self.encode_all([gradient], [span], [out])
+
+    def _quota(self, span: Span) -> int:
+        """Return how many blocks are kept."""
+        block = self.options.block
+        return rounded(self.density * -(-span.length // block), self.step, self.density * span.start / block)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from weir.host_agent.collectives.communicator import Communicator, fitting_block
-from weir.host_agent.collectives.float_sum import encode, in_fixed_point
+from weir.host_agent.collectives.float_sum import HostVector, encode, in_fixed_point
 from weir.host_agent.torch.overlap.bucket import Bucket
 from weir.wire.definition import Op
 
@@ -43,7 +43,7 @@ class Pieces:
         self._values = bucket.values.to(torch.float32)  # itself, where it is float32
         form = communicator.precision.form(communicator.size)
         scale_block = fitting_block(self._values.numel())
-        mine = encode(communicator, self._values.numpy(), bucket.name, scale_block, form=form)
+        mine = encode(communicator, HostVector(self._values.numpy()), bucket.name, scale_block, form=form)
         self._mine = replace(mine, lanes=mine.lanes.copy())
         self._per_block = form.lanes(scale_block)
         self._at_once = max(1, lanes // self._per_block)

@@ -21,16 +21,32 @@ void weir_largest(const float *x, uint64_t count, uint32_t block, uint32_t *larg
         *largest++ = largest_bits(x + start, block_length(count, start, block));
 }
 
+enum { DOUBLE_BITS = 52, DOUBLE_BIAS = 1023, DROPPED = DOUBLE_BITS - (MANTISSA_BITS - 1) };
+
+static inline double double_of(uint64_t bits)
+{
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline uint64_t bits_of(double x)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
 /* The least number of MANTISSA_BITS significant bits that is no less than largest / most, if float32 has it. */
-static double quantum(uint32_t largest, uint32_t most)
+static inline double quantum(uint32_t largest, uint32_t most)
 {
     float value;
-    int exponent;
     memcpy(&value, &largest, sizeof value);
-    double exact = (double)value / most;
-    frexp(exact, &exponent);
-    int last = exponent - MANTISSA_BITS > LEAST_EXPONENT ? exponent - MANTISSA_BITS : LEAST_EXPONENT;
-    return ldexp(ceil(ldexp(exact, -last)), last);
+    const double exact = (double)value / most;
+    const uint64_t rest = (1ull << DROPPED) - 1, rounded = (bits_of(exact) + rest) & ~rest;
+    const int last = (int)(bits_of(exact) >> DOUBLE_BITS) - DOUBLE_BIAS + 1 - MANTISSA_BITS;
+    if (last >= LEAST_EXPONENT) return double_of(rounded);
+    return ldexp(ceil(ldexp(exact, -LEAST_EXPONENT)), LEAST_EXPONENT);
 }
 
 static inline void pack_group(uint32_t *restrict lanes, const float *restrict x, float first, float second,
@@ -43,12 +59,35 @@ static inline void pack_group(uint32_t *restrict lanes, const float *restrict x,
     memcpy(lanes, packed, sizeof packed);
 }
 
+/* 1 / unit in two factors, neither of which overflows. */
+static inline void inverse(double unit, float *first, float *second)
+{
+    const uint64_t bits = bits_of(unit), below = (1ull << DOUBLE_BITS) - 1;
+    const int exponent = (int)(bits >> DOUBLE_BITS) - DOUBLE_BIAS + 1; /* of a mantissa from 1/2 up to 1 */
+    const double mantissa = double_of((bits & below) | (uint64_t)(DOUBLE_BIAS - 1) << DOUBLE_BITS);
+    const int half = -exponent / 2, other = -exponent - half;
+    *first = (float)double_of((uint64_t)(DOUBLE_BIAS + half) << DOUBLE_BITS);
+    *second = (float)(1 / mantissa * double_of((uint64_t)(DOUBLE_BIAS + other) << DOUBLE_BITS));
+}
+
+/* For each of n blocks the two factors that turn values into fields, and what one of these stands for; all 0 where a
+ * block is zero or not finite. For devices, which have no frexp. */
+void weir_pack_factors(const uint32_t *largest, uint64_t n, uint32_t most, float *factors, double *quanta)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        factors[2 * i] = factors[2 * i + 1] = 0;
+        quanta[i] = 0;
+        if (!largest[i] || largest[i] >= INFINITE) continue;
+        quanta[i] = quantum(largest[i], most);
+        inverse(quanta[i], &factors[2 * i], &factors[2 * i + 1]);
+    }
+}
+
 static void pack_block(uint32_t *restrict lanes, const float *restrict x, uint64_t count, double unit,
                        uint32_t fields)
 {
-    int exponent;
-    double mantissa = frexp(unit, &exponent); /* 1 / unit in two factors, neither of which overflows */
-    float first = ldexpf(1, -exponent / 2), second = (float)ldexp(1 / mantissa, -exponent - -exponent / 2);
+    float first, second;
+    inverse(unit, &first, &second);
     for (uint64_t start = 0; start < count; start += GROUP * fields, lanes += GROUP) {
         const float *from = x + start;
         float padded[GROUP * MOST_FIELDS] = {0};

@@ -21,6 +21,20 @@ void weir_exponents(const float *x, uint64_t count, uint32_t block, uint32_t *ex
         *exponents++ = largest_exponent(x + start, block_length(count, start, block));
 }
 
+/* As weir_pack_factors, of whole lanes. */
+void weir_fixed_factors(const uint32_t *exponents, uint64_t n, uint32_t headroom, float *factors,
+                        double *quanta)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        const int some = exponents[i] && exponents[i] < NOT_FINITE;
+        const int shift = some ? weir_fixed_shift(exponents[i], headroom) : 0;
+        const float first = weir_fixed_power(-(shift / 2)), second = weir_fixed_power(shift / 2 - shift);
+        factors[2 * i] = some ? weir_fixed_power(shift / 2) : 0;
+        factors[2 * i + 1] = some ? weir_fixed_power(shift - shift / 2) : 0;
+        quanta[i] = some ? (double)first * second : 0;
+    }
+}
+
 static void fix_block(int32_t *restrict lanes, const float *restrict x, uint64_t count, int shift)
 {
     float first = ldexpf(1, shift / 2), second = ldexpf(1, shift - shift / 2);

@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { AT_ONCE = 16, WORD_BITS = 32, AT_A_GLANCE = 64 };
+enum { AT_ONCE = 16, WORD_BITS = 32, AT_A_GLANCE = 64, MOST_SIZE = 256 };
 
 static const uint32_t INFINITE = 0x7f800000u; /* as a magnitude */
 
@@ -229,10 +229,12 @@ void weir_energies(const float *restrict x, uint64_t count, uint32_t size, float
         done = whole_blocks(x, count, size, AT_ONCE, energies);
         break;
     }
-    for (; done < count; done += size) {
-        float *sum = &energies[done / size];
-        *sum = 0;
-        for (uint64_t at = done; at < count && at < done + size; at++) *sum += x[at] * x[at];
+    for (; done < count; done += size) { /* padded, so that it is added up in the same order */
+        float rest[MOST_SIZE] = {0}, found[AT_ONCE];
+        memcpy(rest, x + done, (count - done < size ? count - done : size) * sizeof *rest);
+        const uint32_t stride = size > AT_ONCE ? size : AT_ONCE;
+        whole_blocks(rest, stride, stride, size < AT_ONCE ? size : AT_ONCE, found);
+        energies[done / size] = found[0];
     }
 }
 
@@ -300,7 +302,6 @@ struct weir_travelled {
  * every machine. */
 static double energy_in_order(const float *x, uint64_t size)
 {
-    enum { MOST_SIZE = 256 };
     double sums[MOST_SIZE];
     for (uint64_t i = 0; i < size; i++) sums[i] = (double)x[i] * (double)x[i];
     for (uint64_t width = size; width > 1; width /= 2)
