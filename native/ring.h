@@ -77,6 +77,53 @@ typedef struct weir_port {
     } side[2];
 } weir_port;
 
+/* Nanoseconds to look for work before sleeping: WEIR_SPIN_US microseconds, by default 50 where this process may run on
+ * WEIR_MANY processors, and none where it may not. A sleeper is woken in 5 to 200 microseconds, most in virtual machines,
+ * and a round trip has four of them; with few processors a spinner would take one from those it waits for. */
+static inline int64_t weir_spin_ns(void)
+{
+    enum { WEIR_MANY = 8, WEIR_SPIN_DEFAULT_NS = 50000 };
+    static _Atomic int64_t known = -1;
+    int64_t ns = atomic_load_explicit(&known, memory_order_relaxed);
+    if (ns >= 0) return ns;
+    const char *chosen = getenv("WEIR_SPIN_US");
+    unsigned long own[16] = {0}; /* a bit for each processor */
+    int processors = 0;
+    if (syscall(SYS_sched_getaffinity, 0, sizeof own, own) > 0)
+        for (size_t i = 0; i < sizeof own / sizeof *own; i++) processors += __builtin_popcountl(own[i]);
+    ns = chosen ? 1000 * strtoll(chosen, NULL, 10) : processors >= WEIR_MANY ? WEIR_SPIN_DEFAULT_NS : 0;
+    if (ns < 0) ns = 0;
+    atomic_store_explicit(&known, ns, memory_order_relaxed);
+    return ns;
+}
+
+static inline int64_t weir_clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000ll + now.tv_nsec;
+}
+
+/* Look for a while whether a word has another value than `seen`. timeout_ns: at most, if not negative. */
+static inline int weir_spin(const _Atomic uint32_t *word, uint32_t seen, int64_t timeout_ns)
+{
+    enum { WEIR_LOOKS = 64 }; /* from one look at the clock to the next */
+    int64_t most = weir_spin_ns(), end = 0;
+    if (timeout_ns >= 0 && timeout_ns < most) most = timeout_ns;
+    while (most > 0) {
+        for (int i = 0; i < WEIR_LOOKS; i++) {
+            if (atomic_load_explicit(word, memory_order_acquire) != seen) return 1;
+#if defined(__x86_64__) || defined(__i386__)
+            __builtin_ia32_pause();
+#endif
+        }
+        const int64_t now = weir_clock_ns();
+        if (!end) end = now + most;
+        if (now >= end) break;
+    }
+    return atomic_load_explicit(word, memory_order_acquire) != seen;
+}
+
 static inline long weir_futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t timeout_ns)
 {
     struct timespec t = {timeout_ns / 1000000000, timeout_ns % 1000000000};
@@ -142,6 +189,7 @@ static inline void weir_bell_ring(weir_bell *bell)
  * the rings, so that a frame sent in between ends the sleep at once. Returns 1 when it rang. */
 static inline int weir_bell_wait(weir_bell *bell, uint32_t seen, int64_t timeout_ns)
 {
+    if (weir_spin(&bell->memory->value, seen, timeout_ns)) return 1;
     atomic_store_explicit(&bell->memory->sleeping, 1, memory_order_seq_cst);
     if (weir_bell_value(bell) == seen) weir_futex_wait(&bell->memory->value, seen, timeout_ns);
     atomic_store_explicit(&bell->memory->sleeping, 0, memory_order_seq_cst);
@@ -317,16 +365,14 @@ static inline int weir_port_wait(weir_port *port, int side, int64_t timeout_ns)
 {
     weir_ring *ring = &port->memory->ring[!side];
     uint32_t head = port->side[side].head;
-    struct timespec start, now;
-    clock_gettime(CLOCK_MONOTONIC, &start);
+    if (weir_spin(&ring->tail, head, timeout_ns)) return 1;
+    const int64_t start = weir_clock_ns();
     int64_t left = timeout_ns;
     atomic_store_explicit(&ring->sleeping, 1, memory_order_seq_cst);
     while (atomic_load_explicit(&ring->tail, memory_order_seq_cst) == head && (timeout_ns < 0 || left > 0)) {
         if (weir_futex_wait(&ring->tail, head, left) != 0 && errno != EAGAIN) break;
         /* The wake-up may have been for frames that were taken before this sleep began. */
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        if (timeout_ns >= 0)
-            left = timeout_ns - (now.tv_sec - start.tv_sec) * 1000000000ll - (now.tv_nsec - start.tv_nsec);
+        if (timeout_ns >= 0) left = timeout_ns - (weir_clock_ns() - start);
     }
     atomic_store_explicit(&ring->sleeping, 0, memory_order_relaxed);
     return atomic_load_explicit(&ring->tail, memory_order_acquire) != head;

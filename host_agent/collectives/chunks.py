@@ -22,7 +22,7 @@ from weir.host_agent.collectives.float_sum import Namer, check_finite
 from weir.host_agent.collectives.reductions import RedOpType, check_supported
 from weir.wire.definition import SLOT_LANES, Op
 
-CHUNK_VALUES: Final = 1 << 20
+CHUNK_VALUES: Final = 1 << 22
 """The most values of a chunk; vectors of no more travel whole. A multiple of SLOT_LANES, and at least 16384,
 so that half a chunk is no short vector.
 

@@ -274,7 +274,7 @@ class LocalGradients:
                 if shown:
                     self.sparsifier.observe(summed.whole[place], summed.union[place], span)
                 elif (starts := selection.starts_of(index)) is not None:
-                    self.sparsifier.take_starts(starts, span)
+                    self.sparsifier.take_starts(starts, part.mask_block, span)
                 self.sparsifier.take_count(part.travelled(summed.packed), span)
 
     def measure(self, summed: Summed) -> npt.NDArray[np.float32]:

@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import torch
 
+from weir.host_agent.transport import engine
+
 _PRIORITY: Final = -1
 
 
@@ -89,8 +91,12 @@ def wait_here(devices: Sequence[torch.device]) -> None:
 
 
 def mark(device: torch.device) -> "torch.cuda.Event":
-    """Return an event of this thread's current stream, for a thread that waits without taking a processor."""
-    event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    """Return an event of this thread's current stream, for a thread to wait for.
+
+    The thread sleeps meanwhile, but where there are processors for threads that look instead (ring.h).
+    """
+    sleeps = not engine.library().weir_shm_spin_ns()
+    event = torch.cuda.Event(blocking=sleeps)  # type: ignore[no-untyped-call]
     event.record(torch.cuda.current_stream(device))
     return event
 

@@ -155,6 +155,7 @@ SIGNATURES: Final[native.Signatures] = {
     ),
     "weir_drive": (c_int, (pointer, pointer, c_int64)),
     "weir_shm_readdress": (None, (pointer, POINTER(Addresses))),
+    "weir_shm_spin_ns": (c_int64, ()),
     "weir_shm_open": (pointer, (c_char_p, c_char_p, POINTER(Addresses))),
     "weir_udp_open": (pointer, (c_int, c_int)),
     "weir_io_last_error": (c_int, (pointer,)),

@@ -9,8 +9,10 @@ the vector's device.
 
 from typing import Final
 
+import numpy as np
 import torch
 
+from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.compression.encodings.selection import Summed
 from weir.host_agent.compression.vectors import is_native
 from weir.host_agent.transport import engine
@@ -31,6 +33,28 @@ def counts(vector: torch.Tensor, levels: int = LEVELS) -> torch.Tensor:
         engine.library().weir_pyramid(vector.data_ptr(), vector.numel(), levels, native.data_ptr())
         return native
     return counts_torch(vector, levels)
+
+
+def counts_of_blocks(starts: Lanes, size: int, length: int, levels: int) -> list[int]:
+    """Return how many blocks of 2^k elements of a vector have a part of some blocks, for k = 0, 1, ...
+
+    Args:
+        starts: first elements of the blocks, ascending.
+        size: elements in a block, a power of two; the vector's last one may be shorter.
+        length: of the vector.
+        levels: how many k.
+    """
+    if not starts.size:
+        return [0] * levels
+    fine, found = size.bit_length() - 1, []
+    short = max(int(starts[-1]) + size - length, 0)  # elements that the last block lacks
+    for level in range(levels):
+        if level < fine:
+            found.append((starts.size << (fine - level)) - (short >> level))
+        else:
+            places = starts >> np.uint32(level)
+            found.append(1 + int(np.count_nonzero(places[1:] != places[:-1])))
+    return found
 
 
 def counts_of_part(summed: Summed, index: int, levels: int) -> torch.Tensor:

@@ -190,10 +190,10 @@ class Sparsifier(ABC):
         """Return whether ``observe`` is needed in this step, and not only what comes after it."""
         return type(self).observe is not Sparsifier.observe
 
-    def take_starts(self, starts: Lanes, span: Span) -> None:  # noqa: B027 may do nothing
+    def take_starts(self, starts: Lanes, size: int, span: Span) -> None:  # noqa: B027 may do nothing
         """Take note, in a step without ``observe``, which blocks of a mask some worker had chosen.
 
-        starts: the first element of each block, ascending, uint32.
+        starts: the first element of each block, ascending, uint32. size: elements in a block.
         """
 
     def take_count(self, travelled: int, span: Span) -> None:  # noqa: B027 may do nothing

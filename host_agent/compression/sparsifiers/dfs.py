@@ -167,13 +167,28 @@ class Dfs(Sparsifier):
 
     @property
     def observes_union(self) -> bool:
-        """Return whether sizes are looked for in this step."""
-        return self.probing and "sizes" not in self.options.leave_out
+        """Return False: what ``take_starts`` is given will do."""
+        return False
 
     def observe(self, total: torch.Tensor, union: torch.Tensor, span: Span) -> None:
         """Learn from a probe which block size is the cheapest."""
+        if self._looks_for_sizes:
+            self._learn_size(pyramid.counts(union, forecast.UNION_LEVELS).tolist(), span)
+
+    def take_starts(self, starts: Lanes, size: int, span: Span) -> None:
+        """Learn the same from the blocks of the union."""
+        if self._looks_for_sizes:
+            found = pyramid.counts_of_blocks(starts, size, span.length, forecast.UNION_LEVELS)
+            self._learn_size(found, span)
+
+    @property
+    def _looks_for_sizes(self) -> bool:
+        return self.probing and "sizes" not in self.options.leave_out
+
+    def _learn_size(self, union: list[int], span: Span) -> None:
+        """Choose the cheapest block size. union: how many blocks of 2^k elements it has some of."""
         known = self._of(span)
-        costs = _costs(union, self._quota(span), self.workers, self.value_bits)
+        costs = _costs(span.length, union, self._quota(span), self.workers, self.value_bits)
         best = min(costs, key=costs.__getitem__)
         size = best if costs[best] < HYSTERESIS * costs[known.size] else known.size
         self._found[span.name] = known._replace(size=size)
@@ -276,18 +291,22 @@ class _Known(NamedTuple):
 _UNKNOWN: Final = _Known()
 
 
-def _costs(union: torch.Tensor, chosen: int, workers: int, value_bits: float) -> dict[int, float]:
-    """Return bytes on the wire to exchange a union (bool) in blocks of each size: lanes, and mask or lists.
+def _costs(length: int, union: list[int], chosen: int, workers: int, value_bits: float) -> dict[int, float]:
+    """Return bytes on the wire to exchange a union in blocks of each size: lanes, and mask or lists.
 
-    chosen: elements that each worker has chosen of it.
+    Args:
+        length: elements of the parameter.
+        union: how many of its blocks of 2^k elements the union has some of.
+        chosen: elements that each worker has chosen of it.
+        workers: how many they are.
+        value_bits: bits of a value on the wire.
     """
-    found = tuple(pyramid.counts(union, forecast.UNION_LEVELS).tolist())
-    full = forecast.Counts(union.numel(), found, (1.0,) * pyramid.LEVELS, None, (1.0,) * 4)
+    full = forecast.Counts(length, tuple(union), (1.0,) * pyramid.LEVELS, None, (1.0,) * 4)
     costs = {}
     for size in _SIZES:
         blocks = full.blocks(size)
         capacity = math.ceil(max(chosen / max(1, full.blocks(1)), 1 / workers) * blocks)
-        lists = PositionList.of(-(-union.numel() // size), capacity)
+        lists = PositionList.of(-(-length // size), capacity)
         values = forecast.full_bytes(blocks * size * value_bits / 32, SLOT_LANES, workers)
         mask = forecast.mask_bytes(full, size, workers)
         costs[size] = values + min(mask, forecast.list_bytes(lists, workers))

@@ -149,7 +149,7 @@ class Exclusive(Sparsifier):
         """Return whether the sums are looked at; else ``take_starts`` will do."""
         return self._shares
 
-    def take_starts(self, starts: Lanes, span: Span) -> None:
+    def take_starts(self, starts: Lanes, size: int, span: Span) -> None:
         """Count what was sent."""
         places = torch.from_numpy(starts.astype(np.int64))
         self._seen[span.name] = Seen(span, self.count(places, span), None)

@@ -24,7 +24,8 @@ static void nap(int64_t ns)
  * somewhat beyond `end`. */
 static void sleep_until_due(weir_io *io, const weir_transport *t, int64_t now, int64_t end, int gathering)
 {
-    const int64_t patience = gathering && !io->blocked ? weir_transport_patience(t, io->room) : 0;
+    const int naps = gathering && !io->blocked && !io->spins;
+    const int64_t patience = naps ? weir_transport_patience(t, io->room) : 0;
     int64_t due = weir_transport_deadline(t);
     if (patience) {
         nap(now + patience < due ? patience : due - now);

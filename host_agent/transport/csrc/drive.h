@@ -22,6 +22,7 @@ struct weir_io {
     void (*close)(weir_io *);
     uint32_t room; /* packets that wait in the carrier without being lost */
     int blocked;
+    int spins;   /* `wait` looks for frames without sleeping, for a while */
     int drained; /* set by `receive`: nothing more is there, and to wait costs no more than to look again */
     int last_error; /* an errno that was taken for a lost packet, for error messages */
 };

@@ -73,6 +73,9 @@ void weir_shm_readdress(weir_io *io, const weir_addresses *addresses)
     ((shm_io *)io)->addresses = *addresses;
 }
 
+/* For how many nanoseconds threads look for work before they sleep; see ring.h. */
+int64_t weir_shm_spin_ns(void) { return weir_spin_ns(); }
+
 /* Attach to a switch's port. NULL with errno set. */
 weir_io *weir_shm_open(const char *bell_path, const char *port_path, const weir_addresses *addresses)
 {
@@ -81,6 +84,7 @@ weir_io *weir_shm_open(const char *bell_path, const char *port_path, const weir_
     shm->io =
         (weir_io){.receive = shm_receive, .transmit = shm_transmit, .wait = shm_wait, .close = shm_close};
     shm->io.room = WEIR_RING_BYTES / WEIR_MAX_RECORD;
+    shm->io.spins = weir_spin_ns() > 0;
     shm->addresses = *addresses;
     shm->bell = weir_bell_open(bell_path, 0);
     shm->port = shm->bell ? weir_port_open(port_path, 0, shm->bell) : NULL;

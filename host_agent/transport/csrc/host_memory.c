@@ -18,13 +18,6 @@ static int reached(const _Atomic uint32_t *words, uint32_t stride, uint32_t coun
     return 1;
 }
 
-static int64_t clock_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000000ll + now.tv_nsec;
-}
-
 /* Set one of the own words, and wake whoever waits for any. What was written before can be read by who sees it. */
 void weir_host_tell(_Atomic uint32_t *bell, _Atomic uint32_t *word, uint32_t value)
 {
@@ -38,13 +31,13 @@ void weir_host_tell(_Atomic uint32_t *bell, _Atomic uint32_t *word, uint32_t val
 int weir_host_wait(_Atomic uint32_t *bell, const _Atomic uint32_t *words, uint32_t stride, uint32_t count,
                    uint32_t value, int64_t timeout_ns)
 {
-    int64_t end = clock_ns() + timeout_ns;
+    int64_t end = weir_clock_ns() + timeout_ns;
     for (;;) {
         uint32_t seen = atomic_load_explicit(bell, memory_order_seq_cst);
         if (reached(words, stride, count, value)) return 1;
-        int64_t left = end - clock_ns();
+        int64_t left = end - weir_clock_ns();
         if (left <= 0) return 0;
-        weir_futex_wait(bell, seen, left);
+        if (!weir_spin(bell, seen, left)) weir_futex_wait(bell, seen, left);
     }
 }
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import weir
 import weir.torch
 from tests.host_agent.torch.worlds import World
-from weir.host_agent.collectives.float_sum import encode
+from weir.host_agent.collectives.float_sum import HostVector, encode
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings import SCALE_BLOCK, Encoding
 from weir.host_agent.compression.encodings.cost import Occupancy, exchange_cost
@@ -84,7 +84,9 @@ def sum_in_packets(packet: int, dense: bool) -> tuple[bytes, list[int]]:
     notes[rank] = 10 + rank
 
     def run() -> bytes:
-        mine = encode(communicator, values, str, SCALE_BLOCK, packet_block=packet, dense=dense, notes=notes)
+        mine = encode(
+            communicator, HostVector(values), str, SCALE_BLOCK, packet_block=packet, dense=dense, notes=notes
+        )
         assert (mine.rows is None) == dense
         where = slice(None) if dense else mine.places()
         sent = np.zeros(values.size // packet, np.bool_)
