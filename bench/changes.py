@@ -7,13 +7,12 @@ Medians of 7 runs after two that do not count, over as many pairs of versions as
 
 import argparse
 import itertools
-import time
 from collections.abc import Callable
-from statistics import median
 from typing import Final
 
 import torch
 
+from weir.bench.device_time import time_of
 from weir.host_agent.compression import kernels
 from weir.host_agent.compression.changes import apply, find
 from weir.host_agent.compression.transfer import pinned
@@ -21,7 +20,6 @@ from weir.host_agent.compression.transfer import pinned
 _CLUSTER: Final = 1024
 _CHUNK: Final = 1 << 26
 _CACHED: Final = 1 << 28  # bytes: more than a cache has
-_WARM, _RUNS = 2, 7
 _INTEGERS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
@@ -41,26 +39,6 @@ def versions(
             changed &= chosen.repeat_interleave(_CLUSTER)[: part.numel()]
         part ^= changed.to(integer)
     return old.view(dtype), new.view(dtype)
-
-
-def time_of(call: Callable[[], object], prepare: Callable[[], object]) -> str:
-    """Return the milliseconds of a call: between two events of a GPU, and by the clock."""
-    device, wall, gpu = [], [], torch.cuda.is_available()
-    for _ in range(_WARM + _RUNS):
-        prepare()
-        if gpu:
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            torch.cuda.synchronize()
-            begin.record()
-        began = time.perf_counter()
-        call()
-        if gpu:
-            end.record()
-            end.synchronize()
-            device.append(begin.elapsed_time(end))
-        wall.append(1e3 * (time.perf_counter() - began))
-    events = f"device {median(device[_WARM:]):8.3f} ms, " if gpu else ""
-    return f"{events}wall {median(wall[_WARM:]):8.3f} ms"
 
 
 def measure(length: int, dtype: torch.dtype, share: float, clustered: bool, device: torch.device) -> None:

@@ -29,6 +29,7 @@ class Way:
         fp16: with torch's hook that halves floats.
         rank: of torch's PowerSGD hook; 0: without it.
         hook: options of Weir's hook but the density; None: without it.
+        one_bucket: all gradients are exchanged at once, after the backward pass.
     """
 
     words: str
@@ -36,23 +37,26 @@ class Way:
     fp16: bool = False
     rank: int = 0
     hook: dict[str, Any] | None = field(default=None, hash=False)
+    one_bucket: bool = False
 
 
 WAYS: Final = {
     "alone": Way("nothing summed", "none"),
     "gloo": Way("Gloo", "gloo"),
     "gloo-fp16": Way("Gloo, fp16 hook", "gloo", fp16=True),
-    "powersgd-1": Way("Gloo, PowerSGD rank 1", "gloo", rank=1),
-    "powersgd-2": Way("Gloo, PowerSGD rank 2", "gloo", rank=2),
-    "powersgd-4": Way("Gloo, PowerSGD rank 4", "gloo", rank=4),
+    "powersgd-1": Way("Gloo, PowerSGD rank 1", "gloo", rank=1, one_bucket=True),
+    "powersgd-2": Way("Gloo, PowerSGD rank 2", "gloo", rank=2, one_bucket=True),
+    "powersgd-4": Way("Gloo, PowerSGD rank 4", "gloo", rank=4, one_bucket=True),
     "weir": Way("Weir", "weir"),
     "weir-local": Way("Weir local", "local"),
     "weir-hook": Way("Weir hook, dense", "weir", hook={"sparsifier": "dense"}),
     "weir-16": Way("Weir hook, 16 bits", "weir", hook={"sparsifier": "dense", "lane_bits": 16}),
     "weir-8": Way("Weir hook, 8 bits", "weir", hook={"sparsifier": "dense", "lane_bits": 8}),
     "dfs": Way("Weir hook, dfs", "weir", hook={"sparsifier": "dfs"}),
+    "dfs-1": Way("Weir hook, dfs, one bucket", "weir", hook={"sparsifier": "dfs"}, one_bucket=True),
     "topk-block": Way("Weir hook, topk-block", "weir", hook={"sparsifier": "topk-block"}),
     "exdyna": Way("Weir hook, exdyna", "weir", hook={"sparsifier": "exdyna"}),
+    "exdyna-1": Way("Weir hook, exdyna, one bucket", "weir", hook={"sparsifier": "exdyna"}, one_bucket=True),
     "dfs-local": Way("Weir hook, dfs local", "local", hook={"sparsifier": "dfs"}),
 }
 """Ways by name. The first one is the floor; every one is compared with the second."""
@@ -120,9 +124,9 @@ class Training:
             model,
             process_group=self._weir or place.gloo,
             init_sync=False,
-            # The hook sums once more when a sum is there, and Gloo's threads wait for that. With several
+            # PowerSGD's hook sums once more when a sum is there, and Gloo's threads wait for it: with several
             # buckets all of them would, and ranks would sum in different orders.
-            bucket_cap_mb=_ONE_BUCKET_MB if way.rank else None,
+            bucket_cap_mb=_ONE_BUCKET_MB if way.one_bucket else None,
         )
         if way.fp16:
             self._ddp.register_comm_hook(place.gloo, fp16_compress_hook)

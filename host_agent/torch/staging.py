@@ -79,10 +79,6 @@ class CallerStreams:
         for device, event in self._after.items():
             torch.cuda.current_stream(device).wait_event(event)
 
-    def end_on(self, device: torch.device) -> "torch.cuda.Event | None":
-        """Return the event at the end of what the block enqueued on a device; None: nothing is under way."""
-        return self._after.get(device)
-
 
 def wait_here(devices: Sequence[torch.device]) -> None:
     """Block this thread until its current streams have done the work that they have under way."""

@@ -5,7 +5,6 @@ An operation is done when its host's part is: the network has given the result, 
 enqueued. For whoever waits by a handle or its future, these come before all that is enqueued later.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future as Outcome
 from datetime import timedelta
@@ -17,10 +16,7 @@ from torch.futures import Future
 
 from weir.host_agent.torch.compiling import never_compiled
 from weir.host_agent.torch.staging import CallerStreams
-from weir.host_agent.torch.stream_flag import StreamFlag
 from weir.host_agent.transport.operations import OperationQueue, QueueClosedError
-
-log = logging.getLogger(__name__)
 
 
 @never_compiled
@@ -73,30 +69,12 @@ class QueuedWork(Work):
         return True
 
     def block_current_stream(self) -> None:
-        """Make the calling thread's current streams wait until the operation is done; the thread goes on.
+        """Wait, the thread too, as ``wait`` does.
 
-        Only a later ``wait`` tells of a failure, after which the streams go on, too. Until the operation is
-        done nothing may wait for these streams that the operation needs: not another thread's ``cudaFree``
-        (the allocator's, when memory is short), and not a full queue of launches. Without a device, this
-        waits.
+        A stream that waited on the device for the network would stand in the way of what the network needs:
+        CUDA allocates no page-locked memory while a stream waits so (seen to hang on an H100).
         """
-        if not self._streams.devices:
-            self.wait()
-        elif self._outcome.done():
-            self._streams.join()
-        else:
-            for device in self._streams.devices:
-                self._block_stream(device)
-
-    def _block_stream(self, device: torch.device) -> None:
-        try:
-            flag = StreamFlag(device)
-        except RuntimeError as error:
-            log.warning("%s: this thread waits instead", error)
-            self.wait()
-            return
-        streams = self._streams
-        self._outcome.add_done_callback(lambda _outcome: flag.lift(streams.end_on(device)))
+        self.wait()
 
     def is_completed(self) -> bool:
         """Return whether it is done, well or not."""

@@ -31,7 +31,7 @@ def _places(segments, owners, run, runs):
     return owner, begin, tl.load(segment) + begin, tl.load(segment + 1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["divisor", "runs"])
 def _spread(bucket, segments, owners, residuals, vector, largest, idle, divisor, runs, RUNS: tl.constexpr):
     run = tl.program_id(0) * RUNS + tl.arange(0, RUNS)
     owner, begin, place, length = _places(segments, owners, run, runs)
@@ -51,7 +51,7 @@ def _spread(bucket, segments, owners, residuals, vector, largest, idle, divisor,
     tl.store(idle + run, (tl.max(gradient_bits, axis=1) == 0).to(tl.int8), mask=run < runs)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["runs"])
 def _collect(vector, segments, owners, bucket, runs, RUNS: tl.constexpr):
     run = tl.program_id(0) * RUNS + tl.arange(0, RUNS)
     _, begin, place, length = _places(segments, owners, run, runs)
@@ -62,7 +62,7 @@ def _collect(vector, segments, owners, bucket, runs, RUNS: tl.constexpr):
     tl.store(bucket + place[:, None] + value_of_run, value.to(bucket.dtype.element_ty), mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["runs"])
 def _largest(vector, largest, runs, RUNS: tl.constexpr):
     run = tl.program_id(0) * RUNS + tl.arange(0, RUNS)
     at = run.to(tl.int64)[:, None] * RUN + tl.arange(0, RUN)[None, :]

@@ -72,7 +72,7 @@ def _magnitudes(scores, at, there):
     return tl.minimum(bits, INFINITE)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["rows", "lengths", "addresses", "starts"])
 def _norms(rows, tile, lengths, addresses, starts, norms, state, SIZE: tl.constexpr, BLOCKS: tl.constexpr):
     """Write the norm of each block of SIZE values; rows: which parameters have such blocks."""
     own = tl.load(tile + 2 * tl.program_id(0))
@@ -170,7 +170,7 @@ def _locate(table, state, bins):
     tl.store(own + _MISLED, ((total < wanted) & (floor > 1)).to(tl.int32))
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["listed", "places"])
 def _mark(table, tile, state, words, listed, places, WORDS: tl.constexpr):
     """Write the mask of the scores above the bin, and list those in it."""
     number = tl.load(tile + 2 * tl.program_id(0))
@@ -224,7 +224,7 @@ def _equal_before(listed, places, count, value, place):
     return found
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["listed", "places"])
 def _refine(table, state, words, listed, places):
     """Choose the largest of each bin, of equal ones the first, and what is not finite."""
     row = table + tl.program_id(0) * COLUMNS
@@ -261,7 +261,7 @@ def _refine(table, state, words, listed, places):
             start += AT_ONCE
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["rows", "lengths"])
 def _count(rows, tile, table, lengths, state, words, SIZE: tl.constexpr, BLOCKS: tl.constexpr):
     """Count the values of chosen blocks that are not zero."""
     own = tl.load(tile + 2 * tl.program_id(0))
@@ -279,7 +279,7 @@ def _count(rows, tile, table, lengths, state, words, SIZE: tl.constexpr, BLOCKS:
     tl.atomic_add(state + number * FIELDS + _NOT_ZERO, found, sem="relaxed")
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["addresses", "lengths"])
 def _copy(table, tile, words, addresses, lengths, SIZE: tl.constexpr, BLOCKS: tl.constexpr):
     """Copy the chosen blocks of each vector, and zeros in place of the others."""
     number = tl.load(tile + 2 * tl.program_id(0))

@@ -28,7 +28,7 @@ def _rounded(x):
     return tl.where(x < 0, -whole, whole)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "total"])
 def _encode(
     values, rows, factors, lanes, count, total, BLOCK: tl.constexpr, LANES: tl.constexpr,
     FIELDS: tl.constexpr, HAS_ROWS: tl.constexpr, TILE: tl.constexpr,
@@ -53,7 +53,7 @@ def _encode(
     tl.store(lanes + at, found, mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "total", "most"])
 def _decode(
     lanes, rows, quanta, values, count, total, most, BLOCK: tl.constexpr, LANES: tl.constexpr,
     FIELDS: tl.constexpr, BIAS: tl.constexpr, HAS_ROWS: tl.constexpr, TILE: tl.constexpr,

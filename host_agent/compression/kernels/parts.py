@@ -40,7 +40,7 @@ def _sources(parts, owners, starts, run, runs):
     return place, there, part
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["runs"])
 def _pack(parts, owners, starts, vector, packed, runs, RUNS: tl.constexpr):
     run = tl.program_id(0) * RUNS + tl.arange(0, RUNS)
     place, there, part = _sources(parts, owners, starts, run, runs)
@@ -49,7 +49,7 @@ def _pack(parts, owners, starts, vector, packed, runs, RUNS: tl.constexpr):
     tl.store(packed + at, value, mask=(run < runs)[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["runs"])
 def _subtract(parts, owners, starts, packed, vector, runs, RUNS: tl.constexpr):
     run = tl.program_id(0) * RUNS + tl.arange(0, RUNS)
     place, there, part = _sources(parts, owners, starts, run, runs)
@@ -60,7 +60,7 @@ def _subtract(parts, owners, starts, packed, vector, runs, RUNS: tl.constexpr):
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["runs"])
 def _unpack(parts, owners, starts, packed, target, runs, COLUMN: tl.constexpr, RUNS: tl.constexpr):
     run = tl.program_id(0) * RUNS + tl.arange(0, RUNS)
     place, there, part = _sources(parts, owners, starts, run, runs)

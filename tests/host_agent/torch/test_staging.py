@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.futures import Future
 
-from weir.host_agent.torch import staging, stream_flag, work
+from weir.host_agent.torch import staging, work
 from weir.host_agent.torch.staging import CallerStreams
 from weir.host_agent.torch.work import QueuedWork
 
@@ -93,7 +93,6 @@ def test_after_a_failure_nothing_is_under_way(cuda: Cuda) -> None:
     with pytest.raises(LookupError), streams.followed():
         raise LookupError
     streams.join()
-    assert streams.end_on(DEVICE) is None
     assert cuda.log == ["own waits for caller's event 1", "this thread waits for own event 2"]
 
 
@@ -136,39 +135,7 @@ def test_a_failure_is_raised_by_the_handle_and_the_future(cuda: Cuda) -> None:
     assert cuda.log == []
 
 
-class Flag:
-    """Takes the place of a flag in pinned memory, which there is none of here."""
-
-    cuda: Cuda
-
-    def __init__(self, _device: torch.device) -> None:
-        self.cuda.log.append("blocked")
-
-    def lift(self, after: Event | None) -> None:
-        self.cuda.log.append(f"lifted after {after.name if after else 'nothing'}")
-
-
-@pytest.fixture
-def _flags(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "StreamFlag", Flag)
-    Flag.cuda = cuda
-
-
-@pytest.mark.usefixtures("_flags")
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_blocked_stream_goes_on_when_the_operation_is_settled(cuda: Cuda, fails: bool) -> None:
-    handle, outcome = in_work(cuda, LookupError() if fails else None)
-    handle.block_current_stream()
-    assert cuda.log == ["blocked"]
-    if fails:
-        outcome.set_exception(ArithmeticError())
-    else:
-        outcome.set_result(None)
-    assert cuda.log[-1] == ("lifted after nothing" if fails else "lifted after own event 2")
-
-
-@pytest.mark.usefixtures("_flags")
-def test_an_operation_that_is_done_blocks_by_its_event(cuda: Cuda) -> None:
+def test_a_blocked_stream_is_one_that_waits_for_the_event(cuda: Cuda) -> None:
     handle, outcome = in_work(cuda)
     outcome.set_result(None)
     cuda.log.clear()
@@ -181,52 +148,3 @@ def test_an_operation_without_a_device_is_waited_for() -> None:
     outcome.set_exception(ArithmeticError())
     with pytest.raises(ArithmeticError):
         QueuedWork(outcome).block_current_stream()
-
-
-class Driver:
-    """CUDA's driver: notes the calls; ``status`` is what they return."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, list[int]]] = []
-        self.status = 0
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*arguments: Any) -> int:
-            self.calls.append((name, [argument.value for argument in arguments]))
-            return self.status
-
-        return call
-
-
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
-    made, zeros = Driver(), torch.zeros
-    monkeypatch.setattr(stream_flag, "_driver", lambda: made)
-    monkeypatch.setattr(torch, "zeros", lambda *size, dtype, pin_memory: zeros(*size, dtype=dtype))
-    monkeypatch.setattr(torch.Tensor, "to", lambda self, _device, non_blocking: self)
-    return made
-
-
-def test_a_flag_is_waited_for_and_written_on_the_device(cuda: Cuda, driver: Driver) -> None:
-    flag = stream_flag.StreamFlag(DEVICE)
-    flag.lift(cuda.current.record_event())
-    (wait, (_, waited_at, value, at_least)), (write, (_, written_at, written, plainly)) = driver.calls
-    assert (wait, write) == ("cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2")
-    assert waited_at == written_at == flag._word.data_ptr()
-    assert (value, at_least, written, plainly) == (1, 0, 1, 0)
-    assert flag._word.item() == 0  # the device has not come to it
-    assert cuda.log == ["own waits for caller's event 1"]
-
-
-@pytest.mark.parametrize("after", [True, False])
-def test_the_host_lifts_a_flag_that_the_device_cannot(cuda: Cuda, driver: Driver, after: bool) -> None:
-    flag = stream_flag.StreamFlag(DEVICE)
-    driver.status = 700
-    flag.lift(cuda.current.record_event() if after else None)
-    assert flag._word.item() == 1
-
-
-def test_a_stream_that_cannot_be_blocked_so_is_an_error(cuda: Cuda, driver: Driver) -> None:
-    driver.status = 801
-    with pytest.raises(RuntimeError, match="801"):
-        stream_flag.StreamFlag(DEVICE)
