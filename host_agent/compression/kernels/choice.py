@@ -198,10 +198,10 @@ def _mark(table, tile, state, words, listed, places, WORDS: tl.constexpr):
 
 
 @triton.jit
-def _at_least(listed, count, least):
-    """Count the listed magnitudes that are ``least`` or more."""
-    found = tl.full((), 0, tl.int32)
-    start = tl.full((), 0, tl.int32)
+def _reaching(listed, first, there, count, least):
+    """Count the listed magnitudes that are ``least`` or more; ``first``: those of them that come first."""
+    found = tl.sum((there & (first >= least)).to(tl.int32), axis=0)
+    start = tl.full((), AT_ONCE, tl.int32)
     while start < count:
         i = start + tl.arange(0, AT_ONCE)
         bits = tl.load(listed + i, mask=i < count, other=0)
@@ -211,10 +211,10 @@ def _at_least(listed, count, least):
 
 
 @triton.jit
-def _equal_before(listed, places, count, value, place):
-    """Count the listed magnitudes of one value that lie before a place."""
-    found = tl.full((), 0, tl.int32)
-    start = tl.full((), 0, tl.int32)
+def _equal_before(listed, places, equal, first_place, count, value, place):
+    """Count the listed magnitudes of one value that lie before a place; ``equal``: those that come first."""
+    found = tl.sum((equal & (first_place < place)).to(tl.int32), axis=0)
+    start = tl.full((), AT_ONCE, tl.int32)
     while start < count:
         i = start + tl.arange(0, AT_ONCE)
         bits = tl.load(listed + i, mask=i < count, other=0)
@@ -226,35 +226,43 @@ def _equal_before(listed, places, count, value, place):
 
 @triton.jit(do_not_specialize_on_alignment=["listed", "places"])
 def _refine(table, state, words, listed, places):
-    """Choose the largest of each bin, of equal ones the first, and what is not finite."""
+    """Choose the largest of each bin, of equal ones the first, and what is not finite.
+
+    Most lists are short: their beginnings stay in registers.
+    """
     row = table + tl.program_id(0) * COLUMNS
     own = state + tl.program_id(0) * FIELDS
     count = tl.minimum(tl.load(own + _LISTED), tl.load(row + _ROOM).to(tl.int32))
     if count > 0:
         listed += tl.load(row + _LIST)
         places += tl.load(row + _LIST)
-        low = tl.load(own + _LOW)
         left = tl.load(own + _LEFT)
-        cut = low
+        i = tl.arange(0, AT_ONCE)
+        there = i < count
+        first = tl.load(listed + i, mask=there, other=0)
+        first_place = tl.load(places + i, mask=there, other=0)
+        cut = tl.load(own + _LOW)
         bit = tl.where(tl.load(own + _HIGH) == BEYOND, 1 << 30, BIN // 2).to(tl.int32)
         while bit > 0:
             least = tl.where(bit < BEYOND - cut, cut + bit, BEYOND)  # which nothing reaches
-            cut = tl.where(_at_least(listed, count, least) >= left, least, cut)
+            cut = tl.where(_reaching(listed, first, there, count, least) >= left, least, cut)
             bit = bit >> 1
-        need = left - _at_least(listed, count, cut + 1)
+        need = left - _reaching(listed, first, there, count, cut + 1)
+        equal = there & (first == cut)
         last = tl.full((), 0, tl.int32)  # of the places that are chosen of equal ones
         bit = tl.full((), 1 << 30, tl.int32)
         while bit > 0:
             place = last | bit
-            last = tl.where(_equal_before(listed, places, count, cut, place) < need, place, last)
+            before = _equal_before(listed, places, equal, first_place, count, cut, place)
+            last = tl.where(before < need, place, last)
             bit = bit >> 1
         start = tl.full((), 0, tl.int32)
         while start < count:
-            i = start + tl.arange(0, AT_ONCE)
-            bits = tl.load(listed + i, mask=i < count, other=0)
-            place = tl.load(places + i, mask=i < count, other=0)
+            at = start + i
+            bits = tl.load(listed + at, mask=at < count, other=0)
+            place = tl.load(places + at, mask=at < count, other=0)
             chosen = (bits > cut) | ((bits == cut) & (place <= last)) | (bits >= INFINITE)
-            chosen = chosen & (i < count)
+            chosen = chosen & (at < count)
             word = words + tl.load(row + _WORDS) + place // 32
             tl.atomic_or(word, (1 << (place % 32)).to(tl.int32), mask=chosen, sem="relaxed")
             tl.atomic_add(own + _CHOSEN, tl.sum(chosen.to(tl.int32), axis=0), sem="relaxed")
