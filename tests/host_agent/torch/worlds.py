@@ -21,6 +21,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tests.host_agent.torch.on_device import OnDevice
+
 _context = multiprocessing.get_context("forkserver")
 # DistributedDataParallel imports torch._dynamo, which takes seconds.
 _context.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "weir.torch"])
@@ -36,7 +38,8 @@ class World:
     """``size`` processes in one process group of the "weir" backend.
 
     environment: what rank r's process finds in its environment; by default nothing of Weir's. ranks: those
-    that there are, by default all. An error of init_process_group is the outcome of whatever is run.
+    that there are, by default all. device: where the tensors are that tests make, see ``on_device``; None: as
+    the tests say. An error of init_process_group is the outcome of whatever is run.
 
     ``run(function, *args)`` calls ``function(*args)`` on every rank at once and returns the results by rank.
     ``dist.get_rank()`` and the like work inside it.
@@ -49,6 +52,7 @@ class World:
         *,
         timeout_s: float = 30.0,
         ranks: Sequence[int] | None = None,
+        device: str | None = None,
     ) -> None:
         self.size = size
         self._directory = tempfile.TemporaryDirectory()
@@ -57,7 +61,8 @@ class World:
         for rank in range(size) if ranks is None else ranks:
             ours, theirs = _context.Pipe()
             process = _context.Process(
-                target=_serve, args=(theirs, Place(store, rank, size, timeout_s, dict(environment(rank))))
+                target=_serve,
+                args=(theirs, Place(store, rank, size, timeout_s, dict(environment(rank)), device)),
             )
             process.start()
             theirs.close()
@@ -117,6 +122,7 @@ class Place:
     size: int
     timeout_s: float
     environment: Mapping[str, str]
+    device: str | None = None
 
 
 def _serve(pipe: Connection, place: Place) -> None:
@@ -138,7 +144,9 @@ def _serve(pipe: Connection, place: Place) -> None:
         try:
             if failure is not None:
                 raise failure
-            pipe.send(function(*args))
+            with OnDevice(place.device) if place.device else contextlib.nullcontext():
+                found = function(*args)
+            pipe.send(found)
         except Exception as error:
             error.add_note(traceback.format_exc())
             pipe.send(error)
