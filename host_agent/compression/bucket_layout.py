@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from weir.host_agent.compression.transfer import to_host
 from weir.host_agent.compression.vectors import has_kernels, is_native
 from weir.host_agent.transport import engine
 from weir.wire.definition import SLOT_LANES
@@ -159,6 +160,11 @@ class BucketLayout:
         Raises:
             ValueError: a residual, or the bucket, is of another length.
         """
+        if self._has_kernels(bucket):
+            vector, bits, _ = self.spread_on_device(bucket, divisor, residuals)
+            if largest is not None:
+                largest[:] = to_host(bits)[0].view(np.float32)
+            return vector
         added = self._added(bucket, residuals)
         vector = torch.empty(self.length, dtype=torch.float32, device=bucket.device)
         if is_native(bucket, *(one for one in added if one is not None)):
@@ -186,6 +192,10 @@ class BucketLayout:
         if largest is not None:
             largest[:] = vector.view(-1, self.align).abs().amax(dim=1).cpu().numpy()
         return vector
+
+    def _has_kernels(self, bucket: torch.Tensor) -> bool:
+        """Return whether kernels can spread a bucket, and collect it."""
+        return self.align == SLOT_LANES and has_kernels(bucket)
 
     def _added(
         self, bucket: torch.Tensor, residuals: Mapping[str, torch.Tensor]
@@ -264,7 +274,7 @@ class BucketLayout:
                 self.native_segments, len(self.segments), vector.data_ptr(), bucket.data_ptr()
             )
             return
-        if has_kernels(vector) and has_kernels(bucket) and self.align == SLOT_LANES:
+        if has_kernels(vector) and self._has_kernels(bucket):
             self._places(bucket.device).collect(vector, bucket)
             return
         for segment in self.segments:

@@ -32,7 +32,8 @@ class OnDevice(TorchFunctionMode):
         if func is torch.Tensor.numpy and args[0].is_cuda:
             return args[0].cpu().numpy()
         made = func(*args, **(kwargs or {}))
-        if func in _MAKERS and any(part in sys._getframe(1).f_code.co_filename for part in _THEIRS):
+        caller, chosen = sys._getframe(1).f_code.co_filename, (kwargs or {}).get("device")
+        if func in _MAKERS and chosen is None and any(part in caller for part in _THEIRS):
             return made.to(self._device)
         return made
 

@@ -108,7 +108,7 @@ def unaccounted(options: dict[str, Any]) -> None:
     residual = torch.zeros(layout.length)
     for step in range(3):
         bucket = gradient_bucket(named, step)
-        compensated = layout.spread(bucket).div_(SIZE) + residual
+        compensated = layout.spread(bucket, SIZE) + residual
         state.group.submit(functools.partial(state.exchange, layout, bucket, True)).wait()
         residual = residuals(state, layout)
         delivered = compensated.double() - residual.double()

@@ -115,6 +115,7 @@ def test_replicas_are_bit_identical_whatever_is_missing(world: World, options: d
 
 def classes_of(layout: BucketLayout, compensated: torch.Tensor) -> npt.NDArray[np.uint8]:
     """Return the classes that this rank gives its blocks, by the scales that all ranks agree on."""
+    compensated = compensated.cpu()
     scales = torch.from_numpy(exponents(compensated.numpy(), SCALE_BLOCK).astype(np.int64))
     dist.all_reduce(scales, dist.ReduceOp.MAX)
     whole = layout.in_blocks(SCALE_BLOCK)
@@ -135,7 +136,7 @@ def followed(options: dict[str, Any]) -> int:
         bucket = (
             SIZE * torch.randint(-999, 1000, (sum(p.numel() for _, p in named),), generator=generator).float()
         )
-        compensated = layout.spread(bucket).div_(SIZE) + residual
+        compensated = layout.spread(bucket, SIZE) + residual
         magnitudes = classes_of(layout, compensated)
         state.group.submit(functools.partial(state.exchange, layout, bucket, True)).wait()
         residual = residuals(state, layout)
@@ -199,7 +200,7 @@ def sparse_rows() -> int:
         bucket = torch.zeros(layout.length)
         rows = torch.randint(-9, 10, (100, block), generator=generator) * torch.arange(1, 101).unsqueeze(1)
         bucket.view(size, block)[chosen] = SIZE * rows.roll(dist.get_rank(), dims=0).float()
-        compensated = bucket / SIZE + residual
+        compensated = layout.spread(bucket, SIZE) + residual
         classes = classes_of(layout, compensated)
         state.group.submit(functools.partial(state.exchange, layout, bucket, True)).wait()
         residual = residuals(state, layout)
