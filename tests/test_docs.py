@@ -275,6 +275,10 @@ def test_environment_variables_are_all_listed() -> None:
             read |= set(
                 re.findall(r"(?:envvar=|[(\s])\"(WEIR_(?:TLS|SHELL|CHILD|USER|BENCH)_[A-Z]+)\"", source)
             )
+        elif file.endswith((".c", ".h")):
+            read |= set(
+                re.findall(r"getenv\(\"(WEIR_[A-Z0-9_]+)\"\)", (ROOT / file).read_text(encoding="utf-8"))
+            )
     assert table == read
 
 
