@@ -224,11 +224,8 @@ class BucketLayout:
             these blocks are zero in the bucket, bool.
         """
         added = self._added(bucket, residuals)
-        found = self._places(bucket.device).spread(
-            bucket, divisor, [0 if one is None else one.data_ptr() for one in added]
-        )
-        del added  # a residual that was copied here must live until now
-        return found
+        addresses = [0 if one is None else one.data_ptr() for one in added]  # added lives until the end
+        return self._places(bucket.device).spread(bucket, divisor, addresses)
 
     def _places(self, device: torch.device) -> "Places":
         """Return the tables for kernels on a device."""

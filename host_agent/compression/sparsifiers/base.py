@@ -80,7 +80,8 @@ class Sparsifier(ABC):
     that failed is repeated: ``encode`` changes nothing of the state, and what ``observe`` noted of a
     parameter is replaced when it is shown again. What ``observe`` is shown is the same on every worker, so a
     state made from nothing else is, too. Everything must depend on parameters and their spans alone: DDP's
-    buckets change during a run. Tensors stay on their device.
+    buckets change during a run. Gradients, and what is made of them, stay on their device; sums that are
+    observed or measured are in main memory.
 
     To add one: subclass, set ``name``, ``summary`` and what else of the attributes below is not as usual,
     decorate with ``register`` (docs/add-a-method.md).
