@@ -25,7 +25,9 @@ PROGRAM = """
 """
 
 
-@pytest.mark.parametrize("backends", ["cpu:gloo,cuda:weir", "cpu:weir,cuda:nccl"])
+@pytest.mark.parametrize(
+    "backends", ["cpu:gloo,cuda:weir", pytest.param("cpu:weir,cuda:nccl", marks=pytest.mark.cuda)]
+)
 def test_barriers_and_tensors_of_any_device_go_through_weir(tmp_path: Path, backends: str) -> None:
     program = tmp_path / "mixed.py"
     program.write_text(textwrap.dedent(PROGRAM))
