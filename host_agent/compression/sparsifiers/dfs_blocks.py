@@ -136,7 +136,7 @@ def copy_largest(
     elsewhere.
     """
     left = list(range(len(vectors)))
-    if vectors and all(has_kernels(vector) for vector in vectors):
+    if any(vector.numel() for vector in vectors) and all(has_kernels(vector) for vector in vectors):
         from weir.host_agent.compression.kernels import choice
 
         left = choice.copy_largest(vectors, size, counts, outs)
