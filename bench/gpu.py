@@ -69,7 +69,7 @@ class Plan:
     copy_bytes: int = 256_000_000
 
     def items(self, threads: int) -> list[Item]:
-        """Return the measurements over a switch of so many threads, those in host memory last."""
+        """Return the measurements over a switch of this many threads, those in host memory last."""
         if threads > 1:
             least = min(_LEAST_THREADED, max(self.elements))
             sizes = [size for size in self.elements if size >= least and "allreduce" in self.cases]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels that find the largest scores of many parameters; ``choice`` calls them one after another.
 
-A score is a value of a parameter, or the norm of a block. Scores are compared by the bits of their magnitudes;
-NaN counts as infinity.
+A score is a value of a parameter, or the norm of a block. Scores are compared by the bits of their
+magnitudes; NaN counts as infinity.
 """
 
 import triton
