@@ -9,7 +9,8 @@ import torch.distributed as dist
 from weir.host_agent.collectives.chunks import in_chunks
 from weir.host_agent.collectives.long_collectives import LongCollectives
 from weir.host_agent.collectives.reductions import RedOpType
-from weir.host_agent.torch.staging import mark, pinned_like, to_device, to_host
+from weir.host_agent.compression.transfer import begin_copy, mark, pinned_like
+from weir.host_agent.torch.staging import to_device
 
 _SUMS = frozenset({dist.ReduceOp.SUM, dist.ReduceOp.AVG})
 _NARROW = frozenset({torch.float16, torch.bfloat16})
@@ -125,7 +126,7 @@ class DeviceCollectives:
 
 def _copied(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
     """Begin to copy a CUDA tensor to the host; the call returned waits for the copy."""
-    copy, done = to_host(tensor), mark(tensor.device)
+    copy, done = begin_copy(tensor), mark(tensor.device)
 
     def wait() -> torch.Tensor:
         done.synchronize()

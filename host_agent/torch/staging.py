@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from weir.host_agent.transport import engine
+from weir.host_agent.compression.transfer import begin_copy, mark, pinned_like
 
 _PRIORITY: Final = -1
 
@@ -86,17 +86,6 @@ def wait_here(devices: Sequence[torch.device]) -> None:
         event.synchronize()
 
 
-def mark(device: torch.device) -> "torch.cuda.Event":
-    """Return an event of this thread's current stream, for a thread to wait for.
-
-    The thread sleeps meanwhile, but where there are processors for threads that look instead (ring.h).
-    """
-    sleeps = not engine.library().weir_shm_spin_ns()
-    event = torch.cuda.Event(blocking=sleeps)  # type: ignore[no-untyped-call]
-    event.record(torch.cuda.current_stream(device))
-    return event
-
-
 def on_host(run: Callable[[Any, Any], None], outputs: Any, inputs: Any) -> None:
     """Call ``run(outputs, inputs)`` with host copies in place of CUDA tensors, and copy the outputs back.
 
@@ -112,18 +101,13 @@ def on_host(run: Callable[[Any, Any], None], outputs: Any, inputs: Any) -> None:
         run(outputs, inputs)
         return
     in_place = outputs is inputs
-    host_inputs = _mapped(inputs, to_host)
+    host_inputs = _mapped(inputs, begin_copy)
     host_outputs = host_inputs if in_place else _mapped(outputs, pinned_like)
     wait_here(devices)
     run(host_outputs, host_inputs)
     for tensor, copy in zip(_flat(outputs), _flat(host_outputs), strict=True):
         if tensor is not copy:
             to_device(tensor, copy)
-
-
-def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Begin to copy a CUDA tensor on the current stream, and return the copy, in pinned memory."""
-    return pinned_like(tensor).copy_(tensor, non_blocking=True)
 
 
 def to_device(tensor: torch.Tensor, copy: torch.Tensor) -> None:
@@ -135,11 +119,6 @@ def to_device(tensor: torch.Tensor, copy: torch.Tensor) -> None:
         copy = copy.to(tensor.device, non_blocking=True)  # as it is, to be converted there
     tensor.copy_(copy, non_blocking=True)
     tensor.record_stream(torch.cuda.current_stream(tensor.device))
-
-
-def pinned_like(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a contiguous tensor of a shape and dtype in pinned memory, of any content."""
-    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
 
 
 def _mapped(tensors: Any, copy: Callable[[torch.Tensor], torch.Tensor]) -> Any:

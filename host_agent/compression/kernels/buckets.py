@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from weir.host_agent.compression.transfer import to_device
+from weir.host_agent.compression.transfer import shared_on_device, to_device
 
 RUN = tl.constexpr(256)
 _RUNS: Final = 8  # of one program
@@ -84,10 +84,8 @@ class Places:
         self, segments: npt.NDArray[np.int64], owners: npt.NDArray[np.intp], device: torch.device
     ) -> None:
         self.runs = owners.size
-        self._segments = to_device(segments, device)
-        self._owners = to_device(owners.astype(np.int32), device)
-        if device.type == "cuda":  # other streams use them, too
-            torch.cuda.current_stream(device).record_event().synchronize()
+        self._segments = shared_on_device(segments, device)
+        self._owners = shared_on_device(owners.astype(np.int32), device)
 
     def spread(
         self, bucket: torch.Tensor, divisor: float, residuals: Sequence[int]

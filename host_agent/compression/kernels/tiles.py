@@ -6,7 +6,7 @@ import functools
 import numpy as np
 import torch
 
-from weir.host_agent.compression.transfer import to_device
+from weir.host_agent.compression.transfer import shared_on_device
 
 
 @functools.lru_cache(maxsize=128)
@@ -20,7 +20,4 @@ def tiles(counts: tuple[int, ...], size: int, device: torch.device) -> torch.Ten
     before = np.cumsum(numbers) - numbers
     rows = np.repeat(np.arange(len(counts)), numbers)
     firsts = (np.arange(rows.size) - before[rows]) * size
-    table = to_device(np.stack([rows, firsts], axis=1), device)
-    if device.type == "cuda":  # other streams use it, too
-        torch.cuda.current_stream(device).record_event().synchronize()
-    return table
+    return shared_on_device(np.stack([rows, firsts], axis=1), device)

@@ -15,11 +15,12 @@ from torch._C._distributed_c10d import PrefixStore, Store
 
 from weir.agent_service.waiting import FIRST_S, next_line
 from weir.host_agent.collectives.dtypes import byte_view
+from weir.host_agent.compression.transfer import begin_copy, mark
 from weir.host_agent.torch.compiling import never_compiled
 from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.point_to_point.inbox import Receive, Send
 from weir.host_agent.torch.point_to_point.messenger import MessageError, Messenger
-from weir.host_agent.torch.staging import CallerStreams, devices_of, mark, to_device, to_host
+from weir.host_agent.torch.staging import CallerStreams, devices_of, to_device
 from weir.host_agent.torch.work import QueuedWork
 
 log = logging.getLogger(__name__)
@@ -160,7 +161,7 @@ def _fetched(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], bool]]:
     """
     if not tensor.is_cuda:
         return tensor.contiguous(), lambda: True
-    copy = to_host(tensor)
+    copy = begin_copy(tensor)
     tensor.record_stream(torch.cuda.current_stream(tensor.device))
     return copy, mark(tensor.device).query
 

@@ -16,6 +16,7 @@ import weir.torch
 from tests.host_agent.torch.worlds import World
 from weir.cluster import LocalCluster
 from weir.host_agent.collectives import chunks
+from weir.host_agent.compression import transfer
 from weir.host_agent.torch import device_vector, staging
 
 SIZE = 2
@@ -53,7 +54,7 @@ def as_on_a_device() -> Iterator[list[str]]:
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(patch.object(chunks, "CHUNK_VALUES", CHUNK))
-        for module in (device_vector, staging):
+        for module in (device_vector, staging, transfer):
             stack.enter_context(
                 patch.object(
                     module, "pinned_like", lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype)
