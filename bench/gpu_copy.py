@@ -14,7 +14,7 @@ WAYS: Final = ("down", "up", "both")
 
 @dataclass(frozen=True)
 class CopyItem:
-    """Copies of so many bytes, by one rank or by all at once."""
+    """Copies of a given number of bytes, by one rank or by all at once."""
 
     case: ClassVar[str] = "copy"
 

@@ -18,7 +18,7 @@ from weir.host_agent.torch.staging import devices_of
 
 _FIRST_BYTES: Final = 1024**2  # of DDP's first bucket; the others have _BUCKET_BYTES at least
 _BUCKET_BYTES: Final = 25 * 1024**2
-_SHIFT: Final = 1009  # gradients move by so many elements from step to step
+_SHIFT: Final = 1009  # elements by which gradients move from step to step
 SPARSIFIERS: Final = ("dense", "dfs", "topk-block", "exdyna")
 
 

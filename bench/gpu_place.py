@@ -42,7 +42,7 @@ class Place:
         return self._pieces
 
     def weir(self, bits: LaneBits = 32, *, local: bool = False) -> weir.torch.WeirProcessGroup:
-        """Return Weir's group of so many bits a value. local: its ranks reduce in the host's memory."""
+        """Return Weir's group with ``bits`` to a value. local: its ranks reduce in the host's memory."""
         if (bits, local) not in self._weir:
             options = weir.torch.GroupOptions(lane_bits=bits, local="on" if local else "off")
             group = dist.new_group(backend="weir", pg_options=options)

@@ -33,7 +33,7 @@ class Outcome:
 
 
 def outcomes(items: Sequence[Item], workers: int, threads: int, limit_s: float) -> Iterator[Outcome]:
-    """Measure items on ranks that share this machine, over a switch on so many threads.
+    """Measure items on ranks that share this machine, over a switch with this number of ``threads``.
 
     An item that fails, or takes longer than ``limit_s``, ends its ranks and the switch; the others are
     measured on new ones. When ranks could not be started twice in turn, all other items fail.

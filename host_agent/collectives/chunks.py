@@ -83,12 +83,12 @@ class Remote(Protocol):
 
 
 def in_chunks(count: int) -> bool:
-    """Return whether vectors of so many values travel in several chunks."""
+    """Return whether a vector of this length travels in several chunks."""
     return count > CHUNK_VALUES
 
 
 def chunks_of(count: int) -> list[slice]:
-    """Return the chunks of a vector of so many values: as few as there can be, of about the same length."""
+    """Return the chunks of a vector of this length: as few as there can be, of about the same length."""
     parts = max(1, -(-count // CHUNK_VALUES))
     blocks = -(-count // SLOT_LANES)
     ends = [min(count, (index + 1) * blocks // parts * SLOT_LANES) for index in range(parts)]

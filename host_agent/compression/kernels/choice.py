@@ -29,7 +29,7 @@ _DEVIATIONS: Final = 4.0  # of the rank in the sample, as in reach.c
 _LEAST_ENERGY: Final = int(np.float32(2.0**-80).view(np.uint32))  # as in reach.c
 _TILE: Final = 4096  # scores, or values, of one program
 _LEAST_ROOM: Final = 1 << 14
-_ROOM_SHARE: Final = 128  # of so many scores there is room for one: bfloat16 has 1 in 400 equal, at most
+_ROOM_SHARE: Final = 128  # scores for each one that there is room for: bfloat16 has 1 in 400 equal, at most
 _WORD: Final = 32
 
 
@@ -112,7 +112,7 @@ def is_chosen(state: npt.NDArray[np.int32], size: int, room: int) -> bool:
 def choose(
     vectors: Sequence[torch.Tensor], sizes: Sequence[int], wanted: Sequence[int], *, counted: bool = True
 ) -> Marks:
-    """Begin to choose so many blocks of these sizes of each vector; counted: and to count their values."""
+    """Begin to choose the ``wanted`` blocks of each vector; counted: and to count their values."""
     device = vectors[0].device
     counts = [-(-v.numel() // size) for v, size in zip(vectors, sizes, strict=True)]
     marks = Marks(counts, device)
@@ -173,7 +173,7 @@ def _by_size(sizes: Sequence[int]) -> dict[int, list[int]]:
 
 
 def _sample(count: int, wanted: int) -> tuple[int, int, int]:
-    """Return the stride of a sample of so many scores, how many it has, and the rank to look for; 0: none.
+    """Return the stride of a sample of ``count`` scores, how many it has, and the rank to look for; 0: none.
 
     Of few scores the sample is all of them, and the rank is exact.
     """

@@ -11,7 +11,7 @@ from weir.host_agent.compression.transfer import shared_on_device
 
 @functools.lru_cache(maxsize=128)
 def tiles(counts: tuple[int, ...], size: int, device: torch.device) -> torch.Tensor:
-    """Cut rows of so many items into tiles of ``size`` items.
+    """Cut rows of ``counts`` items into tiles of ``size`` items.
 
     Returns int64[tiles, 2] on the device: the row of each tile, and the first item of it. It is the same from
     step to step, so it is kept.
