@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps of all workers become one; replicas that differ are an error; messages survive the pipe."""
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from weir.host_agent.transport.counters import TransportCounters
 from weir.processor import ProcessorTime
 from weir.train.config import make_config
 from weir.train.messages import Delivery, Evaluated, Failed, Ready, Sent, Step, WireCounters, decode, encode
 from weir.train.record import ReplicasDifferError, RunRecord, StepSummary
-from weir.train.summary import overall_status, summarize
+from weir.train.summary import overall_status, summarize, summary_view
 
 
 def step(rank: int, number: int, checksum: int = 0xABC, **changes: object) -> Step:
@@ -146,3 +148,17 @@ def test_a_run_that_never_began_still_has_a_summary() -> None:
     assert summary["runs"]["weir"]["steps"] == 0 and summary["runs"]["weir"]["accuracy"] is None
     told = ("timeouts", "releases", "trimmed", "marked", "repeats", "lanes", "missing", "budget")
     assert summary["runs"]["weir"]["delivery"] == dict.fromkeys(told, 0)
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_the_summary_says_when_no_link_was_limited(limited: bool) -> None:
+    """A run over memory says nothing about networks, where fewer bytes pay."""
+    network = {"network": {"rate_bps": 10**8}, "hosts": "namespaces"} if limited else {}
+    records = []
+    for run in ("weir", "gloo"):
+        record = RunRecord(run, ranks=[0], epochs=1)
+        record.add(step(0, 1))
+        records.append(record)
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(summary_view(make_config(workers=1, **network), records, "complete"))
+    assert ("no link was limited" in console.export_text()) is not limited

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The script of docs/install.md prints what the page says."""
+
+import re
+from pathlib import Path
+
+from tests.examples.test_examples import EXAMPLES, torchrun
+
+PAGE = (EXAMPLES.parent / "docs" / "install.md").read_text(encoding="utf-8")
+
+
+def test_the_first_sum_is_what_the_page_says(tmp_path: Path) -> None:
+    (script,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (shown,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+    path = tmp_path / "first_sum.py"
+    path.write_text(script)
+    rank = r"rank \d: \[[^]]*\]"  # both ranks may print into one line
+    assert sorted(re.findall(rank, torchrun(2, str(path)))) == re.findall(rank, shown)
