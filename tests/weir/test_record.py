@@ -153,7 +153,7 @@ def test_a_run_that_never_began_still_has_a_summary() -> None:
 @pytest.mark.parametrize("limited", [True, False])
 def test_the_summary_says_when_no_link_was_limited(limited: bool) -> None:
     """A run over memory says nothing about networks, where fewer bytes pay."""
-    network = {"network": {"rate_bps": 10**8}, "hosts": "namespaces"} if limited else {}
+    network = {"links": "100mbit", "hosts": "namespaces"} if limited else {}
     records = []
     for run in ("weir", "gloo"):
         record = RunRecord(run, ranks=[0], epochs=1)

@@ -244,8 +244,8 @@ def _notes(config: TrainConfig, records: list[RunRecord]) -> list[Text]:
     if any(record.run == "gloo" for record in records):
         if config.network.rate_bps is None and config.same_links:
             sources.append(
-                "no link was limited: both runs moved their bytes through this machine's memory, where fewer bytes "
-                "save little time. --links 100mbit --hosts auto limits the links of both"
+                "no link was limited: both runs moved their bytes through this machine's memory, where fewer "
+                "bytes save little time. --links 100mbit --hosts auto limits the links of both"
             )
         if not config.same_links:
             sources.append(
