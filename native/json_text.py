@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JSON that comes from a file or from another process: a value, or one kind of error."""
+
+import json
+import math
+from typing import Any
+
+
+def parse_json(data: bytes | str) -> Any:
+    """Return the value of a JSON text.
+
+    Raises:
+        ValueError: it is anything else, for instance not UTF-8, nested too deep, or with NaN, with numbers too
+            large to be any, or with halves of characters, which JSON's own parser takes.
+    """
+    text = data.decode() if isinstance(data, bytes) else data
+    try:
+        value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        if "\\ud" in text.lower():
+            json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    return value
+
+
+def parse_object(data: bytes | str) -> dict[str, Any]:
+    """Return the object of a JSON text. Raises ValueError for anything else, also for another value."""
+    value = parse_json(data)
+    if not isinstance(value, dict):
+        raise ValueError(f"it is {type(value).__name__}, not an object")
+    return value
+
+
+def _refuse(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text[:40]} is too large")
+    return value
