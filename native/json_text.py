@@ -3,7 +3,13 @@
 
 import json
 import math
-from typing import Any
+from dataclasses import MISSING, fields
+from typing import TYPE_CHECKING, Any, TypeVar, get_origin, get_type_hints
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 
 def parse_json(data: bytes | str) -> Any:
@@ -29,6 +35,26 @@ def parse_object(data: bytes | str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"it is {type(value).__name__}, not an object")
     return value
+
+
+def parse_record(kind: type[T], data: bytes | str) -> T:
+    """Return the object of a dataclass whose fields are the members of a JSON object.
+
+    kind: its fields are plain: str, int, bool, and list and dict of any values.
+    Raises ValueError for anything else, also for members of other names or types.
+    """
+    said = parse_object(data)
+    hints = get_type_hints(kind)
+    needed = {one.name for one in fields(kind) if one.default is one.default_factory is MISSING}
+    if missing := sorted(needed - said.keys()):
+        raise ValueError(f"it has no {', '.join(missing)}")
+    for name, value in said.items():
+        if name not in hints:
+            raise ValueError(f"{name[:40]!r} is not known here")
+        wanted = get_origin(hints[name]) or hints[name]
+        if type(value) is not wanted:
+            raise ValueError(f"{name} is {type(value).__name__}, not {wanted.__name__}")
+    return kind(**said)
 
 
 def _refuse(name: str) -> float:
