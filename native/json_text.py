@@ -16,8 +16,8 @@ def parse_json(data: bytes | str) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        ValueError: it is anything else, for instance not UTF-8, nested too deep, or with NaN, with numbers too
-            large to be any, or with halves of characters, which JSON's own parser takes.
+        ValueError: it is anything else: for instance not UTF-8, nested too deep, or with NaN, with numbers
+            that are too large, or with halves of characters, which Python's own parser takes.
     """
     text = data.decode() if isinstance(data, bytes) else data
     try:

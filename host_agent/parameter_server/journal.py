@@ -168,8 +168,8 @@ class Journal:
 
     def _unwritten(self, path: Path, error: OSError) -> JournalError:
         return JournalError(
-            f"{path} cannot be written: {error.strerror}; make room for it and start the server again with the "
-            "same folder: it goes on where it was"
+            f"{path} cannot be written: {error.strerror}; make room for it and start the server again with "
+            "the same folder: it goes on where it was"
         )
 
     def _load(self) -> Arrays | None:

@@ -16,11 +16,13 @@ Errors = tuple[type[Exception], ...]
 
 _INSERTIONS: Final = (
     b"\xff", b"\x00", b"\xef\xbb\xbf", b"\xc0\x80", b"\xed\xa0\x80", b"NaN", b"Infinity", b"-1e999", b'"', b"\\",
-    b"{", b"]", b"\n", b"&a *a", b"9" * 5000, b"[" * 20_000, b'{"":' * 20_000,
+    b"{", b"]", b"\n", b"&a *a", b"9" * 5000,
+    b"[" * 20_000, b'{"":' * 20_000,
 )  # fmt: skip
 
 _ODD_VALUES: Final = (
-    None, True, -1, 0, 2**31, 2**63, 10**30, -0.5, 1e308, "", "x", "\ud800", "\0", "9" * 5000, [], [[]], {}, {"a": 0},
+    None, True, -1, 0, 2**31, 2**63, 10**30, -0.5, 1e308, "", "x", "\ud800", "\0", "9" * 5000,
+    [], [[]], {}, {"a": 0},
 )  # fmt: skip
 _ODD_TEXTS: Final = ("NaN", "Infinity", "-Infinity", "1e999", "[" * 20_000 + "]" * 20_000)
 _MARK: Final = "here the odd text comes"

@@ -69,8 +69,8 @@ class PlanFile:
         ):
             if planned != found:
                 raise PlacementError(
-                    f"the plan is of {planned} {what}, and {', '.join(map(str, self.source.paths))} has {found}: "
-                    "make the plan again"
+                    f"the plan is of {planned} {what}, and {', '.join(map(str, self.source.paths))} has "
+                    f"{found}: make the plan again"
                 )
         return placed, held_out
 
