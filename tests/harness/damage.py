@@ -15,8 +15,8 @@ from typing import Any, Final
 Errors = tuple[type[Exception], ...]
 
 _INSERTIONS: Final = (
-    b"\xff", b"\x00", b"\xef\xbb\xbf", b"\xc0\x80", b"\xed\xa0\x80", b"NaN", b"Infinity", b"-1e999", b'"', b"\\",
-    b"{", b"]", b"\n", b"&a *a", b"9" * 5000,
+    b"\xff", b"\x00", b"\xef\xbb\xbf", b"\xc0\x80", b"\xed\xa0\x80", b"NaN", b"Infinity", b"-1e999", b'"',
+    b"\\", b"{", b"]", b"\n", b"&a *a", b"9" * 5000,
     b"[" * 20_000, b'{"":' * 20_000,
 )  # fmt: skip
 
@@ -28,7 +28,7 @@ _ODD_TEXTS: Final = ("NaN", "Infinity", "-Infinity", "1e999", "[" * 20_000 + "]"
 _MARK: Final = "here the odd text comes"
 
 
-def damaged(content: bytes, *, flips: int = 4000, others: int = 300, seed: int = 1) -> Iterator[bytes]:
+def damaged(content: bytes, *, flips: int = 2000, others: int = 100, seed: int = 1) -> Iterator[bytes]:
     """Yield damaged copies of ``content``.
 
     Args:
@@ -101,8 +101,8 @@ def check_file(
     errors: type[Exception] | Errors,
     *,
     sealed: bool = False,
-    flips: int = 4000,
-    others: int = 300,
+    flips: int = 2000,
+    others: int = 100,
 ) -> None:
     """Check a reader of files with all damage to a valid one.
 
@@ -129,8 +129,8 @@ def check_message(
     errors: type[Exception] | Errors,
     *,
     sealed: bool = False,
-    flips: int = 4000,
-    others: int = 300,
+    flips: int = 2000,
+    others: int = 100,
 ) -> None:
     """Check a decoder with all damage to a valid message; see ``check_file``."""
     decode(content)  # it is valid

@@ -246,8 +246,8 @@ def open_state(folder: Path, terms: Terms, index: int) -> Journal:
             write_atomically(file, said)
         elif file.read_bytes() != said:
             raise JournalError(
-                f"{folder} holds server {index}'s state of a job with other terms, or {file.name} is damaged: "
-                "give this job a folder of its own"
+                f"{folder} holds server {index}'s state of a job with other terms, or {file.name} is damaged"
+                ": give this job a folder of its own"
             )
     except OSError as error:
         journal.close()

@@ -268,14 +268,13 @@ class AsynchronousSession:
         now = time.monotonic()
         late = [line for line in self._lines if line.waits]
         self._waits.look(now, lambda: "; ".join(self._awaited(line, now) for line in late))
-        for line in late:
-            waited = now - max(line.news, began)
-            if waited > self._timeout_s:
-                # Nobody can be told any more, and the end of the process must not wait once more.
-                self._error = GroupBrokenError(
-                    f"worker {self._rank}: {self._awaited(line, now)}; waited for {waited:.0f} s"
-                )
-                raise self._error
+        if any(now - max(line.news, began) > self._timeout_s for line in late):
+            # Kept, so that the end of the process does not wait for them once more.
+            self._error = GroupBrokenError(
+                f"worker {self._rank} has waited for {self._timeout_s:g} s for "
+                + "; ".join(self._awaited(line, now) for line in late)
+            )
+            raise self._error
 
     def _awaited(self, line: _Line, now: float) -> str:
         """Return words for a server that is waited for: what it owes, since when it is silent, what to do."""
@@ -290,7 +289,7 @@ class AsynchronousSession:
         if silent > _PATIENCE_S + _LOOK_S:
             at = time.strftime("%H:%M:%S", time.localtime(time.time() - silent))
             remedy = (
-                f", has said nothing for {silent:.0f} s, since {at}: start it again with its state "
+                f", which has said nothing for {silent:.0f} s, since {at}: start it again with its state "
                 f"(weir server --index {line.index} --state DIR), or start the job anew"
             )
         return f"{self._meeting.whereabouts(line.index)}, {owes}{remedy}"
