@@ -29,6 +29,33 @@ def logged_wait(log: logging.Logger, reason: Callable[[], str]) -> Iterator[None
         done.set()
 
 
+class WaitLines:
+    """The same lines for a loop that looks now and then, and needs no thread."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._began: float | None = None
+        self._due = FIRST_S
+
+    def look(self, now: float, reason: Callable[[], str]) -> bool:
+        """Log what the loop waits for, if a line is due; return whether one was.
+
+        now: in seconds; the wait began with the first look since ``over``.
+        """
+        if self._began is None:
+            self._began, self._due = now, FIRST_S
+        if now - self._began < self._due:
+            return False
+        if words := reason():
+            self._log.warning("after %.0f s still waiting for %s", now - self._began, words)
+        self._due = next_line(self._due)
+        return True
+
+    def over(self) -> None:
+        """Begin anew: the wait is over, or it is another one."""
+        self._began = None
+
+
 def next_line(after_s: float) -> float:
     """Return when the line after the one at ``after_s`` seconds is due, in seconds of waiting."""
     return after_s + min(after_s, MOST_S)

@@ -23,19 +23,19 @@ class Journal:
     """Outcomes of runs in a file, a line of JSON each, so that a grid that was stopped goes on.
 
     A run is known by its arguments in words. The file says nothing of the code that made it: begin a new one
-    when that has changed. A line that was cut off is left out.
+    when that has changed. A line that was cut off, or is damaged, is left out.
     """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._known: dict[str, dict[str, Any]] = {}
         if path is not None and path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
+            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
                 try:
                     entry = json.loads(line)
-                except ValueError:
+                    self._known[entry["run"]] = dict(entry["outcome"])
+                except (ValueError, KeyError, TypeError, RecursionError):
                     continue
-                self._known[entry["run"]] = entry["outcome"]
 
     def get(self, case: tuple[Any, ...]) -> dict[str, Any] | None:
         """Return the fields of a run's outcome, if it was made."""

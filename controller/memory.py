@@ -2,22 +2,26 @@
 """The memory of a controller over a restart: the jobs that run, so that they go on running.
 
 One JSON file, rewritten whole when something changes, readable by its owner alone: it holds the jobs' tokens.
+It has a checksum, and is taken only as it was written: a damaged one would give slots and ports to others.
 """
 
+import hashlib
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from weir.controller.job_tree import JobTree
 from weir.controller.jobs import Job, JobState, Member, MemberState
 from weir.controller.slots import SlotRange
 from weir.controller.topology import Topology
 from weir.native.files import write_atomically
+from weir.native.json_text import parse_object
 from weir.wire.definition import MAX_WORKERS
 
+_FORMAT: Final = "weir-controller-state-1"
 _PROBE: Final = 4096  # bytes, which a few jobs take
 
 
@@ -35,15 +39,15 @@ class _MemberRecord(_Record):
     udp_port: int = Field(gt=0, lt=1 << 16)
     process: str
     left: bool
-    ranks: tuple[int, ...] = ()
+    ranks: tuple[Annotated[int, Field(ge=0)], ...] = ()
 
 
 class _JobRecord(_Record):
     id: int = Field(gt=0, lt=1 << 32)
-    name: str
+    name: str = Field(min_length=1)
     token: str
     size: int = Field(ge=1, le=MAX_WORKERS)
-    slots_wanted: int
+    slots_wanted: int = Field(ge=0)
     slot_base: int = Field(ge=0)
     slot_count: int = Field(gt=0)
     switches: tuple[str, ...]
@@ -51,9 +55,26 @@ class _JobRecord(_Record):
     uplinks: tuple[str, ...] | None
     members: tuple[_MemberRecord, ...]
 
+    @model_validator(mode="after")
+    def _has_its_members(self) -> "_JobRecord":
+        if sorted(member.rank for member in self.members) != list(range(self.size)):
+            raise ValueError(f"the members are not the {self.size} ranks")
+        return self
 
-class _File(_Record):
+
+class _Jobs(_Record):
     jobs: tuple[_JobRecord, ...]
+
+
+class _File(_Jobs):
+    format: str
+    sha256: str
+
+    @classmethod
+    def of(cls, jobs: tuple[_JobRecord, ...]) -> "_File":
+        """Return the file of these jobs, with its checksum."""
+        data = _Jobs(jobs=jobs).model_dump_json().encode()
+        return cls(format=_FORMAT, sha256=hashlib.sha256(data).hexdigest(), jobs=jobs)
 
 
 class Memory:
@@ -72,9 +93,8 @@ class Memory:
         """Remember the running ones of these jobs. Raises StateFileError when the file cannot be written."""
         if self._path is None:
             return
-        text = _File(
-            jobs=tuple(_record(job) for job in jobs if job.state is JobState.RUNNING)
-        ).model_dump_json()
+        running = (job for job in jobs if job.state is JobState.RUNNING)
+        text = _File.of(tuple(map(_record, running))).model_dump_json()
         if text == self._written:
             return
         try:
@@ -98,9 +118,9 @@ class Memory:
         if not self._path.exists():
             return []
         try:
-            records = _File.model_validate_json(self._path.read_text()).jobs
-        except (OSError, ValidationError) as error:
-            why = error.strerror if isinstance(error, OSError) else _first(error)
+            records = _parse(self._path.read_bytes())
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
             raise StateFileError(
                 f"cannot use state file {self._path}: {why}; remove it to start without the jobs in it"
             ) from None
@@ -114,6 +134,20 @@ class Memory:
                 probe.write(bytes(_PROBE))
         except OSError as error:
             raise StateFileError(f"cannot write state file {path}: {path.parent}: {error.strerror}") from None
+
+
+def _parse(data: bytes) -> tuple[_JobRecord, ...]:
+    """Return the jobs of a file. Raises ValueError unless it is as it was written."""
+    found = parse_object(data).get("format")
+    if found != _FORMAT:
+        raise ValueError(f"its format is {found!r:.60}, this version of Weir reads {_FORMAT!r}")
+    try:
+        jobs = _File.model_validate_json(data).jobs
+    except ValidationError as error:
+        raise ValueError(_first(error)) from None
+    if _File.of(jobs).model_dump_json().encode() != data:
+        raise ValueError("it is damaged: its checksum does not fit")
+    return jobs
 
 
 def _first(error: ValidationError) -> str:

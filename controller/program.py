@@ -58,7 +58,7 @@ def load_program(name: str, directory: Path | None = None) -> CompiledProgram:
     directory = directory or BUILD
     json_path, info_path = directory / f"{name}.json", directory / f"{name}.p4info.txtpb"
     try:
-        device_config, info_text = json_path.read_bytes(), info_path.read_text()
+        device_config, info = json_path.read_bytes(), info_path.read_bytes()
     except OSError as error:
         raise ProgramError(
             f"cannot read compiled P4 program {error.filename}: {error.strerror}; compile it with "
@@ -70,10 +70,10 @@ def load_program(name: str, directory: Path | None = None) -> CompiledProgram:
         )
     p4info = p4info_pb2.P4Info()
     try:
-        text_format.Parse(info_text, p4info, allow_unknown_field=True)
-    except text_format.ParseError as error:
+        text_format.Parse(info.decode(), p4info, allow_unknown_field=True)
+    except (text_format.ParseError, UnicodeDecodeError, RecursionError) as error:
         raise ProgramError(f"{info_path} is not a P4Info text file: {error}") from None
-    digest = hashlib.sha256(device_config + info_text.encode()).digest()
+    digest = hashlib.sha256(device_config + info).digest()
     return CompiledProgram(
         name=name,
         serialized_p4info=p4info.SerializeToString(),

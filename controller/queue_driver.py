@@ -15,6 +15,7 @@ TIMEOUT_S = 5.0
 _SERVICE = "simple_switch"
 _VERSION = 0x80010000
 _CALL, _REPLY = 1, 2
+_LONGEST_NAME = 1000  # bytes
 _STOP, _I32, _I64 = 0, 8, 10
 
 
@@ -47,6 +48,8 @@ def _call(connection: socket.socket, method: str, arguments: bytes) -> None:
     header = struct.pack(">II", _VERSION | _CALL, len(name)) + name + struct.pack(">I", 1)
     connection.sendall(header + arguments + bytes([_STOP]))
     kind, length = struct.unpack(">II", _exactly(connection, 8))
+    if length > _LONGEST_NAME:
+        raise QueueDriverError(f"{method} is answered with what is no Thrift: is it a simple_switch?")
     _exactly(connection, length + 4)  # the name again, and the number of the call
     if kind != _VERSION | _REPLY:
         raise QueueDriverError(f"{method} is refused: is it a simple_switch?")

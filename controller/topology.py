@@ -23,9 +23,9 @@ pod: every leaf has one link to every spine of its pod, and every spine to every
 links.
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import yaml
 from pydantic import ValidationError, model_validator
@@ -44,6 +44,7 @@ from weir.controller.wiring import (
     Target,
     Wiring,
 )
+from weir.native.json_text import parse_json
 from weir.wire.definition import SPINE_CLASSES
 
 MAX_HOSTS = 253  # what a rack can number within its /24 beside the aggregation address
@@ -96,12 +97,12 @@ def load_topology(path: Path) -> Topology:
         TopologyError: unreadable, not YAML/JSON, or not a valid topology; all problems in one message.
     """
     try:
-        text = path.read_text()
+        text = path.read_bytes()
     except OSError as error:
         raise TopologyError(f"cannot read topology file {path}: {error.strerror}") from None
     try:
-        data = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (json.JSONDecodeError, yaml.YAMLError) as error:
+        data = parse_json(text) if path.suffix == ".json" else _parse_yaml(text)
+    except ValueError as error:
         raise TopologyError(
             f"{path} is not {'JSON' if path.suffix == '.json' else 'YAML'}: {error}"
         ) from None
@@ -111,6 +112,16 @@ def load_topology(path: Path) -> Topology:
         return Topology.model_validate(data)
     except ValidationError as error:
         raise TopologyError(f"{path} is not a valid topology:\n{_render(error)}") from None
+
+
+def _parse_yaml(text: bytes) -> Any:
+    """Return the value of a YAML text. Raises ValueError for anything else."""
+    try:
+        return yaml.safe_load(text.decode())
+    except (yaml.YAMLError, LookupError, OverflowError, TypeError, AttributeError) as error:
+        raise ValueError(str(error)) from None  # the latter of values that YAML's parser does not expect
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
 
 
 def with_tls_files(topology: Topology, path: Path) -> Topology:

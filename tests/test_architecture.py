@@ -63,9 +63,10 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = {
         "weir.host_agent.flows": "weir.host_agent.transport weir.native weir.wire",
         "weir.host_agent.placement": "weir.native",
         "weir.host_agent.parameter_server": "weir.host_agent.collectives weir.host_agent.compression "
-        "weir.host_agent.transport weir.wire",
+        "weir.host_agent.transport weir.native weir.wire",
         "weir.host_agent.torch": "weir.agent_service weir.host_agent.collectives weir.host_agent.compression "
-        "weir.host_agent.flows weir.host_agent.parameter_server weir.host_agent.transport weir.wire",
+        "weir.host_agent.flows weir.host_agent.parameter_server weir.host_agent.transport weir.native "
+        "weir.wire",
         "weir.simulator": "weir.controller weir.host_agent.flows weir.host_agent.transport weir.native "
         "weir.p4src weir.softswitch.program weir.softswitch.runtime weir.softswitch.state "
         "weir.softswitch.switch weir.wire",

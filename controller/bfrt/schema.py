@@ -5,12 +5,12 @@ p4c-barefoot writes one for each program; the driver has others for what every c
 ports). A switch hands out both, so the ids that are used are always its own.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from weir.controller.codec import UnknownNameError
+from weir.native.json_text import parse_object
 
 PRIORITY: Final = "$MATCH_PRIORITY"
 _PIPE: Final = "pipe."  # before every name of a program with one pipeline
@@ -110,8 +110,8 @@ class Schema:
     def parse(cls, *documents: bytes) -> "Schema":
         """Return what these files describe. Raises ValueError for what is no ``bf-rt.json``."""
         try:
-            return cls(_table(table) for text in documents for table in json.loads(text)["tables"])
-        except (KeyError, TypeError) as error:
+            return cls(_table(table) for text in documents for table in parse_object(text)["tables"])
+        except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"no tables as bf-rt.json has them: {error!r}") from None
 
     def table(self, name: str) -> Table:

@@ -23,6 +23,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.classes import LayerClasses
+from weir.native.files import write_atomically
+from weir.native.json_text import parse_json
 from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -120,7 +122,7 @@ class LossPolicy(BaseModel):
         OSError.
         """
         try:
-            return cls.model_validate(json.loads(path.read_text(encoding="utf-8")))
+            return cls.model_validate(parse_json(path.read_bytes()))
         except ValidationError as error:
             problems = "\n".join(f"  {_sentence(item)}" for item in error.errors())
             raise LossPolicyError(f"{path} is no loss policy:\n{problems}") from None
@@ -128,8 +130,8 @@ class LossPolicy(BaseModel):
             raise LossPolicyError(f"{path} is no loss policy: it is not JSON ({error})") from None
 
     def save(self, path: Path) -> None:
-        """Write the policy as JSON, for ``load``."""
-        path.write_text(json.dumps(self.model_dump(mode="json"), indent=2) + "\n", encoding="utf-8")
+        """Write the policy as JSON, for ``load``. Raises OSError; an older file is then as it was."""
+        write_atomically(path, json.dumps(self.model_dump(mode="json"), indent=2) + "\n")
 
     @property
     def lossless(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from weir.host_agent.collectives.dtypes import LANE_BYTES, Lanes
+from weir.native.json_text import parse_object
 
 COMMAND_LANES: Final = 128
 _HEAD: Final = 2  # lanes: kind, bytes of the body
@@ -54,4 +55,4 @@ def rest_of(first: Lanes) -> int:
 def unpack(first: Lanes, rest: Lanes) -> Command:
     """Return the command that ``pack`` made lanes of. ValueError where they are none."""
     body = (first[_HEAD:].tobytes() + rest.tobytes())[: int(first[1])]
-    return Command(Kind(int(first[0])), json.loads(body) if body else {})
+    return Command(Kind(int(first[0])), parse_object(body) if body else {})

@@ -5,7 +5,8 @@ A record is in the journal before anybody sees an effect of it. After a crash th
 checkpoint, and of the journal's records behind it, played again in order.
 
 - A checkpoint is written beside the old one, synced, and renamed over it: one of the two is always whole. It
-  says how many records it contains, so that it does not matter when the journal is emptied after it.
+  says how many records it contains, so that it does not matter when the journal is emptied after it. It ends
+  with a CRC-32 of all bytes before, in the comment that the format of npz files, zip, has at its end.
 - A record has its number, its length and a CRC-32. What a crash left half written, at the end, was
   acknowledged to nobody: it is cut off. Damage with whole records behind it is another matter, and an error.
 - Records are given to the kernel at once, so a process that is killed loses none. With ``sync`` they are on
@@ -13,11 +14,11 @@ checkpoint, and of the journal's records behind it, played again in order.
   failure may cost the records since the last checkpoint, or since the kernel last wrote.
 """
 
+import errno
 import fcntl
 import io
 import os
 import struct
-import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -27,15 +28,29 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from weir.native.files import write_atomically
+
 Arrays = dict[str, npt.NDArray[Any]]
 
 _MAGIC: Final = b"weirjrn1"
 _HEAD: Final = struct.Struct("<QII")  # number, length, CRC-32 of number, length and data
 _NUMBER: Final = "records"
+_SEAL: Final = b"weir checkpoint 1, CRC-32 "
+_SEAL_BYTES: Final = len(_SEAL) + 8  # as hexadecimal digits
+_COMMENT_AT: Final = 20
+_ZIP_END_BYTES: Final = 22
+"""At the end of a zip file without a comment; at _COMMENT_AT of them is the length of one."""
+
+_MISFITS: Final = (AssertionError, IndexError, KeyError, OverflowError, TypeError, ValueError)
+"""Errors that a state machine raises for what is no state of its own."""
 
 
 class JournalError(Exception):
     """A folder with a server's state cannot be used. Says which file, and what to do."""
+
+
+class JournalInUseError(JournalError):
+    """Another process has the folder open."""
 
 
 class Journal:
@@ -52,22 +67,33 @@ class Journal:
     """
 
     def __init__(self, folder: Path, *, sync: bool = False) -> None:
-        """Open a folder, which is made if need be. Raises JournalError when another process has it open."""
-        folder.mkdir(parents=True, exist_ok=True)
+        """Open a folder, which is made if need be.
+
+        Raises:
+            JournalInUseError: another process has it open.
+            JournalError: it cannot be used, or what is in it is damaged.
+        """
         self._folder, self._sync = folder, sync
         self._path, self._saved = folder / "journal", folder / "checkpoint.npz"
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        self._file = -1
         try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for draft in folder.glob(f".{self._saved.name}.*"):  # of a process that was killed
+                draft.unlink()
             self._checkpoint = self._load()
             self._contained = 0 if self._checkpoint is None else int(self._checkpoint.pop(_NUMBER)[0])
             self._last, self._whole = self._check()
             os.ftruncate(self._file, self._whole)
         except BlockingIOError:
-            os.close(self._file)
-            raise JournalError(f"{folder} is in use by another server: give this one its own") from None
+            self.close()
+            raise JournalInUseError(f"{folder} is in use by another server: give this one its own") from None
+        except OSError as error:
+            self.close()
+            raise JournalError(f"{error.filename or folder} cannot be used: {error.strerror}") from error
         except BaseException:
-            os.close(self._file)
+            self.close()
             raise
 
     @property
@@ -79,44 +105,49 @@ class Journal:
         """Give the checkpoint, if there is one, to ``load``, then each record behind it to ``apply``.
 
         To be called once, before anything is appended.
+
+        Raises:
+            JournalError: either of them raised an error: what they were given is no state of theirs.
         """
         checkpoint, self._checkpoint = self._checkpoint, None
-        if checkpoint is not None:
-            load(checkpoint)
-        for number, data in _parse(self._path.read_bytes()):
-            if number > self._contained:
-                apply(data)
+        file = self._saved
+        try:
+            if checkpoint is not None:
+                load(checkpoint)
+            file = self._path
+            for number, data in _parse(self._path.read_bytes()):
+                if number > self._contained:
+                    apply(data)
+        except _MISFITS as error:
+            raise JournalError(
+                f"{file} is not the state of this server ({_words(error)}): give this job a folder of its own"
+            ) from error
 
     def append(self, data: bytes) -> None:
-        """Keep a record. OSError, and then nothing of it is kept, when the disk does not take it."""
+        """Keep a record. JournalError, and then nothing of it is kept, when the disk does not take it."""
         head = _HEAD.pack(self._last + 1, len(data), _crc(self._last + 1, data))
         record = (_MAGIC if not self._whole else b"") + head + data
         try:
             if os.write(self._file, record) != len(record):
-                raise OSError(f"{self._path}: the disk is full")
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             if self._sync:
                 os.fdatasync(self._file)
-        except OSError:
+        except OSError as error:
             os.ftruncate(self._file, self._whole)
-            raise
+            raise self._unwritten(self._path, error) from error
         self._last += 1
         self._whole += len(record)
 
     def save(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Replace the checkpoint by one of all records so far, and empty the journal."""
-        memory = io.BytesIO()
-        np.savez(memory, allow_pickle=False, **{_NUMBER: np.array([self._last])}, **arrays)
-        fresh = self._saved.with_suffix(".new")
-        with fresh.open("wb") as file:
-            file.write(memory.getbuffer())
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self._saved)
-        directory = os.open(self._folder, os.O_RDONLY)
+        """Replace the checkpoint by one of all records so far, and empty the journal.
+
+        Raises:
+            JournalError: the disk does not take it; the old checkpoint and the journal are as they were.
+        """
         try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+            write_atomically(self._saved, _sealed({_NUMBER: np.array([self._last]), **arrays}))
+        except OSError as error:
+            raise self._unwritten(self._saved, error) from error
         self._contained = self._last
         os.ftruncate(self._file, 0)
         self._whole = 0
@@ -135,13 +166,18 @@ class Journal:
     ) -> None:
         self.close()
 
+    def _unwritten(self, path: Path, error: OSError) -> JournalError:
+        return JournalError(
+            f"{path} cannot be written: {error.strerror}; make room for it and start the server again with "
+            "the same folder: it goes on where it was"
+        )
+
     def _load(self) -> Arrays | None:
         try:
-            with np.load(self._saved, allow_pickle=False) as found:
-                return {name: found[name] for name in found.files}
+            return _unsealed(self._saved.read_bytes())
         except FileNotFoundError:
             return None
-        except (ValueError, OSError, EOFError, KeyError, zlib.error, zipfile.BadZipFile) as error:
+        except (ValueError, OSError) as error:
             raise JournalError(
                 f"{self._saved} cannot be read ({error}): restore it from a copy, or remove the folder to "
                 "begin anew"
@@ -167,6 +203,35 @@ class Journal:
                 "from a copy"
             )
         return last, whole
+
+
+def _sealed(arrays: Mapping[str, npt.NDArray[Any]]) -> memoryview:
+    """Return an npz file of these arrays whose comment is a checksum of the rest."""
+    memory = io.BytesIO()
+    np.savez(memory, allow_pickle=False, **arrays)
+    memory.seek(_COMMENT_AT - _ZIP_END_BYTES, os.SEEK_END)
+    memory.write(struct.pack("<H", _SEAL_BYTES) + _SEAL)
+    memory.write(_digits(memory.getbuffer()))
+    return memory.getbuffer()
+
+
+def _unsealed(content: bytes) -> Arrays:
+    """Return the arrays of a file that ``_sealed`` made. Raises ValueError for any other."""
+    body, digits = memoryview(content)[:-8], content[-8:]
+    if not content[:-8].endswith(_SEAL):
+        raise ValueError("it has no checksum as this version of Weir writes it: damage, or another version")
+    if digits != _digits(body):
+        raise ValueError("its checksum does not fit: it is damaged")
+    with np.load(io.BytesIO(content), allow_pickle=False) as found:
+        return {name: found[name] for name in found.files}
+
+
+def _digits(data: memoryview) -> bytes:
+    return f"{zlib.crc32(data):08x}".encode()
+
+
+def _words(error: BaseException) -> str:
+    return f"no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def _parse(content: bytes) -> Iterator[tuple[int, bytes]]:

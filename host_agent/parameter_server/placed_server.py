@@ -12,6 +12,7 @@ after a crash where one was: what was not answered or taken by then is sent agai
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +22,7 @@ from weir.host_agent.parameter_server.migration import report_of
 from weir.host_agent.parameter_server.rows import Rows
 from weir.host_agent.parameter_server.turns import NEWS, Kind, Message, refusal
 from weir.host_agent.parameter_server.units import Integers, Units
+from weir.host_agent.parameter_server.update_server import named
 
 Sent = list[tuple[int, Message]]
 """Messages and the ranks that they are for."""
@@ -112,6 +114,24 @@ class PlacedServer:
     def outstanding(self) -> Sent:
         """Return what other servers have not taken, to be sent again."""
         return [(rank, message) for (_, rank), message in self._outgoing.items()]
+
+    def awaited(self) -> str:
+        """Return words for what this server waits for, and cannot go on without; "" for nothing."""
+        if missing := [rank for rank in sorted(self._expected) if (self.epoch, rank) not in self._handed]:
+            return f"{self._servers(missing)} to hand over units that have moved"
+        workers = range(self.workers)
+        if self._pending or self.turn < 0:
+            late = [worker for worker in workers if worker not in self._pending and worker not in self.left]
+            gone = f"; {named(sorted(self.left))} left before" if self.left else ""
+            return f"{named(late)} to take step {self.turn + 1}{gone}" if late else ""
+        if self.left and len(self.left) < self.workers:
+            return f"{named([worker for worker in workers if worker not in self.left])} to leave"
+        if self._outgoing:
+            return f"{self._servers([rank for _, rank in self._outgoing])} to take units that have moved"
+        return ""
+
+    def _servers(self, ranks: Sequence[int]) -> str:
+        return f"parameter server {', '.join(str(rank - self.workers) for rank in ranks)}"
 
     def _awaits(self, message: Message) -> bool:
         """Return whether a handover is news: of this migration, or of one that is still to be heard of."""

@@ -3,12 +3,15 @@
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits
 from weir.host_agent.parameter_server.clocks import parse_consistency
 from weir.host_agent.parameter_server.shards import ParameterInfo, Shards
 from weir.host_agent.parameter_server.value_filter import parse_filter
+from weir.wire.definition import MAX_WORKERS
 
 OPTIMIZERS: Final = ("SGD", "Adam", "AdamW", "Adagrad")
 """Adagrad is of placed servers alone, which have SGD besides."""
@@ -102,8 +105,8 @@ class Terms:
         together: server m is on the machine of worker m, so that units are best with who uses them.
     """
 
-    workers: int
-    servers: int
+    workers: Annotated[int, Field(ge=1, le=MAX_WORKERS)]
+    servers: Annotated[int, Field(ge=1, le=MAX_WORKERS)]
     parameters: tuple[ParameterInfo, ...]
     optimizer: OptimizerSpec
     method: Method = field(default_factory=Method)
@@ -136,18 +139,13 @@ class Terms:
 
     @classmethod
     def from_json(cls, text: str) -> "Terms":
-        """Return the terms that ``to_json`` wrote."""
-        said = json.loads(text)
-        parameters = tuple(
-            ParameterInfo(one["name"], tuple(one["shape"]), one["group"]) for one in said.pop("parameters")
-        )
-        optimizer = said.pop("optimizer")
-        method = said.pop("method")
-        units = said.pop("units")
-        return cls(
-            parameters=parameters,
-            optimizer=OptimizerSpec(optimizer["name"], tuple(optimizer["groups"])),
-            method=Method(**{**method, "exclude": tuple(method["exclude"])}),
-            units=tuple(units),
-            **said,
-        )
+        """Return the terms that ``to_json`` wrote. Raises ValueError for any other text."""
+        try:
+            return _ADAPTER.validate_json(text, strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise ValueError(f"these are no terms of this version of Weir: {place}: {first['msg']}") from None
+
+
+_ADAPTER: Final = TypeAdapter(Terms)

@@ -19,7 +19,7 @@ Example::
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -123,6 +123,22 @@ class UpdateServer:
         """Return how many workers have ever joined."""
         return len(self._newest)
 
+    def awaited(self, workers: int) -> str:
+        """Return words for what this server waits for, and cannot go on without; "" for nothing.
+
+        workers: how many there are in the job.
+        """
+        if not self.begun:
+            return "worker 0 to give it the model"
+        if missing := [worker for worker in range(workers) if worker not in self._newest]:
+            return f"{named(missing)} to join"
+        made, floor = self.clocks.of, self.clocks.floor
+        running = [worker for worker in made if worker not in self.clocks.finished]
+        held = [worker for worker in running if not self.rules.consistency.allows(made[worker], floor)]
+        slowest = [worker for worker in running if made[worker] == floor]
+        words = f"{named(slowest)} to make step {floor + 1}, before which {named(held)} may not go on"
+        return words if held else ""
+
     def incarnation(self, worker: int) -> int | None:
         """Return which process of this worker has joined; None: none has."""
         return self._incarnations.get(worker)
@@ -136,6 +152,8 @@ class UpdateServer:
         if message.kind is Kind.BEGIN:
             return [] if self.begun else self._check(message) or self._record(message)
         if message.kind is Kind.JOIN:
+            if not self.begun and message.taken:
+                return self._refuse(message, "stranger", "knows of more than the server, which has no state")
             return self._join(message) if self.begun else []
         if self._incarnations.get(worker) != message.incarnation:
             return self._refuse(message, "stranger", "has not joined, or was taken out: it must join anew")
@@ -347,6 +365,11 @@ class UpdateServer:
         self._lost = {w: _by_clock(arrays[f"lost-{w}"]) for w in self.clocks.of}
         self._settings = {w: arrays[f"settings-{w}"].tobytes().decode() for w in self.clocks.of}
         self.feeds = {w: Feed.restored(_under(f"feed-{w}/", arrays)) for w in self.clocks.of}
+
+
+def named(workers: Sequence[int]) -> str:
+    """Return words for some workers."""
+    return f"worker{'s' if len(workers) > 1 else ''} {', '.join(map(str, workers))}"
 
 
 def _under(prefix: str, arrays: Arrays) -> Arrays:

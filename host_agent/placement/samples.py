@@ -17,6 +17,7 @@ import numpy.typing as npt
 Integers = npt.NDArray[np.int64]
 
 _WORD: Final = re.compile(rb"[A-Za-z_][A-Za-z_0-9]+")
+_MOST_FEATURES: Final = 1 << 31
 _TEXT: Final = {
     ".py",
     ".pyi",
@@ -147,19 +148,31 @@ def svmlight_samples(file: Path) -> Samples:
         ValueError: the file is not of that format; says where.
     """
     rows, labels = [], []
-    for number, line in enumerate(file.read_text().splitlines(), 1):
-        fields = line.partition("#")[0].split()
+    for number, line in enumerate(file.read_bytes().splitlines(), 1):
+        fields = line.partition(b"#")[0].split()
         if not fields:
             continue
         try:
-            labels.append(float(fields[0]))
-            rows.append([int(field.partition(":")[0]) for field in fields[1:] if not field.startswith("qid")])
+            labels.append(_label(fields[0].decode()))
+            rows.append([_index(field.decode()) for field in fields[1:] if not field.startswith(b"qid")])
         except ValueError as error:
             raise ValueError(f"{file}:{number}: not 'label index:value ...': {error}") from None
     if not rows:
         raise ValueError(f"{file}: no samples")
     width = 1 + max((max(row) for row in rows if row), default=0)
     return Samples.of(rows, width, np.unique(labels, return_inverse=True)[1].astype(np.int64))
+
+
+def _label(text: str) -> float:
+    if not np.isfinite(label := float(text)):
+        raise ValueError(f"{text} is no label")
+    return label
+
+
+def _index(field: str) -> int:
+    if not 0 <= (index := int(field.partition(":")[0])) < _MOST_FEATURES:
+        raise ValueError(f"feature {index} is none of 0 to {_MOST_FEATURES - 1}")
+    return index
 
 
 def power_law(

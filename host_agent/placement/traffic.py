@@ -7,7 +7,8 @@ does not travel. This is the cost of Duan and Wu (JPDC 2023) as far as it is kno
 2015).
 """
 
-import json
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,14 +17,43 @@ import numpy as np
 import numpy.typing as npt
 
 from weir.host_agent.placement.samples import Integers, Samples
+from weir.native.json_text import parse_object
 
 Users = npt.NDArray[np.bool_]
 VALUE_BYTES: Final = 4  # float32; who uses what is known after the first iteration, so no indices travel
+MOST_MACHINES: Final = 1 << 15  # servers, as routing tables number them
 SLACK: Final = 0.05  # by which a machine may have more than its share of the samples, or of the parameters
 
 
 class PlacementError(ValueError):
     """A placement that cannot be one of these samples; the message says why."""
+
+
+@contextlib.contextmanager
+def reading(file: Path, what: str) -> Iterator[None]:
+    """Raise PlacementError, which names the file, for what a block finds wrong with it."""
+    try:
+        yield
+    except OSError as error:
+        raise PlacementError(f"{file} cannot be read: {error.strerror}") from None
+    except KeyError as error:
+        raise PlacementError(f"{file} is no {what}: it has no {error}") from None
+    except ValueError as error:
+        raise PlacementError(f"{file} is no {what}: {error}") from None
+
+
+def whole(value: object, name: str, least: int, most: int) -> int:
+    """Return a value that is a whole number within bounds. ValueError for any other."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ValueError(f"{name} is {value!r:.40}: a whole number from {least} to {most} is needed")
+    return value
+
+
+def wholes(values: object, name: str, least: int, most: int) -> Integers:
+    """Return a list of whole numbers within bounds. ValueError for anything else."""
+    if not isinstance(values, list):
+        raise ValueError(f"{name} is {type(values).__name__}, not a list of numbers")
+    return np.array([whole(value, name, least, most) for value in values], np.int64)
 
 
 @dataclass(frozen=True)
@@ -56,7 +86,7 @@ class Placement:
                 )
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain values, which `load` finds in a file, among others or alone."""
+        """Return it as plain values, which ``from_json`` takes, among others or alone."""
         return {
             "machines": self.machines,
             "of_sample": self.of_sample.tolist(),
@@ -64,17 +94,24 @@ class Placement:
         }
 
     @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> "Placement":
+        """Return the placement that ``as_json`` wrote, among other values or alone.
+
+        Raises:
+            KeyError, ValueError: it is none; each says what is missing or wrong.
+        """
+        machines = whole(said["machines"], "machines", 1, MOST_MACHINES)
+        return cls(
+            machines,
+            wholes(said["of_sample"], "of_sample", 0, machines - 1),
+            wholes(said["of_parameter"], "of_parameter", 0, machines - 1),
+        )
+
+    @classmethod
     def load(cls, file: Path) -> "Placement":
         """Return the placement in a file. Raises PlacementError when it is none."""
-        try:
-            data: Any = json.loads(file.read_text())
-            return cls(
-                int(data["machines"]),
-                np.array(data["of_sample"], np.int64),
-                np.array(data["of_parameter"], np.int64),
-            )
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise PlacementError(f"{file} is no placement: {error}") from None
+        with reading(file, "placement"):
+            return cls.from_json(parse_object(file.read_bytes()))
 
 
 @dataclass(frozen=True)

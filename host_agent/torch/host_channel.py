@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 
 from weir.host_agent.torch.rendezvous import RendezvousError
 from weir.host_agent.transport.host_memory import HostMemory
+from weir.native.json_text import parse_object, parse_record
 
 _POLL_S: Final = 0.01
 _BEAT_S: Final = 0.5
@@ -41,6 +42,23 @@ class Facts:
     narrow: int
     switch_name: str
     controller: str
+
+
+@dataclass(frozen=True)
+class _News:
+    """A message between ranks. what: ranks have ``left``, or the group is ``lost``."""
+
+    what: str
+    ranks: list[int]
+    reason: str
+
+    @classmethod
+    def decode(cls, line: bytes) -> "_News":
+        """Return the message of a line. Raises ValueError when it is none."""
+        news = parse_record(cls, line)
+        if news.what not in ("left", "lost") or not all(type(rank) is int for rank in news.ranks):
+            raise ValueError(f"{line[:80]!r} is no message of this version")
+        return news
 
 
 class Listener(Protocol):
@@ -86,7 +104,7 @@ class HostChannel:
 
     def tell(self, what: str, ranks: Sequence[int], reason: str) -> None:
         """Say that ranks are ``left`` or the group ``lost``; the leader passes it on to all."""
-        self._send({"what": what, "ranks": list(ranks), "reason": reason})
+        self._send(_News(what, list(ranks), reason))
 
     def close(self) -> None:
         """Say that this rank leaves, and detach."""
@@ -99,8 +117,8 @@ class HostChannel:
             sock.close()
         self.memory.close()
 
-    def _send(self, message: dict[str, Any], besides: int = -1) -> None:
-        data = json.dumps(message).encode() + b"\n"
+    def _send(self, news: "_News", besides: int = -1) -> None:
+        data = json.dumps(asdict(news)).encode() + b"\n"
         with self._sending:
             for rank, sock in self._sockets.items():
                 if rank != besides and rank not in self._gone:
@@ -131,25 +149,31 @@ class HostChannel:
         *lines, rest = bytes(received).split(b"\n")
         received[:] = rest
         for line in lines:
-            self._take(rank, json.loads(line), listener)
+            try:
+                news = _News.decode(line)
+            except ValueError as error:
+                if rank not in self._gone:
+                    self._lose(rank, f"it says what this rank does not understand ({error})", listener)
+                return False
+            self._take(rank, news, listener)
         if not data and rank not in self._gone:
             self._lose(rank, "its process ended", listener)
         return bool(data)
 
-    def _take(self, sender: int, message: dict[str, Any], listener: Listener) -> None:
-        if message["what"] == "left":
-            self._gone.update({sender} & set(message["ranks"]))
-            listener.left(message["ranks"], message["reason"])
+    def _take(self, sender: int, news: "_News", listener: Listener) -> None:
+        if news.what == "left":
+            self._gone.update({sender} & set(news.ranks))
+            listener.left(news.ranks, news.reason)
         else:
             self._gone.add(sender)
-            listener.lost(message["reason"])
-        self._send(message, besides=sender)
+            listener.lost(news.reason)
+        self._send(news, besides=sender)
 
     def _lose(self, rank: int, why: str, listener: Listener) -> None:
         self._gone.add(rank)
         reason = f"rank {rank}, on the host of rank {self._rank}, went away without leaving: {why}"
         listener.lost(reason)
-        self._send({"what": "lost", "ranks": [rank], "reason": reason}, besides=rank)
+        self._send(_News("lost", [rank], reason), besides=rank)
 
 
 class _Pulse:
@@ -250,16 +274,19 @@ def attend(name: str, ranks: Sequence[int], rank: int, timeout_s: float) -> Host
                 f"rank {ranks[0]}, which sends for this host's ranks, did not join the job "
                 f"within {timeout_s:g} s"
             )
-        facts = json.loads(data)
+        leader = f"rank {ranks[0]}, which sends for this host's ranks,"
+        try:
+            if "failed" in (said := parse_object(data)):
+                raise RendezvousError(f"{leader} could not join the job: {said['failed']}")
+            facts = parse_record(Facts, data)
+        except ValueError as error:
+            raise RendezvousError(f"{leader} has another version of Weir: {error}") from None
         if not fds:
-            raise RendezvousError(
-                f"rank {ranks[0]}, which sends for this host's ranks, could not join the job: "
-                f"{facts['failed']}"
-            )
+            raise RendezvousError(f"{leader} sent no memory to share")
         memory = HostMemory(fds[0], list(ranks).index(rank), len(ranks))
         sock.settimeout(None)
         undo.pop_all()
-    return HostChannel(ranks, rank, {ranks[0]: sock}, memory, Facts(**facts))
+    return HostChannel(ranks, rank, {ranks[0]: sock}, memory, facts)
 
 
 def _connect(sock: socket.socket, address: bytes, limit: float, leader: int) -> None:
@@ -282,10 +309,10 @@ def _introduced(sock: socket.socket, missing: set[int]) -> int | None:
     """Return which of the missing ranks is at the other end; None when it is somebody else."""
     try:
         sock.settimeout(_SILENT_S)
-        rank = json.loads(sock.recv(1 << 10))["rank"]
-    except (OSError, ValueError, KeyError, TypeError):
+        rank = parse_object(sock.recv(1 << 10))["rank"]
+    except (OSError, ValueError, KeyError):
         return None
-    return rank if rank in missing and _user(sock) == os.getuid() else None
+    return rank if isinstance(rank, int) and rank in missing and _user(sock) == os.getuid() else None
 
 
 def _user(sock: socket.socket) -> int:

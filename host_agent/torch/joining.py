@@ -84,7 +84,7 @@ def _join_by_host(
         channel = host_channel.attend(met.token, here, rank, limit_s)
         return HostConnection(hosts, rank, met.job, channel.facts, channel, None, timeout, store)
     with host_channel.gathered(met.token, here, limit_s) as sockets:
-        network, facts = None, Facts(MOST_SLOTS, False, "", met.controller)
+        network, facts = None, Facts(MOST_SLOTS, 0, "", met.controller)
         if len(hosts.ranks) > 1:
             seat = Seat(host, len(hosts.ranks), hosts.ranks, met.host(global_rank))
             network = JobConnection.join(met, seat, None, store, timeout, slots)

@@ -12,7 +12,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,12 +21,14 @@ from torch._C._distributed_c10d import Store
 
 from weir.agent_service.waiting import FIRST_S, logged_wait, next_line
 from weir.host_agent.collectives.host_sum import Hosts, group_hosts
+from weir.native.json_text import parse_json, parse_object, parse_record
 
 log = logging.getLogger(__name__)
 
 _LOOK_S = 0.2  # how often, at least, ranks look whether others have come, and which group they want
 _CONFLICT_S = 1.0  # for all who want one to say so
 _BEYOND = 32  # ranks above the greatest of our own may want a group with us, too
+_VERSIONS = "do all ranks run the same version of Weir?"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -138,11 +140,16 @@ def _attend(store: Store, attempt: str, timeout: timedelta) -> Rendezvous:
         raise RendezvousError(
             f"rank 0 did not say within {timeout.total_seconds():g} s which controller to join: does it run?"
         ) from error
-    said = json.loads(store.get(attempt))
-    if "error" in said:
-        raise RendezvousError(f"rank 0 could not find or start a controller: {said['error']}")
-    hosts = {int(rank): host for rank, host in said.pop("hosts").items()}
-    met = Rendezvous(**said, hosts=hosts)
+    try:
+        if "error" in (said := parse_object(store.get(attempt))):
+            raise RendezvousError(f"rank 0 could not find or start a controller: {said['error']}")
+        met = parse_record(Rendezvous, store.get(attempt))
+        hosts = {int(rank): str(host) for rank, host in met.hosts.items()}
+    except ValueError as error:
+        raise RendezvousError(
+            f"rank 0 says what this rank does not understand ({error}): {_VERSIONS}"
+        ) from None
+    met = replace(met, hosts=hosts)
     if hosts:
         _local.append(met)
     return met
@@ -189,12 +196,12 @@ def _meet(
     while True:
         waited = time.monotonic() - began
         here = [member for member, key in keys.items() if store.check([key])]
-        said = {member: json.loads(store.get(keys[member])) for member in here}
+        said = {member: _said(store, keys[member], member) for member in here}
         if any(words != wanted for _, words, _ in said.values()) or store.check([conflict]):
             store.add(conflict, 1)
             raise RendezvousError(_conflict(store, attempt, ranks))
         if len(said) == len(ranks):
-            return [tuple(said[member]) for member in ranks]
+            return [said[member] for member in ranks]
         missing = [place for place, member in enumerate(ranks) if member not in said]
         if waited >= limit:
             raise RendezvousError(
@@ -211,13 +218,24 @@ def _meet(
         )  # a wait of the store's own shows its end in the log
 
 
+def _said(store: Store, key: str, member: int) -> tuple[str, str, str]:
+    """Return what a rank says of itself. RendezvousError when it is not what ``_meet`` wrote."""
+    try:
+        machine, wanted, host = map(str, parse_json(store.get(key)))
+    except (ValueError, TypeError) as error:
+        raise RendezvousError(
+            f"rank {member} says what this rank does not understand ({error}): {_VERSIONS}"
+        ) from None
+    return machine, wanted, host
+
+
 def _conflict(store: Store, attempt: str, ranks: list[int]) -> str:
     """Return who wants which group, as far as they say it within moments."""
     time.sleep(_CONFLICT_S)
     calls: dict[str, list[int]] = {}
     for member in range(max(ranks) + _BEYOND):
         if store.check([key := f"{attempt}/rank/{member}"]):
-            calls.setdefault(json.loads(store.get(key))[1], []).append(member)
+            calls.setdefault(_said(store, key, member)[1], []).append(member)
     said = "; ".join(
         f"rank{'s' if len(who) > 1 else ''} {', '.join(map(str, who))} called {words}"
         for words, who in calls.items()

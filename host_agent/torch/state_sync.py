@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """One state for all members of a group, whoever left or joined: that of the rank that made most steps."""
 
-import io
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from weir.host_agent.collectives.collectives import Collectives
+from weir.host_agent.torch.packed_state import checksum_of, pack_state, unpack_state
 
 
 def newest(collectives: Collectives, step: int, state: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -19,10 +18,8 @@ def newest(collectives: Collectives, step: int, state: Mapping[str, Any]) -> dic
     once; where their states are the same they exchange a few numbers, no more.
     """
     communicator = collectives.communicator
-    saved = io.BytesIO()
-    torch.save(dict(state), saved)
-    own = torch.frombuffer(bytearray(saved.getvalue()), dtype=torch.uint8)
-    mine = torch.tensor([step, own.numel(), zlib.crc32(saved.getvalue())])
+    own = pack_state(state)
+    mine = torch.tensor([step, own.numel(), checksum_of(own)])
     everyone = [torch.empty_like(mine) for _ in range(communicator.size)]
     collectives.all_gather(everyone, mine)
     steps = [int(numbers[0]) for numbers in everyone]
@@ -33,5 +30,4 @@ def newest(collectives: Collectives, step: int, state: Mapping[str, Any]) -> dic
     collectives.broadcast(data, root)
     if root == communicator.rank:
         return None
-    loaded: dict[str, Any] = torch.load(io.BytesIO(data.numpy().tobytes()), weights_only=True)
-    return loaded
+    return unpack_state(data)

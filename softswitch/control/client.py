@@ -7,6 +7,8 @@ import socket
 from pathlib import Path
 from typing import Any, Final
 
+from weir.native.json_text import parse_object
+
 _PATIENCE: Final = 30.0  # seconds
 
 
@@ -28,7 +30,10 @@ def call(path: Path, name: str, **arguments: Any) -> Any:
         raise CallFailedError(f"no switch answers at {path}: {error.strerror or error}") from error
     if not answer.endswith(b"\n"):
         raise CallFailedError(f"the switch at {path} ended the connection")
-    found = json.loads(answer)
-    if "error" in found:
-        raise CallFailedError(found["error"])
-    return found["result"]
+    try:
+        found = parse_object(answer)
+        if "error" in found:
+            raise CallFailedError(str(found["error"]))
+        return found["result"]
+    except (ValueError, KeyError) as error:
+        raise CallFailedError(f"what answers at {path} is no switch of this version: {error}") from None

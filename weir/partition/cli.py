@@ -114,7 +114,12 @@ def partition(
     console.print(summary(samples, plan, method))
     if explain:
         console.print(explanation(samples, plan))
-    if out is not None:
-        PlanFile(source, plan.placement, plan.buckets).save(out)
-    if plot is not None:
-        draw(plan, method, plot)
+    try:
+        if out is not None:
+            PlanFile(source, plan.placement, plan.buckets).save(out)
+        if plot is not None:
+            draw(plan, method, plot)
+    except OSError as error:
+        where = error.filename or (plot if out is None else f"{out}, or the plot")
+        typer.echo(f"weir partition: cannot write {where}: {error.strerror}", err=True)
+        raise typer.Exit(1) from None

@@ -4,13 +4,17 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import numpy as np
 
 from weir.host_agent.placement.hashing import Buckets
 from weir.host_agent.placement.samples import Integers, Samples, svmlight_samples, text_samples
-from weir.host_agent.placement.traffic import Placement, PlacementError
+from weir.host_agent.placement.traffic import Placement, PlacementError, reading, whole, wholes
+from weir.native.files import write_atomically
+from weir.native.json_text import parse_object
+
+_MOST: Final = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,32 @@ class PlanFile:
     placement: Placement
     buckets: Buckets | None
 
+    def samples(self) -> tuple[Samples, Samples]:
+        """Return the samples that are placed, and those that are held out.
+
+        Raises:
+            PlacementError: they are others than those that were placed.
+            ValueError: as of ``Source.read``.
+        """
+        placed, held_out = self.source.read()
+        width = placed.width if self.buckets is None else self.buckets.of_feature.shape[1]
+        for what, planned, found in (
+            ("samples", self.placement.of_sample.size, len(placed)),
+            ("features", width, placed.width),
+            ("parameters", self.placement.of_parameter.size, self._parameters(placed)),
+        ):
+            if planned != found:
+                raise PlacementError(
+                    f"the plan is of {planned} {what}, and {', '.join(map(str, self.source.paths))} has "
+                    f"{found}: make the plan again"
+                )
+        return placed, held_out
+
+    def _parameters(self, placed: Samples) -> int:
+        return placed.width if self.buckets is None else self.buckets.count
+
     def save(self, file: Path) -> None:
-        """Write it as JSON."""
+        """Write it as JSON. Raises OSError; an older file is then as it was."""
         buckets = self.buckets
         said = {
             "data": [str(path.resolve()) for path in self.source.paths],
@@ -64,23 +92,48 @@ class PlanFile:
                 "signs": buckets.signs.tolist(),
             },
         }
-        file.write_text(json.dumps(said))
+        write_atomically(file, json.dumps(said))
 
     @classmethod
     def load(cls, file: Path) -> "PlanFile":
         """Return the plan in a file. Raises PlacementError when it is none."""
-        placement = Placement.load(file)
-        try:
-            said: Any = json.loads(file.read_text())
-            source = Source(tuple(map(Path, said["data"])), int(said["lines"]), int(said["hold_out"]))
-            hashed = said["buckets"]
-            buckets = hashed and Buckets(
-                int(hashed["count"]), _array(hashed["of_feature"]), _array(hashed["signs"])
+        with reading(file, "plan of weir partition"):
+            said = parse_object(file.read_bytes())
+            source = Source(
+                tuple(map(Path, _texts(said["data"]))),
+                whole(said["lines"], "lines", 0, _MOST),
+                whole(said["hold_out"], "hold_out", 0, _MOST),
             )
-            return cls(source, placement, buckets)
-        except (ValueError, KeyError, TypeError) as error:
-            raise PlacementError(f"{file} is no plan of weir partition: {error!r}") from None
+            hashed = said["buckets"]
+            return cls(source, Placement.from_json(said), None if hashed is None else _buckets(hashed))
 
 
-def _array(numbers: Any) -> Integers:
-    return np.array(numbers, np.int64)
+def _texts(values: object) -> list[str]:
+    if not isinstance(values, list) or not values or not all(isinstance(one, str) for one in values):
+        raise ValueError("data is no list of folders, or of a file")
+    if any("\0" in one for one in values):
+        raise ValueError("data has a name that no file can have")
+    return values
+
+
+def _buckets(said: object) -> Buckets:
+    if not isinstance(said, dict):
+        raise ValueError(f"buckets is {type(said).__name__}, not an object")
+    count = whole(said["count"], "count of buckets", 1, _MOST)
+    of_feature = _table(said["of_feature"], "of_feature", 0, count - 1)
+    signs = _table(said["signs"], "signs", -1, 1)
+    if of_feature.shape != signs.shape or not signs.all():
+        raise ValueError(
+            f"signs of shape {signs.shape}, each 1 or -1, are none of {of_feature.shape} buckets"
+        )
+    return Buckets(count, of_feature, signs)
+
+
+def _table(rows: object, name: str, least: int, most: int) -> Integers:
+    """Return rows of equal length as an array of two dimensions. ValueError for anything else."""
+    if not isinstance(rows, list) or not rows:
+        raise ValueError(f"{name} is no list of lists")
+    found = [wholes(row, name, least, most) for row in rows]
+    if len({row.size for row in found}) != 1:
+        raise ValueError(f"{name} has rows of several lengths")
+    return np.stack(found)

@@ -2,6 +2,7 @@
 """``weir server``: one parameter server, as a process of its own."""
 
 import logging
+import signal
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -49,6 +50,8 @@ def server(
     from weir.host_agent.torch.rendezvous import RendezvousError
     from weir.host_agent.transport.links import TransportTimeout
 
+    # So that a server that is stopped has the time to tell its workers.
+    signal.signal(signal.SIGTERM, _stop)
     try:
         serve(rendezvous, index, timedelta(seconds=timeout), state)
     except (
@@ -58,9 +61,14 @@ def server(
         TransportTimeout,
         weir.torch.GroupBrokenError,
         ValueError,
+        OSError,
     ) as error:
         typer.echo(f"weir server: {error}", err=True)
         raise typer.Exit(1) from None
+
+
+def _stop(_signal: int, _frame: object) -> None:
+    raise SystemExit(128 + signal.SIGTERM)
 
 
 def serve(

@@ -6,9 +6,10 @@ kind. Times are seconds, traffic counts include all headers from Ethernet up.
 """
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Final, Self
+from typing import Final, Self
+
+from pydantic import TypeAdapter
 
 from weir.host_agent.transport.counters import TransportCounters
 
@@ -160,29 +161,28 @@ class Failed:
     traceback: str
 
 
-def _delivery(counters: dict[str, int], **lanes: int) -> Delivery:
-    return Delivery(TransportCounters(**counters), **lanes)
-
-
 Message = Ready | Step | Evaluated | Finished | Failed
-_KINDS: Final[dict[str, type[Message]]] = {
-    kind.__name__.lower(): kind for kind in (Ready, Step, Evaluated, Finished, Failed)
+
+
+@dataclass(frozen=True)
+class _Envelope:
+    kind: str
+
+
+_ENVELOPE: Final = TypeAdapter(_Envelope)
+_KINDS: Final[dict[str, TypeAdapter[Message]]] = {
+    kind.__name__.lower(): TypeAdapter(kind) for kind in (Ready, Step, Evaluated, Finished, Failed)
 }
-_PARTS: Final[dict[str, Callable[..., Any]]] = {"traffic": WireCounters, "sent": Sent, "delivery": _delivery}
 
 
 def encode(message: Message) -> str:
-    """Return one line of JSON, without the newline."""
+    """Return one line of JSON, without the newline. NaN and infinity, as losses may be, are written so."""
     return json.dumps({"kind": type(message).__name__.lower(), **asdict(message)})
 
 
 def decode(line: str) -> Message:
     """Return the message of one line. Raises ValueError when it is none."""
-    values: dict[str, Any] = json.loads(line)
-    kind = _KINDS.get(values.pop("kind", ""))
+    kind = _KINDS.get(_ENVELOPE.validate_json(line).kind)
     if kind is None:
         raise ValueError(f"not a worker's message: {line[:200]!r}")
-    for name, part in _PARTS.items():
-        if name in values:
-            values[name] = part(**values[name])
-    return kind(**values)
+    return kind.validate_json(line, strict=True)

@@ -90,7 +90,7 @@ def predict(plan: PlanFile, model: SparseModelName, batches: int, epochs: int) -
     batch uses and the server has; a batch's rows are named once. Before the first step the whole model goes
     to the servers, and to all workers; after the last one, to all workers.
     """
-    entries = Entries(plan.source.read()[0], plan.buckets)
+    entries = Entries(plan.samples()[0], plan.buckets)
     machines = plan.placement.machines
     made = SparseModel(model, plan.placement.of_parameter.size)
     infos = [ParameterInfo(name, tuple(one.shape)) for name, one in made.named_parameters()]

@@ -15,6 +15,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from weir.host_agent.placement.samples import Integers
+from weir.native.files import write_atomically
 from weir.partition.planfile import PlanFile
 from weir.train.sparse_models import TABLE, Entries, SparseModel, SparseModelName
 
@@ -62,7 +63,7 @@ def work(spec: PlacedSpec, rank: int) -> Result:
     import weir.torch
 
     plan = PlanFile.load(Path(spec.plan))
-    trained, held_out = plan.source.read()
+    trained, held_out = plan.samples()
     if trained.labels is None or int(trained.labels.max()) != 1:
         raise ValueError("the samples need labels of two kinds: give two folders, or a file with labels")
     entries = Entries(trained, plan.buckets)
@@ -150,7 +151,7 @@ def main() -> None:
         result: dict[str, Any] = {"sent": serve(spec, rank - machines)}
     else:
         result = asdict(work(spec, rank))
-    (Path(spec.folder) / f"result-{rank}.json").write_text(json.dumps(result))
+    write_atomically(Path(spec.folder) / f"result-{rank}.json", json.dumps(result))
 
 
 if __name__ == "__main__":

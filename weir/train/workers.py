@@ -107,6 +107,8 @@ class Workers:
                 message = decode(line.decode())
             except ValueError:  # half a line: it was killed while it wrote
                 continue
+            if message.rank != rank:
+                continue
             said_why = said_why or isinstance(message, Failed | Finished)
             self._events.put(message)
         status = process.wait()

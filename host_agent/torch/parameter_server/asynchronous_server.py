@@ -28,11 +28,18 @@ from weir.host_agent.parameter_server.update_server import ServerRules, UpdateSe
 from weir.host_agent.parameter_server.value_filter import Floats, parse_filter
 from weir.host_agent.torch.parameter_server.meeting import CallOfWorker, Meeting, Place
 from weir.host_agent.torch.parameter_server.shard_optimizer import ShardOptimizer
+from weir.host_agent.torch.parameter_server.stall import Stall, telling
+from weir.host_agent.transport.links import TransportTimeout
+from weir.native.files import write_atomically
 
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.05
 """Seconds between two looks at the store, for calls of workers."""
+
+FINISHED: Final = (
+    "the job that its state is of is over, as all workers have left it: give another job a folder of its own"
+)
 
 
 class TorchOptimizer:
@@ -107,7 +114,8 @@ class AsynchronousServer:
         self, store: Store, terms: Terms, index: int, timeout: timedelta, state: Path | None = None
     ) -> None:
         self.index, self._terms, self._timeout = index, terms, timeout
-        self._meeting = Meeting(store)
+        self._store, self._meeting = store, Meeting(store)
+        self._stall = Stall(log, self._meeting, index)
         self._lines: dict[int, _Line] = {}
         self._looked = 0.0
         optimizer = TorchOptimizer(terms.shards().of_server(index), terms.optimizer)
@@ -118,6 +126,7 @@ class AsynchronousServer:
         )
         self._journal = None if state is None else open_state(state, terms, index)
         self.server = UpdateServer(optimizer, rules, self._journal, begun=False)
+        self._warned: set[int] = set()
         self._silent_since = {worker: time.monotonic() for worker in self.server.workers}
 
     def run(self) -> None:
@@ -125,14 +134,24 @@ class AsynchronousServer:
 
         Raises:
             TransportTimeout: nobody said anything for the timeout.
+            JournalError: the disk does not take the state.
         """
         with contextlib.ExitStack() as stack:
+            stack.enter_context(telling(self._store, self.index))
             if self._journal is not None:
                 stack.enter_context(self._journal)
+            if self._is_over:
+                self._meeting.say(self.index, f"it has ended: {FINISHED}")
+                log.warning("server %d: %s", self.index, FINISHED)
+                return
             self._flows = stack.enter_context(UdpFlows.at(self._meeting.own_ip))
             ip, port = self._flows.address
             self._meeting.announce(self.index, Place(ip, port, time.time_ns()))
-            self._flows.drive(self._over, self._timeout.total_seconds(), react=self._react)
+            limit_s = self._timeout.total_seconds()
+            try:
+                self._flows.drive(self._over, limit_s, react=self._react)
+            except TransportTimeout:
+                raise TransportTimeout(self._stall.explain(limit_s)) from None
             self.server.save()
             self._flows.linger(1.0, self._react)
 
@@ -143,6 +162,12 @@ class AsynchronousServer:
             for call in self._meeting.calls(self.index, range(self._terms.workers)):
                 self._connect(call)
             self._dismiss_silent(now)
+            self._stall.look(now, self.server.awaited(self._terms.workers))
+        return self._is_over
+
+    @property
+    def _is_over(self) -> bool:
+        """Return whether all workers have come and left."""
         return not self.server.workers and self.server.known >= self._terms.workers
 
     def _connect(self, call: CallOfWorker) -> None:
@@ -189,7 +214,19 @@ class AsynchronousServer:
         """Take out workers that were silent for too long, so that nobody waits for them."""
         for worker in self.server.workers:
             silent = now - self._silent_since.setdefault(worker, now)
-            if silent > self._terms.silence_s:
+            limit = self._terms.silence_s
+            if silent <= limit / 2:
+                self._warned.discard(worker)
+            elif worker not in self._warned:
+                self._warned.add(worker)
+                log.warning(
+                    "server %d: worker %d has said nothing for %.0f s: it is taken out after %g s",
+                    self.index,
+                    worker,
+                    silent,
+                    limit,
+                )
+            if silent > limit:
                 log.warning(
                     "server %d: worker %d said nothing for %.0f s and is taken out",
                     self.index,
@@ -201,17 +238,21 @@ class AsynchronousServer:
 
 
 def open_state(folder: Path, terms: Terms, index: int) -> Journal:
-    """Open a server's folder, which is of one job only."""
+    """Open a server's folder, which is of one job only. Raises JournalError."""
     journal = Journal(folder)
-    said, file = terms.to_json(), folder / "terms.json"
-    if not file.exists():
-        fresh = file.with_suffix(".new")
-        fresh.write_text(said)
-        fresh.replace(file)  # whole, or not there: a server may be killed here, too
-    elif file.read_text() != said:
+    said, file = terms.to_json().encode(), folder / "terms.json"
+    try:
+        if not file.exists():
+            write_atomically(file, said)
+        elif file.read_bytes() != said:
+            raise JournalError(
+                f"{folder} holds server {index}'s state of a job with other terms, or {file.name} is damaged"
+                ": give this job a folder of its own"
+            )
+    except OSError as error:
         journal.close()
-        raise JournalError(
-            f"{folder} holds server {index}'s state of a job with other terms: give this job a folder of "
-            "its own"
-        )
+        raise JournalError(f"{file} cannot be used: {error.strerror}") from error
+    except JournalError:
+        journal.close()
+        raise
     return journal

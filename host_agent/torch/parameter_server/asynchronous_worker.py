@@ -20,13 +20,14 @@ import numpy as np
 from torch import Tensor
 from torch._C._distributed_c10d import Store
 
-from weir.agent_service.waiting import logged_wait
+from weir.agent_service.waiting import WaitLines, logged_wait
 from weir.host_agent.compression.classes import layer_classes
 from weir.host_agent.flows import FlowConfig, FlowReceiver, FlowSender, new_flow_id
 from weir.host_agent.flows.frames import Address
 from weir.host_agent.flows.udp import UdpFlows
 from weir.host_agent.parameter_server.clocks import parse_consistency
-from weir.host_agent.parameter_server.messages import FromServer, FromWorker
+from weir.host_agent.parameter_server.messages import FromServer, FromWorker, MessageError
+from weir.host_agent.parameter_server.payload import PayloadError
 from weir.host_agent.parameter_server.residual import Residual
 from weir.host_agent.parameter_server.terms import Terms
 from weir.host_agent.parameter_server.update_worker import UpdateWorker, WorkerRules
@@ -50,7 +51,11 @@ _PATIENCE_S: Final = 0.5
 
 @dataclass
 class _Line:
-    """This worker's dealings with one server."""
+    """This worker's dealings with one server.
+
+    heard, news, asked: times of the server's last word, of the last one that brought this worker on, and of
+    this worker's last question.
+    """
 
     index: int
     worker: UpdateWorker
@@ -61,6 +66,7 @@ class _Line:
     inbox: deque[FromServer] = field(default_factory=deque)
     outbox: deque[FromWorker] = field(default_factory=deque)
     heard: float = 0.0
+    news: float = 0.0
     asked: float = 0.0
 
     @property
@@ -101,11 +107,11 @@ class AsynchronousSession:
         rank: of this worker.
         model: flat float32 on the CPU, in the order of the shards: worker 0's is what everybody begins with,
             and from then on it is what the servers have sent.
-        timeout: how long a server may be silent.
+        timeout: how long to wait for servers and other workers.
         holds_store: the store ends with this process, which therefore leaves last.
 
     Raises:
-        GroupBrokenError: a server was silent for that long.
+        GroupBrokenError: a server, or a worker that all wait for, brought nothing new for that long.
     """
 
     def __init__(
@@ -122,6 +128,8 @@ class AsynchronousSession:
         self._holds_store = holds_store
         self._timeout_s = timeout.total_seconds()
         self._said = ""
+        self._waits = WaitLines(log)
+        self._gave_up = False
         self._counted = TransportCounters()  # of flows that are closed, and what has come
         self.last_density = 1.0
         """Share of the model that the last step pushed."""
@@ -139,7 +147,7 @@ class AsynchronousSession:
             shard = slice(pieces[0].in_model.start, pieces[-1].in_model.stop)
             held = Residual(shard.stop - shard.start)
             worker = UpdateWorker(rank, start, words[shard], rules, held)
-            self._lines.append(_Line(index, worker, shard, heard=time.monotonic()))
+            self._lines.append(_Line(index, worker, shard, heard=(now := time.monotonic()), news=now))
             if beginning is not None:
                 self._beginnings.append(worker.beginning(beginning[shard]))
         self._layers = layer_classes([line.first.stop - line.first.start for line in self._lines])
@@ -231,27 +239,60 @@ class AsynchronousSession:
 
     def _wait(self, enough: Callable[[], bool]) -> None:
         """Take what comes until it is enough."""
+        began = time.monotonic()
         with self._change:
             while True:
                 if self._error is not None:
                     raise self._error
                 for line in self._lines:
                     while line.inbox:
-                        line.worker.on_message(line.inbox.popleft())
+                        self._take(line, line.inbox.popleft())
                 if enough():
+                    self._waits.over()
                     return
                 self._change.wait(_LOOK_S)
-                self._check_silence()
+                self._look_at_time(began)
 
-    def _check_silence(self) -> None:
-        for line in self._lines:
-            silent = time.monotonic() - line.heard
-            if line.waits and silent > self._timeout_s:
-                where = "was never found" if line.place is None else f"at {line.place.ip}:{line.place.port}"
-                raise GroupBrokenError(
-                    f"worker {self._rank}: parameter server {line.index}, {where}, has said nothing for "
-                    f"{silent:.0f} s: start it again with its state, or start the job anew"
-                )
+    def _take(self, line: _Line, message: FromServer) -> None:
+        """Take a server's message. RefusedError, GroupBrokenError: it takes no part any more."""
+        try:
+            if line.worker.on_message(message):
+                line.news = time.monotonic()
+        except PayloadError as error:
+            raise GroupBrokenError(
+                f"worker {self._rank}: parameter server {line.index} has sent what cannot be read: {error}"
+            ) from error
+
+    def _look_at_time(self, began: float) -> None:
+        """Say for whom this worker waits since ``began``. GroupBrokenError when that takes too long."""
+        now = time.monotonic()
+        late = [line for line in self._lines if line.waits]
+        self._waits.look(now, lambda: "; ".join(self._awaited(line, now) for line in late))
+        if any(now - max(line.news, began) > self._timeout_s for line in late):
+            # Kept, so that the end of the process does not wait for them once more.
+            self._error = GroupBrokenError(
+                f"worker {self._rank} has waited for {self._timeout_s:g} s for "
+                + "; ".join(self._awaited(line, now) for line in late)
+            )
+            raise self._error
+
+    def _awaited(self, line: _Line, now: float) -> str:
+        """Return words for a server that is waited for: what it owes, since when it is silent, what to do."""
+        worker, silent = line.worker, now - line.heard
+        if not worker.ready:
+            owes = "to send the model" + (", which worker 0 gives it" if self._rank else "")
+        elif not worker.settled:
+            owes = f"to apply step {worker.made}"
+        else:
+            owes = "to have the steps of all workers that this one must not be ahead of"
+        remedy = ""
+        if silent > _PATIENCE_S + _LOOK_S:
+            at = time.strftime("%H:%M:%S", time.localtime(time.time() - silent))
+            remedy = (
+                f", which has said nothing for {silent:.0f} s, since {at}: start it again with its state "
+                f"(weir server --index {line.index} --state DIR), or start the job anew"
+            )
+        return f"{self._meeting.whereabouts(line.index)}, {owes}{remedy}"
 
     def _meet(self, where: str) -> None:
         """Wait until all workers that are still there are here."""
@@ -279,6 +320,7 @@ class AsynchronousSession:
                 if not missing:
                     return
                 if time.monotonic() > deadline:
+                    self._gave_up = True
                     raise GroupBrokenError(
                         f"worker {self._rank} has waited for {self._timeout_s:.0f} s for {words()}"
                     )
@@ -298,7 +340,7 @@ class AsynchronousSession:
             time.sleep(0.01)
         with self._change:
             self._meeting.leave(self._rank)
-        if self._holds_store:
+        if self._holds_store and not self._gave_up:
             with contextlib.suppress(GroupBrokenError):
                 self._await_others("left", "still need the store that this worker holds")
 
@@ -307,10 +349,21 @@ class AsynchronousSession:
     def _run(self) -> None:
         try:
             self._flows.drive(self._turn, float("inf"), react=self._arrived)
+        except StoreGoneError as error:
+            self._fail(
+                GroupBrokenError(
+                    f"worker {self._rank}: the store of this job is gone, with worker 0 that held it, and a "
+                    f"parameter server that was started anew cannot be called: {error}"
+                )
+            )
         except Exception as error:
-            with self._change:
-                self._error = error
-                self._change.notify_all()
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Give the training's thread an error."""
+        with self._change:
+            self._error = self._error or error
+            self._change.notify_all()
 
     def _turn(self) -> bool:
         """Send what is to be sent, look after servers that are silent; return whether it is over."""
@@ -384,5 +437,8 @@ class AsynchronousSession:
                     packets = line.receiver.config.chunks(delivery.values.size) if line.receiver else 0
                     size = delivery.values.nbytes + packets * (FRAME_OVERHEAD + FLOW.size)
                     self._counted += TransportCounters(packets_down=packets, bytes_down=size)
-                    line.inbox.append(FromServer.decode(delivery.values.view(np.uint32)))
+                    try:
+                        line.inbox.append(FromServer.decode(delivery.values.view(np.uint32)))
+                    except MessageError as error:
+                        log.warning("worker %d, parameter server %d: %s", self._rank, line.index, error)
             self._change.notify_all()

@@ -94,6 +94,10 @@ class Lines:
                 self._answer(call)
         return [rank for rank in servers if self._found(rank)]
 
+    def whereabouts(self, server: int) -> str:
+        """Return words for a server that is waited for: which one, where it is, and what it has said."""
+        return self._meeting.whereabouts(server)
+
     def call(self, rank: int, words: Words) -> None:
         """Send a message to a server, if it was found."""
         if rank in self._called and rank not in self._fresh:

@@ -14,11 +14,13 @@ import socket
 import struct
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from torch._C._distributed_c10d import Store, TCPStore
 
 from weir.host_agent.torch.parameter_server.team import innermost
+from weir.host_agent.torch.rendezvous import RendezvousError
+from weir.native.json_text import parse_record
 
 POINTS: Final = ("joined", "pushed")
 """Where workers wait for one another: before the first step, and after the last."""
@@ -28,6 +30,10 @@ _SIOCGIFADDR: Final = 0x8915  # of linux/sockios.h: an interface's IPv4 address
 
 class StoreGoneError(RuntimeError):
     """The job's store went with the worker that held it."""
+
+
+class MeetingError(RendezvousError):
+    """Somebody has written into the store what this version does not read. Says who."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,24 @@ class CallOfWorker:
     up: int
     down: int
     server_start: int
+
+
+T = TypeVar("T", Place, CallOfWorker)
+
+
+def _word_of(server: int) -> str:
+    return f"flows/word-{server}"
+
+
+def _parsed(kind: type[T], said: bytes, who: str) -> T:
+    """Return what somebody has written into the store. Raises MeetingError."""
+    try:
+        return parse_record(kind, said)
+    except ValueError as error:
+        raise MeetingError(
+            f"{who} has written into the store what cannot be read ({error}): do all run the same version of "
+            "Weir?"
+        ) from None
 
 
 class Meeting:
@@ -84,7 +108,35 @@ class Meeting:
     def announce(self, server: int, place: Place) -> None:
         """Say where a server is, which is this process."""
         self._start = place.start
+        self.say(server, "")
         self._store.set(f"flows/server-{server}", json.dumps(asdict(place)))
+
+    def say(self, server: int, words: str) -> None:
+        """Say what a server waits for, or why it has ended; "": nothing any more."""
+        with contextlib.suppress(RuntimeError):  # then there is nobody to read it
+            if words:
+                self._store.set(_word_of(server), words)
+            else:
+                self._store.delete_key(_word_of(server))
+
+    def word(self, server: int) -> str:
+        """Return what a server has said last, or "" when there is no such word."""
+        with contextlib.suppress(StoreGoneError):
+            return (self._said(_word_of(server)) or b"").decode(errors="replace")
+        return ""
+
+    def whereabouts(self, server: int) -> str:
+        """Return words for a server that is waited for: which one, where it is, and what it has said."""
+        place, said = self.find(server), self.word(server)
+        where = (
+            f", at {place.ip}:{place.port}" if place is not None else "" if said else ", which has not come"
+        )
+        return f"parameter server {server}{where}" + (f", which says: {said}" if said else "")
+
+    def begin(self, servers: int) -> None:
+        """Forget what servers of an earlier job have said; for worker 0, before it says the terms."""
+        for server in range(servers):
+            self._store.delete_key(_word_of(server))
 
     def find(self, server: int) -> Place | None:
         """Return where a server is; None: it has not said so yet, or the store is gone."""
@@ -94,12 +146,15 @@ class Meeting:
 
     def _find(self, server: int) -> Place | None:
         found = self._said(f"flows/server-{server}")
-        return None if found is None else Place(**json.loads(found))
+        return None if found is None else _parsed(Place, found, f"parameter server {server}")
 
     def call(self, server: int, call: CallOfWorker) -> None:
-        """Call a server."""
-        self._store.set(f"flows/call-{server}-{call.worker}", json.dumps(asdict(call)))
-        self._store.add(f"flows/bell-{server}", 1)
+        """Call a server. Raises StoreGoneError."""
+        try:
+            self._store.set(f"flows/call-{server}-{call.worker}", json.dumps(asdict(call)))
+            self._store.add(f"flows/bell-{server}", 1)
+        except RuntimeError as error:
+            raise StoreGoneError(str(error)) from None
 
     def calls(self, server: int, callers: Iterable[int]) -> list[CallOfWorker]:
         """Return the calls of this process since the last time; none when the store is gone.
@@ -117,7 +172,7 @@ class Meeting:
         self._bell, found = bell, []
         for caller in callers:
             said = self._said(f"flows/call-{server}-{caller}")
-            call = None if said is None else CallOfWorker(**json.loads(said))
+            call = None if said is None else _parsed(CallOfWorker, said, f"rank {caller}")
             if call is not None and call.server_start == self._start and call != self._heard.get(caller):
                 self._heard[caller] = call
                 found.append(call)

@@ -4,6 +4,7 @@
 import base64
 import contextlib
 import logging
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,8 +18,12 @@ from weir.host_agent.parameter_server.rows import Rows
 from weir.host_agent.parameter_server.terms import Terms
 from weir.host_agent.parameter_server.turns import Kind, Message
 from weir.host_agent.parameter_server.units import Integers, Units
-from weir.host_agent.torch.parameter_server.asynchronous_server import open_state
+from weir.host_agent.torch.parameter_server.asynchronous_server import FINISHED, open_state
 from weir.host_agent.torch.parameter_server.lines import Lines
+from weir.host_agent.torch.parameter_server.meeting import Meeting
+from weir.host_agent.torch.parameter_server.stall import Stall, telling
+from weir.host_agent.torch.rendezvous import RendezvousError
+from weir.host_agent.transport.links import TransportTimeout
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +39,25 @@ def in_text(table: Integers) -> str:
     return base64.b64encode(table.astype(np.int16).tobytes()).decode()
 
 
-def table_of(store: Store) -> Integers:
-    """Return the routing table that worker 0 has written."""
-    return np.frombuffer(base64.b64decode(store.get(TABLE)), np.int16).astype(np.int64)
+def table_of(store: Store, units: int, servers: int) -> Integers:
+    """Return the routing table that worker 0 has written.
+
+    Args:
+        units, servers: how many there are.
+
+    Raises:
+        RendezvousError: it is none of these.
+    """
+    try:
+        table = np.frombuffer(base64.b64decode(store.get(TABLE), validate=True), np.int16).astype(np.int64)
+    except ValueError as error:
+        raise RendezvousError(f"the placement that worker 0 has written cannot be read: {error}") from None
+    if table.shape != (units,) or (units and not 0 <= table.min() <= table.max() < servers):
+        raise RendezvousError(
+            f"the placement that worker 0 has written is of {table.size} units: the model has {units}, on "
+            f"{servers} servers; do all run the same script?"
+        )
+    return table
 
 
 class PlacedServerLoop:
@@ -63,7 +84,7 @@ class PlacedServerLoop:
             index,
             terms.workers,
             self._units,
-            table_of(store),
+            table_of(store, len(self._units), terms.servers),
             Rows(int(self._units.starts[-1]), terms.optimizer),
             report_every=terms.migrate_every,
             together=terms.together,
@@ -75,20 +96,32 @@ class PlacedServerLoop:
 
         Raises:
             TransportTimeout: nobody said anything for the timeout.
+            JournalError: the disk does not take the state.
         """
+        meeting, limit_s = Meeting(self._store), self._timeout.total_seconds()
+        self._stall = Stall(log, meeting, self.server.index)
         with contextlib.ExitStack() as stack:
+            stack.enter_context(telling(self._store, self.server.index))
             if self._journal is not None:
                 stack.enter_context(self._journal)
+            if self.server.over:
+                meeting.say(self.server.index, f"it has ended: {FINISHED}")
+                log.warning("server %d: %s", self.server.index, FINISHED)
+                return
             rank, workers = self.server.rank, self._terms.workers
             self.lines = Lines(self._store, rank, workers, self._terms.servers, serves=True)
             stack.callback(self.lines.close)
-            self.lines.flows.drive(self._over, self._timeout.total_seconds(), react=self._react)
+            try:
+                self.lines.flows.drive(self._over, limit_s, react=self._react)
+            except TransportTimeout:
+                raise TransportTimeout(self._stall.explain(limit_s)) from None
             self.lines.flows.linger(LINGER_S, self._react)
 
     def _over(self) -> bool:
         waiting = self.server.outstanding()
         found = self.lines.look(iter({rank for rank, _ in waiting}))
         self._send([(rank, message) for rank, message in waiting if rank in found])
+        self._stall.look(time.monotonic(), self.server.awaited())
         return self.server.over
 
     def _react(self) -> None:

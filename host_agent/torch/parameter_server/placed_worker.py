@@ -2,6 +2,8 @@
 """Training with a placement: parameters lie on the servers that a table says, in units that may migrate."""
 
 import json
+import logging
+import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, Self
@@ -11,6 +13,9 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from weir.agent_service.waiting import WaitLines, logged_wait
+from weir.host_agent.parameter_server.messages import MessageError
+from weir.host_agent.parameter_server.payload import PayloadError
 from weir.host_agent.parameter_server.placed_worker import ALL_NEWS, NO_UNITS, PlacedWorker, UnitSet
 from weir.host_agent.parameter_server.residual import Residual
 from weir.host_agent.parameter_server.rows import check, words_of_move
@@ -21,12 +26,16 @@ from weir.host_agent.parameter_server.units import Integers, Units
 from weir.host_agent.parameter_server.value_filter import above, parse_filter
 from weir.host_agent.torch.connection import GroupBrokenError
 from weir.host_agent.torch.parameter_server.lines import Lines
+from weir.host_agent.torch.parameter_server.meeting import Meeting
 from weir.host_agent.torch.parameter_server.placed_server import LINGER_S, TABLE, in_text, table_of
 from weir.host_agent.torch.parameter_server.team import TIMEOUT, open_store, publish
 from weir.host_agent.torch.parameter_server.worker import place_of, trained
+from weir.host_agent.torch.rendezvous import RendezvousError
 from weir.host_agent.torch.unwrapping import unwrapped
 from weir.host_agent.transport.counters import TransportCounters
 from weir.host_agent.transport.links import TransportTimeout
+
+log = logging.getLogger(__name__)
 
 UNIT: Final = 256
 """Elements in a unit of a parameter that is used as a whole."""
@@ -113,17 +122,19 @@ class PlacedServers:
         self._now, self._due = NO_UNITS, (NO_UNITS, np.zeros(0, np.float32))
         self._store = open_store(rendezvous, leads=self.rank == 0, timeout=timeout)
         if self.rank == 0:
+            Meeting(self._store).begin(servers)
             self._store.set(TABLE, in_text(_table(owner, units, servers)))
             publish(self._store, self.terms)
-        self._store.wait([TABLE], timeout)
+        self._await_table(timeout)
         self._timeout_s = timeout.total_seconds()
+        self._waits = WaitLines(log)
         plans = words_of_move(spec) if migrate_every and self.rank == 0 else 0
         self.worker = PlacedWorker(
             self.rank,
             self.workers,
             servers,
             units,
-            table_of(self._store),
+            table_of(self._store, len(units), servers),
             self.master.numpy().view(np.uint32),
             plans,
             together,
@@ -214,22 +225,48 @@ class PlacedServers:
         try:
             self.lines.flows.drive(self._answered, self._timeout_s, react=self._react)
         except TransportTimeout as error:
-            silent = ", ".join(str(server) for server, _ in self.worker.unanswered())
             raise GroupBrokenError(
-                f"worker {self.rank}: parameter servers {silent} have not answered step "
-                f"{self.worker.turns - 1} ({error}): start them again with their state, or start the job anew"
+                f"worker {self.rank} has waited for {self._timeout_s:g} s for {self._awaited()}; {error}"
             ) from None
+        finally:
+            self._waits.over()
         self.lines.flows.linger(LINGER_S)
 
     def _answered(self) -> bool:
         waiting = {self.workers + server: message for server, message in self.worker.unanswered()}
         for rank in self.lines.look(iter(waiting)):
             self.lines.call(rank, waiting[rank].encode(self._units))
+        if not self.worker.answered:
+            self._waits.look(time.monotonic(), self._awaited)
         return self.worker.answered
+
+    def _awaited(self) -> str:
+        """Return words for the servers that are waited for, and what to do."""
+        silent = [server for server, _ in self.worker.unanswered()]
+        return (
+            f"{'; '.join(map(self.lines.whereabouts, silent))} to answer step {self.worker.turns - 1}: "
+            "start what has ended again with its state (weir server --index I --state DIR), or the job anew"
+        )
+
+    def _await_table(self, timeout: timedelta) -> None:
+        """Wait for the placement. RendezvousError when worker 0 does not say it in time."""
+        try:
+            with logged_wait(log, lambda: "worker 0 to say which server has what"):
+                self._store.wait([TABLE], timeout)
+        except RuntimeError as error:
+            raise RendezvousError(
+                f"worker 0 did not say within {timeout.total_seconds():g} s which server has what: does it "
+                "run, with the same rendezvous?"
+            ) from error
 
     def _react(self) -> None:
         for words in self.lines.received():
-            self.worker.on_message(Message.decode(words, self._units))
+            try:
+                message = Message.decode(words, self._units)
+            except (MessageError, PayloadError) as error:
+                log.warning("worker %d: %s", self.rank, error)
+                continue
+            self.worker.on_message(message)
 
     def _gradient(self) -> npt.NDArray[np.float32]:
         """Return the gradients of the units of this step, one after another."""

@@ -9,6 +9,7 @@ from torch._C._distributed_c10d import Store
 from weir.host_agent.torch.parameter_server.asynchronous_server import AsynchronousServer
 from weir.host_agent.torch.parameter_server.placed_server import PlacedServerLoop
 from weir.host_agent.torch.parameter_server.server import Server
+from weir.host_agent.torch.parameter_server.stall import telling
 from weir.host_agent.torch.parameter_server.team import TIMEOUT, await_terms
 
 
@@ -26,8 +27,9 @@ def make_server(
     terms = await_terms(store, timeout)
     if index >= terms.servers:
         raise ValueError(f"server {index}: the workers wait for {terms.servers}, from 0")
-    if terms.units:
-        return PlacedServerLoop(store, terms, index, timeout, state)
-    if terms.consistency == "sync":
-        return Server(store, index, timeout)
-    return AsynchronousServer(store, terms, index, timeout, state)
+    with telling(store, index):
+        if terms.units:
+            return PlacedServerLoop(store, terms, index, timeout, state)
+        if terms.consistency == "sync":
+            return Server(store, index, timeout)
+        return AsynchronousServer(store, terms, index, timeout, state)

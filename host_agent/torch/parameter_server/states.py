@@ -3,7 +3,6 @@
 them.
 """
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 
 from weir.host_agent.collectives.data_movement import broadcast
 from weir.host_agent.parameter_server.shards import Piece
+from weir.host_agent.torch.packed_state import pack_state, unpack_state
 from weir.host_agent.torch.parameter_server.team import Team
 
 State = Mapping[str, Any]
@@ -25,16 +25,13 @@ def spread(team: Team, root: int, state: State | None) -> dict[str, Any]:
 def _spread(team: Team, root: int, state: State | None) -> dict[str, Any]:
     data = torch.empty(0, dtype=torch.uint8)
     if state is not None:
-        saved = io.BytesIO()
-        torch.save(dict(state), saved)
-        data = torch.frombuffer(bytearray(saved.getvalue()), dtype=torch.uint8)
+        data = pack_state(state)
     size = torch.tensor([data.numel()])
     broadcast(team.connection, size, root)
     if state is None:
         data = torch.empty(int(size), dtype=torch.uint8)
     broadcast(team.connection, data, root)
-    loaded: dict[str, Any] = torch.load(io.BytesIO(data.numpy().tobytes()), weights_only=True)
-    return loaded
+    return unpack_state(data)
 
 
 def by_parameter(pieces: Sequence[Piece], states: State) -> dict[str, dict[str, Any]]:

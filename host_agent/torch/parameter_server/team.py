@@ -82,14 +82,15 @@ def open_store(rendezvous: str | None, *, leads: bool, timeout: timedelta = TIME
     if url.scheme != "tcp" or not url.hostname or not url.port:
         raise RendezvousError(f"rendezvous {where!r} is neither tcp://host:port nor file:///path")
     try:
-        store = TCPStore(
-            url.hostname,
-            url.port,
-            is_master=_holds(leads),
-            timeout=timeout,
-            wait_for_workers=False,
-            multi_tenant=True,
-        )
+        with logged_wait(log, lambda: f"the store at {where}, which worker 0 holds unless torchrun does"):
+            store = TCPStore(
+                url.hostname,
+                url.port,
+                is_master=_holds(leads),
+                timeout=timeout,
+                wait_for_workers=False,
+                multi_tenant=True,
+            )
     except (RuntimeError, ValueError) as error:
         raise RendezvousError(f"no store at {where}: {error}") from error
     return PrefixStore(_PREFIX, store)
@@ -127,7 +128,12 @@ def await_terms(store: Store, timeout: timedelta = TIMEOUT) -> Terms:
             f"worker 0 did not say within {timeout.total_seconds():g} s what model there is to serve: "
             "does the training run, with the same rendezvous?"
         ) from error
-    return Terms.from_json(store.get(_TERMS).decode())
+    try:
+        return Terms.from_json(store.get(_TERMS).decode())
+    except ValueError as error:
+        raise RendezvousError(
+            f"worker 0 says what this server cannot read ({error}): do both run the same version of Weir?"
+        ) from None
 
 
 class Team:

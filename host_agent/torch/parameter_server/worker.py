@@ -23,6 +23,7 @@ from weir.host_agent.parameter_server.terms import (
 from weir.host_agent.parameter_server.value_filter import parse_filter
 from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.parameter_server.asynchronous_worker import AsynchronousSession
+from weir.host_agent.torch.parameter_server.meeting import Meeting
 from weir.host_agent.torch.parameter_server.overlap import Overlap
 from weir.host_agent.torch.parameter_server.shard_optimizer import spec_of
 from weir.host_agent.torch.parameter_server.synchronous_worker import SynchronousSession, all_finite
@@ -147,6 +148,8 @@ class ParameterServer:
         self._shards = self.terms.shards()
         store = open_store(rendezvous, leads=self.rank == 0, timeout=timeout)
         if self.rank == 0:
+            if consistency != "sync":
+                Meeting(store).begin(servers)
             publish(store, self.terms)
         self.master = self._copied()
         """The model as the servers have sent it, flat and in float32: what the parameters are copies of."""

@@ -42,6 +42,8 @@ class Hello:
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """Return what ``encode`` wrote; ValueError when it did not write this."""
+        if len(data) != HELLO_BYTES:
+            raise ValueError(f"a greeting has {HELLO_BYTES} bytes, not {len(data)}")
         magic, rank, secret = _HELLO.unpack(data)
         if magic != _MAGIC:
             raise ValueError("not a greeting of this version")
@@ -64,6 +66,8 @@ class Frame:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Return what ``encode`` wrote; ValueError for a kind that there is not."""
+        """Return what ``encode`` wrote; ValueError for another size, and a kind that there is not."""
+        if len(data) != FRAME_BYTES:
+            raise ValueError(f"a frame has {FRAME_BYTES} bytes, not {len(data)}")
         kind, number, tag, size, dtype = _FRAME.unpack(data)
         return cls(Kind(kind), number, tag, size, dtype.rstrip(b"\0").decode("ascii"))

@@ -29,12 +29,14 @@ from weir.host_agent.torch.point_to_point.frames import (
     Kind,
 )
 from weir.host_agent.torch.point_to_point.inbox import Inbox, Offer, Receive, Send
+from weir.native.json_text import parse_json
 
 _LOOK_S: Final = 0.2
 _FIRST_LOOK_S: Final = 0.01
 _GREETING_S: Final = 10.0
 _FIRST_PAUSE_S: Final = 50e-6  # between looks whether a device has given a message
 _LONGEST_PAUSE_S: Final = 1e-3
+_LONGEST_REFUSAL: Final = 1 << 16  # bytes
 
 _Task = Coroutine[Any, Any, None]
 
@@ -217,7 +219,8 @@ class Messenger:
             if (receive := self._inbox.offered(offer)) is not None:
                 self._take(offer, receive)
         elif frame.kind is Kind.DATA:
-            receive = channel.accepted[frame.number]
+            if (receive := channel.accepted.get(frame.number)) is None:
+                raise ValueError(f"message {frame.number} was not accepted")
             await self._fill(connection, receive.data)
             del channel.accepted[frame.number]
             if not receive.outcome.done():
@@ -238,7 +241,7 @@ class Messenger:
                     writing.cancel()
         except (EOFError, ConnectionResetError, BrokenPipeError):
             self._undo(channel, _ended(channel.rank))
-        except (OSError, RuntimeError) as error:  # the latter: of the store
+        except (OSError, RuntimeError, ValueError) as error:  # of the store, and of what is no frame
             self._undo(channel, f"rank {channel.rank} cannot be reached: {error}")
 
     async def _published(self, rank: int) -> tuple[str, int, str]:
@@ -247,8 +250,11 @@ class Messenger:
         while not self._store.check([_key(rank)]):
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LOOK_S)
-        address, port, secret = json.loads(self._store.get(_key(rank)))
-        return address, port, secret
+        try:
+            address, port, secret = parse_json(self._store.get(_key(rank)))
+            return str(address), int(port), str(secret)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"its address in the store cannot be read: {error}") from None
 
     async def _connected(self, address: str, port: int) -> socket.socket:
         connection = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
@@ -269,7 +275,9 @@ class Messenger:
         if frame.kind is Kind.ACCEPT:
             self._begin(self._deliver(channel, frame.number, send))
         elif frame.kind is Kind.REFUSE:
-            words = (await self._read(connection, frame.size)).decode()
+            if frame.size > _LONGEST_REFUSAL:
+                raise ValueError(f"it refuses a message in {frame.size} bytes")
+            words = (await self._read(connection, frame.size)).decode(errors="replace")
             del channel.sends[frame.number]
             _settle(send.outcome, ValueError(words))
 

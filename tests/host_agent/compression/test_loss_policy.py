@@ -144,7 +144,7 @@ def broken(**changes: Any) -> str:
         (broken(format="weir-loss-policy-9"), "format: .* not 'weir-loss-policy-9'"),
         (broken(bugdets=[]), "bugdets: extra inputs are not permitted"),
         (json.dumps({"format": "weir-loss-policy-1"}), "budgets: field required"),
-        (broken(tensor=[float("nan")] * 4), "tensor 0: .*finite number"),
+        (broken(tensor=[float("nan")] * 4), "NaN is no number"),
     ],
 )
 def test_a_file_with_a_mistake_is_refused_by_name(tmp_path: Path, text: str, complaint: str) -> None:

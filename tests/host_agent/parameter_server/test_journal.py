@@ -81,10 +81,11 @@ def test_a_checkpoint_contains_the_records_before_it(tmp_path: Path) -> None:
     # a crash between the renaming and the emptying: the journal still has what the checkpoint contains
     (tmp_path / "journal").write_bytes(before)
     assert _read(tmp_path) == ([1], [])
-    # a half-written checkpoint is not looked at
-    (tmp_path / "checkpoint.new").write_bytes(b"PK half")
+    # a half-written checkpoint is not looked at, and does not stay
+    (tmp_path / ".checkpoint.npz.77.77").write_bytes(b"PK half")
     (tmp_path / "journal").write_bytes(after)
     assert _read(tmp_path) == ([1], [b"2", b"3"])
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["checkpoint.npz", "journal"]
 
 
 def test_records_after_emptying_continue_the_numbers(tmp_path: Path) -> None:

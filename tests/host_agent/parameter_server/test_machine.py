@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 from tests.host_agent.parameter_server.world import Momentum, Sum
 from weir.host_agent.parameter_server import feed, update_server
 from weir.host_agent.parameter_server.clocks import Consistency
-from weir.host_agent.parameter_server.journal import Journal
+from weir.host_agent.parameter_server.journal import Journal, JournalError
 from weir.host_agent.parameter_server.messages import FromServer, FromWorker, Kind
 from weir.host_agent.parameter_server.payload import Words, decode
 from weir.host_agent.parameter_server.residual import Residual
@@ -462,7 +462,7 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
     server, _ = _pair(tmp_path, ServerRules())
     server.save()
     server._journal.close()
-    with pytest.raises(ValueError, match="99 parameters, the model has 98"):
+    with pytest.raises(JournalError, match="99 parameters, the model has 98"):
         UpdateServer(Momentum(np.zeros(98, np.float32)), ServerRules(), Journal(tmp_path))
 
 
