@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -40,21 +41,21 @@ TOPOLOGIES = {
 }
 
 
-def sums(path: Path, topology: Topology, faults: Faults, first_round: int = 1) -> Path:
+def sums(path: Path, topology: Topology, faults: Faults, first_round: int = 1, blocks: int = BLOCKS) -> Path:
     """Capture three reduces on every link: for all, for one, for all but one; the first may lose a tenth."""
     with Network(topology, seed=1, link=LinkSpec(100_000_000, faults)) as network, Trace(path) as trace:
         trace.attach_all(network.links())
         workers = [host.name for host in topology.hosts]
         job = network.admit(workers, slots=8, initial_rto=0.02, min_rto=0.01, first_round=first_round)
-        tenth = np.array([BLOCKS * 256 // 10], np.uint64)
-        service = ServiceClass(layer=1, accounts=np.zeros(BLOCKS, np.uint16), budgets=tenth)
-        submit(job, vectors(1, len(workers), BLOCKS), service)
+        tenth = np.array([blocks * 256 // 10], np.uint64)
+        service = ServiceClass(layer=1, accounts=np.zeros(blocks, np.uint16), budgets=tenth)
+        submit(job, vectors(1, len(workers), blocks), service)
         network.run(lambda: job.idle, limit=20)
         for audience in (job.paths[1], AUDIENCE_EXCEPT | job.paths[2]):
             submit(
                 job,
-                vectors(2, len(workers), BLOCKS),
-                audiences=np.full(BLOCKS, audience, np.uint16),
+                vectors(2, len(workers), blocks),
+                audiences=np.full(blocks, audience, np.uint16),
             )
             network.run(lambda: job.idle, limit=20)
     return path
@@ -89,10 +90,10 @@ def wide(path: Path) -> Path:
     return path
 
 
-def shared(path: Path) -> Path:
+def shared(path: Path, lanes: int = LANES) -> Path:
     """Capture a collective and a parameter server on every link of two racks, both congested and trimmed."""
     topology = leaf_spine(2, 2, 3, target="soft", qos=Qos())
-    vectors_, previous = gradients(6, 5), np.zeros(LANES, np.float32)
+    pushed, previous = [one[:lanes] for one in gradients(6, 5)], np.zeros(lanes, np.float32)
     queueing = Queueing(depth_packets=400)
     link = LinkSpec(100_000_000, CALM)
     with Network(topology, seed=1, link=link, queueing=queueing) as network, Trace(path) as trace:
@@ -102,7 +103,7 @@ def shared(path: Path) -> Path:
         service = ServiceClass(layer=3, accounts=np.zeros(150, np.uint16), budgets=half)
         submit(job, vectors(7, 5, 150), service)
         cluster = Cluster(network, ServerConfig(pull_loss=0.05))
-        cluster.exchange(vectors_, bounded(LANES, 0.1, layer=3), previous)
+        cluster.exchange(pushed, bounded(lanes, 0.1, layer=3), previous)
         network.run(lambda: job.idle, limit=60)
     return path
 
@@ -114,13 +115,18 @@ Edit = Callable[[RawFrame, CapturedFrame], Iterable[RawFrame]]
 Change = Callable[[RawFrame], RawFrame]
 
 
+@lru_cache(8)
+def frames_of(path: Path) -> list[tuple[RawFrame, CapturedFrame]]:
+    """Return the frames of a capture, and what they say."""
+    return [(raw, seen) for raw in read_raw(path) for seen in decoded(raw)]
+
+
 def edited(path: Path, edit: Edit, loss_budget: float | None = None) -> PacketAudit:
     """Return the audit of a capture with the frames that ``edit`` makes of each."""
     audit = PacketAudit(loss_budget)
-    for raw in read_raw(path):
-        (seen,) = decoded(raw)
+    for raw, seen in frames_of(path):
         for frame in edit(raw, seen):
-            for one in decoded(frame):
+            for one in [seen] if frame is raw else decoded(frame):
                 audit.add(one)
     audit.finish()
     return audit

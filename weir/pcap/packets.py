@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a captured frame says: its envelope, and the Weir packet in it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
@@ -54,6 +55,17 @@ class _Flagged:
     def elsewhere(self) -> bool:
         """Return whether the lanes went to others."""
         return self.flags & _ELSEWHERE != 0
+
+
+_COMBINE: Final = {Op.ADD: np.add, Op.MAX: np.maximum, Op.OR: np.bitwise_or}
+
+
+def combined(op: Op, parts: Iterable[Lanes], size: int) -> Lanes:
+    """Return what an operator makes of lanes, ``size`` of each; zeros of none."""
+    total = np.zeros(size, np.uint32)
+    for lanes in parts:
+        total = _COMBINE[op](total, lanes)
+    return total
 
 
 class Checksum(Enum):

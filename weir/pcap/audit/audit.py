@@ -17,6 +17,7 @@ from weir.pcap.audit.order import Order
 from weir.pcap.audit.recent import Recent
 from weir.pcap.audit.report import Note, Report
 from weir.pcap.audit.rules import Rule
+from weir.pcap.audit.tree import Tree
 from weir.pcap.frames import CapturedFrame, read_frames
 from weir.pcap.packets import Datagram
 
@@ -43,8 +44,9 @@ class PacketAudit:
         checked.
         """
         self.report = Report()
-        self._exchanges = Exchanges(self.report, Budgets(self.report, loss_budget))
-        self._order = Order(self.report, self._exchanges.is_point, self._exchanges.climbs)
+        self._tree = Tree()
+        self._exchanges = Exchanges(self.report, self._tree, Budgets(self.report, loss_budget))
+        self._order = Order(self.report, self._tree)
         self._classes = Classes(self.report)
         self._envelope = Envelope(self.report)
         self._flows = Flows(self.report)
@@ -105,7 +107,7 @@ class PacketAudit:
         self.report.check(Rule.WELL_FORMED, seen.problem is None, seen.problem or "", seen)
         if seen.packet is not None:
             self._envelope.slot_packet(seen, udp, seen.packet)
-            self._classes.slot_packet(seen, udp, seen.packet, self._exchanges.is_point(udp.source))
+            self._classes.slot_packet(seen, udp, seen.packet, self._tree.is_point(udp.source))
             self._exchanges.add(seen, udp, seen.packet)
         elif seen.flow is not None:
             self._classes.flow_packet(seen, udp, seen.flow)

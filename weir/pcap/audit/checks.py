@@ -3,7 +3,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -11,24 +10,16 @@ from weir.pcap.audit.point import Point, Sent
 from weir.pcap.audit.report import Report
 from weir.pcap.audit.rules import Rule
 from weir.pcap.audit.serial import successor
-from weir.pcap.packets import Lanes
+from weir.pcap.audit.tree import Place
+from weir.pcap.packets import Lanes, combined
 from weir.wire.definition import (
     AUDIENCE_ALL,
     AUDIENCE_EXCEPT,
     NO_BLOCK,
     PATH_BITS,
-    WHOLE_PATH,
+    TIERS,
     Op,
 )
-
-_COMBINE: Final = {Op.ADD: np.add, Op.MAX: np.maximum, Op.OR: np.bitwise_or}
-
-
-class Place(NamedTuple):
-    """Where a point is in the tree: the known bits of its children's paths, and their tier, 0 for workers."""
-
-    path: int
-    tier: int
 
 
 @dataclass(frozen=True)
@@ -64,7 +55,7 @@ class Past:
 class Check:
     """The rules for one round at one point.
 
-    children: those that have ever contributed, in this capture; known: and those that got results.
+    children: those that have ever contributed, in this capture.
     """
 
     def __init__(
@@ -73,16 +64,17 @@ class Check:
         key: tuple[str, int, int, int],
         point: Point,
         children: set[int],
-        known: set[int],
     ) -> None:
         self._report = report
         self._key = key
         self._point = point
         self._children = children
-        self._known = known
 
-    def run(self, place: Place, past: Past | None) -> None:
-        """Check the round. past: what is known of a round before."""
+    def run(self, place: Place | None, past: Past | None) -> None:
+        """Check the round.
+
+        place: the point's in the tree, if that is known. past: what is known of a round before.
+        """
         point = self._point
         agreed = self._operation()
         if agreed and past is not None and past.leads_to(self._key[3]):
@@ -91,6 +83,7 @@ class Check:
             self._partial(sent)
         if not point.results:
             return
+        root = place is not None and place.whole and not place.above and not point.down
         first = point.results[0]
         for sent in point.results:
             self._replica(first, sent)
@@ -98,13 +91,13 @@ class Check:
             if agreed:
                 self._belongs(sent)
         if not first.packet.disagree:
-            self._next(first)
-            self._included(first)
+            self._next(first, root)
+            self._included(first, root)
         whole = next(
             (sent for sent in point.results if not (sent.packet.elsewhere or sent.packet.disagree)), None
         )
         if whole is not None:
-            self._sums(whole)
+            self._sums(whole, root)
 
     def _that(self, rule: Rule, kept: bool, text: str, *sent: Sent) -> None:
         self._report.check(rule, kept, text, *(s.frame for s in sent), round_=self._key)
@@ -162,9 +155,9 @@ class Check:
                 child.first,
             )
 
-    def _next(self, first: Sent) -> None:
+    def _next(self, first: Sent, root: bool) -> None:
         point = self._point
-        everybody = self._children <= point.children.keys() and not point.down
+        everybody = root and self._children <= point.children.keys()
         for index, column in enumerate(first.packet.columns):
             columns = [child.first.packet.columns for child in point.children.values()]
             nexts = [those[index].next for those in columns if index < len(those)]
@@ -197,14 +190,15 @@ class Check:
         child = self._point.children.get(number)
         return child is not None and child.full is not None and not child.gave_up
 
-    def _included(self, first: Sent) -> None:
+    def _included(self, first: Sent, root: bool) -> None:
         """Check the mask of a result: of the root, or of a point that got it from above."""
         point, packet = self._point, first.packet
-        if not point.down:
-            self._members(first)
+        if root:
             self._count(first)
             self._given_up(first)
             self._congestion(first)
+        if not point.down:
+            self._members(first)
             return
         above = point.down[0].packet
         if not above.elsewhere:  # else it left the count of this point's own sums
@@ -224,11 +218,14 @@ class Check:
         )
 
     def _members(self, sent: Sent) -> None:
+        """Check that who is included sent lanes, as far as the capture has it, and is counted."""
         children, members = self._point.children, _bits(sent.packet.included)
         without = [number for number in members if number in children and children[number].full is None]
-        strangers = [number for number in members if number not in self._known]
-        text = f"includes children {without + strangers}, who sent no lanes"
-        self._that(Rule.MASK, not without and not strangers, text, sent)
+        full = [children[number].full for number in members if number in children]
+        counted = sum(one.packet.count for one in full if one is not None)
+        unseen = [number for number in members if number not in children]
+        text = f"includes children {without or unseen}, who sent no lanes, and counts {sent.packet.count} workers"
+        self._that(Rule.MASK, not without and sent.packet.count >= counted + len(unseen), text, sent)
 
     def _given_up(self, sent: Sent) -> None:
         """Check that who is not included had given its lanes up."""
@@ -258,10 +255,9 @@ class Check:
 
     # -- what is in it -----------------------------------------------------------------------------------
 
-    def _sums(self, whole: Sent) -> None:
-        if not self._point.down:
+    def _sums(self, whole: Sent, root: bool) -> None:
+        if root:
             self._adds_up(whole)
-            return
         above = next((sent for sent in self._point.down if sent.full), None)
         if above is not None:
             wrong = _differences(whole.lanes, above.lanes)
@@ -275,7 +271,7 @@ class Check:
         op = sent.packet.op
         # Where sizes differ the contributions disagree: these are not their sums.
         alike = [child for child in known if child.lanes.size == sent.lanes.size]
-        expected = _combined(op, alike, sent.lanes.size)
+        expected = combined(op, (child.lanes for child in alike), sent.lanes.size)
         wrong = _differences(sent.lanes, expected)
         text = f"{wrong} lanes are not {op.name} of the contributions'"
         if wrong:
@@ -290,16 +286,20 @@ class Check:
         text = f"the result for child {b.worker} differs from that for {a.worker}"
         self._that(Rule.REPLICAS, same, text, first, sent)
 
-    def _audience(self, sent: Sent, place: Place) -> None:
-        packet, tier = sent.packet, place.tier
+    def _audience(self, sent: Sent, place: Place | None) -> None:
+        packet = sent.packet
         if packet.audience == AUDIENCE_ALL or packet.disagree:
-            elsewhere = packet.elsewhere
-            self._that(Rule.AUDIENCE, not elsewhere, "lanes for everybody are elsewhere", sent)
+            text = "lanes for everybody are elsewhere"
+            self._that(Rule.AUDIENCE, not packet.elsewhere, text, sent)
             return
-        path = place.path | packet.worker << PATH_BITS * tier
-        mask = WHOLE_PATH & ~((1 << PATH_BITS * tier) - 1)
-        there = packet.audience & mask == path & mask
-        wanted = not (there and tier == 0) if packet.audience & AUDIENCE_EXCEPT else there
+        if place is None:
+            return
+        tiers = TIERS if place.whole else place.tier + place.above + 1
+        mask = (1 << PATH_BITS * tiers) - (1 << PATH_BITS * place.tier)
+        there = (packet.audience ^ (place.path | packet.worker << PATH_BITS * place.tier)) & mask == 0
+        if there and not place.whole:
+            return  # perhaps: what is above is not known
+        wanted = not (there and place.tier == 0) if packet.audience & AUDIENCE_EXCEPT else there
         if packet.elsewhere:
             text = f"child {packet.worker} is of the audience, without lanes"
             self._that(Rule.AUDIENCE, not wanted, text, sent)
@@ -308,17 +308,11 @@ class Check:
             self._that(Rule.AUDIENCE, wanted, text, sent)
 
 
-def _combined(op: Op, sent: Iterable[Sent], size: int) -> Lanes:
-    total = np.zeros(size, np.uint32)
-    for one in sent:
-        total = _COMBINE[op](total, one.lanes)
-    return total
-
-
 def _reason(sent: Sent, known: list[Sent], expected: Lanes) -> str:
     """Return what the difference looks like, when it looks like something."""
     for op in Op:
-        if op is not sent.packet.op and not _differences(sent.lanes, _combined(op, known, sent.lanes.size)):
+        other = combined(op, (child.lanes for child in known), sent.lanes.size)
+        if op is not sent.packet.op and not _differences(sent.lanes, other):
             return f"; they are their {op.name}"
     if sent.packet.op is Op.ADD and sent.lanes.size == expected.size:
         for child in known:

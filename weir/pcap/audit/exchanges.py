@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from weir.pcap.audit.budgets import Budgets
-from weir.pcap.audit.checks import Check, Past, Place
+from weir.pcap.audit.checks import Check, Past
 from weir.pcap.audit.point import Child, Point, Sent
 from weir.pcap.audit.report import Report, Shares
 from weir.pcap.audit.rules import Rule
 from weir.pcap.audit.serial import oldest
+from weir.pcap.audit.tree import Tree
 from weir.pcap.frames import CapturedFrame
 from weir.pcap.packets import Datagram, SlotPacket
-from weir.wire.definition import CE, NO_BLOCK, PATH_BITS, Flag, PacketType, group_lanes
+from weir.wire.definition import CE, NO_BLOCK, PacketType, group_lanes
 
 _KEPT: Final = 3  # rounds of a slot that are not checked yet: two versions, and one for what is late
 _REMEMBERED: Final = 32  # rounds of a slot that are checked, and to which something may still be sent
@@ -45,32 +46,18 @@ class _Slot:
 class Exchanges:
     """Follows every round of every slot."""
 
-    def __init__(self, report: Report, budgets: Budgets) -> None:
-        self._report, self._budgets = report, budgets
+    def __init__(self, report: Report, tree: Tree, budgets: Budgets) -> None:
+        self._report, self._tree, self._budgets = report, tree, budgets
         self._slots: dict[tuple[int, int], _Slot] = defaultdict(_Slot)  # by job and slot
-        self._points: set[str] = set()
         self._children: dict[tuple[str, int], set[int]] = defaultdict(set)  # of a point in a job
         self._receivers: dict[tuple[str, int], set[int]] = defaultdict(set)  # of a point's results in a job
-        self._parents: dict[tuple[str, int], dict[str, int]] = defaultdict(dict)  # and its number there
-        self._places: dict[tuple[str, int], Place] = {}  # of a point in a job, as far as parents are known
-
-    def is_point(self, address: str) -> bool:
-        """Return whether contributions are sent to this address."""
-        return address in self._points
-
-    def climbs(self, source: str, destination: str, job: int) -> bool:
-        """Return whether a point's sums go to another one in a job: a result on that way is relayed."""
-        return destination in self._parents.get((source, job), ())
 
     def add(self, seen: CapturedFrame, udp: Datagram, packet: SlotPacket) -> None:
         """Take in a packet, in the order of the capture."""
         slot = self._slots[packet.job, packet.slot]
         if packet.type is PacketType.CONTRIBUTION:
-            self._points.add(udp.destination)
+            self._tree.contribution(udp.source, udp.destination, packet)
             self._children[udp.destination, packet.job].add(packet.worker)
-            if udp.source in self._points and not self.climbs(udp.source, udp.destination, packet.job):
-                self._parents[udp.source, packet.job][udp.destination] = packet.worker
-                self._places.clear()
         if packet.round in slot.over:
             self._late(seen, udp, packet, slot.over[packet.round])
             return
@@ -110,14 +97,14 @@ class Exchanges:
             before = child.full
             same = before.packet.groups == packet.groups and before.packet.body == packet.body
             self._same_lanes(same, packet, before.frame.place, sent.frame)
-        if udp.source in self._points:
+        if self._tree.is_point(udp.source):
             exchange.setdefault(udp.source, Point()).up.append(sent)
 
     def _result(self, sent: Sent, udp: Datagram, exchange: dict[str, Point]) -> None:
         packet = sent.packet
-        if udp.destination in self._points:
+        if self._tree.is_point(udp.destination):
             exchange.setdefault(udp.destination, Point()).down.append(sent)
-        if self.climbs(udp.source, udp.destination, packet.job):
+        if self._tree.climbs(udp.source, udp.destination, packet.job):
             return
         point = exchange.setdefault(udp.source, Point())
         point.results.append(sent)
@@ -130,7 +117,9 @@ class Exchanges:
             known = points.get(udp.destination, _Over()).lanes.get(packet.worker)
             if known is not None:
                 self._same_lanes(known[0] == hash((packet.groups, packet.body)), packet, known[1], seen)
-        elif packet.type is PacketType.RESULT and not self.climbs(udp.source, udp.destination, packet.job):
+        elif packet.type is PacketType.RESULT and not self._tree.climbs(
+            udp.source, udp.destination, packet.job
+        ):
             over = points.get(udp.source)
             if over is None or not over.result:
                 return
@@ -152,10 +141,10 @@ class Exchanges:
         exchange = slot.rounds.pop(round_)
         for address, point in exchange.items():
             children = self._children[address, job]
-            known = children | self._receivers[address, job]
             past = slot.past.get(address)
-            check = Check(self._report, (address, job, number, round_), point, children, known)
-            check.run(self._place(address, job), past)
+            self._tree.round(address, job, point)
+            check = Check(self._report, (address, job, number, round_), point, children)
+            check.run(self._tree.place(address, job), past)
             slot.past[address] = Past.of(round_, point)
             self._shares(job, point, past if past is not None and past.leads_to(round_) else None)
         slot.over[round_] = {address: _remembered(point) for address, point in exchange.items()}
@@ -177,33 +166,11 @@ class Exchanges:
                         round_=(address, job, slot, round_),
                     )
 
-    def _place(self, address: str, job: int) -> Place:
-        """Return the bits of a path that are known of this point's children, but for their own number, and
-        the tier of these: 0 for workers.
-        """
-        if (address, job) in self._places:
-            return self._places[address, job]
-        tier, below = 0, self._below({address}, job)
-        while below:
-            tier, below = tier + 1, self._below(below, job)
-        value, shift, at = 0, tier + 1, address
-        while parents := self._parents.get((at, job)):
-            at, number = next(iter(parents.items()))  # the same number at each of them
-            value |= number << PATH_BITS * shift
-            shift += 1
-        return self._places.setdefault((address, job), Place(value, tier))
-
-    def _below(self, points: set[str], job: int) -> set[str]:
-        """Return the points whose sums go to one of these."""
-        return {
-            child for (child, of), parents in self._parents.items() if of == job and points & parents.keys()
-        }
-
     def _shares(self, job: int, point: Point, past: Past | None) -> None:
         """Add up what became of the workers' lanes."""
         for number, child in point.children.items():
             udp = child.first.frame.udp
-            if udp is None or udp.source in self._points:
+            if udp is None or self._tree.is_point(udp.source):
                 continue
             lanes = _offered(number, child, past)
             if not lanes:
@@ -236,7 +203,7 @@ def _offered(number: int, child: Child, past: Past | None) -> int:
 def _fingerprint(packet: SlotPacket) -> dict[str, Hashable]:
     """Return what all results of a round have in common; those that go elsewhere have no lanes."""
     parts: dict[str, Hashable] = {"head": (packet.columns, packet.included, packet.count)}
-    if not packet.flags & (Flag.ELSEWHERE | Flag.DISAGREE | Flag.TRIMMED):
+    if not (packet.elsewhere or packet.disagree or packet.trimmed):
         parts["lanes"] = hash((packet.groups, packet.body))
     return parts
 

@@ -13,7 +13,7 @@ from weir.pcap.audit.report import Report
 from weir.pcap.audit.rules import Rule
 from weir.pcap.frames import CapturedFrame
 from weir.pcap.packets import Datagram, FlowPacket, SlotPacket
-from weir.wire.definition import CE, NOT_ECT, RELIABLE_DSCP, Flag
+from weir.wire.definition import CE, NOT_ECT, RELIABLE_DSCP, Flag, FlowType
 
 _WAITING: Final = 8  # sendings of one packet that a device is believed to hold at a time
 
@@ -64,7 +64,8 @@ def _identity(udp: Datagram, packet: SlotPacket | None, flow: FlowPacket | None)
     if packet is not None:
         return *udp.ends, packet.type, packet.job, packet.worker, packet.slot, packet.round
     if flow is not None:
-        return *udp.ends, flow.type, flow.flow, flow.tensor, flow.index, flow.first
+        first = 0 if flow.type is FlowType.CHUNK else flow.first  # of a chunk, its account
+        return *udp.ends, flow.type, flow.flow, flow.tensor, flow.index, first
     return *udp.ends, udp.payload
 
 

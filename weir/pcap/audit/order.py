@@ -15,6 +15,7 @@ from typing import Final
 from weir.pcap.audit.report import Report
 from weir.pcap.audit.rules import Rule
 from weir.pcap.audit.serial import follows, oldest, successor
+from weir.pcap.audit.tree import Tree
 from weir.pcap.frames import CapturedFrame
 from weir.pcap.packets import Datagram, SlotPacket
 from weir.wire.definition import PacketType
@@ -38,17 +39,10 @@ class _Round:
 
 
 class Order:
-    """Checks that rounds follow one another, and that nothing leaves a point before all have come.
+    """Checks that rounds follow one another, and that nothing leaves a point before all have come."""
 
-    is_point: tells whether an address is an aggregation point's; climbs: whether sums go from the first of
-    two addresses to the second, in a job.
-    """
-
-    def __init__(
-        self, report: Report, is_point: Callable[[str], bool], climbs: Callable[[str, str, int], bool]
-    ) -> None:
-        self._report = report
-        self._is_point, self._climbs = is_point, climbs
+    def __init__(self, report: Report, tree: Tree) -> None:
+        self._report, self._tree = report, tree
         self._rounds: dict[tuple[str, str, int, int], dict[int, _Round]] = defaultdict(dict)
         self._children: dict[tuple[str, str, int], set[int]] = defaultdict(set)  # by file, point and job
         self._answered: dict[
@@ -70,16 +64,16 @@ class Order:
                 here.asked.add(packet.worker)
             if packet.counts:
                 here.came.add(packet.worker)
-            if self._is_point(udp.source):
+            if self._tree.is_point(udp.source):
                 self._leaves(seen, udp.source, packet)
         elif packet.type is PacketType.RESULT:
             key = (seen.file, udp.destination, packet.job, packet.slot)
             if key not in self._answered or follows(packet.round, self._answered[key]):
                 self._answered[key] = packet.round
             self._hears(key[:3])
-            if self._is_point(udp.destination):
+            if self._tree.is_point(udp.destination):
                 self._round(seen, udp.destination, packet).answered = True
-            if not self._climbs(udp.source, udp.destination, packet.job):
+            if not self._tree.climbs(udp.source, udp.destination, packet.job):
                 self._leaves(seen, udp.source, packet)
                 self._answers(seen, udp.source, packet)
 
