@@ -119,9 +119,13 @@ def test_a_result_for_one_worker_is_right_without_lanes_at_the_other(capture: Pa
     bare = {"groups": {}, "flags": Flag.PROTECTED | Flag.ELSEWHERE}
     results = [replace(result(worker, 3, included=0b11), audience=wanted) for worker in (0, 1)]
     results[1 - wanted] = replace(results[1 - wanted], **bare)
-    write(capture, contribution(0, 1), contribution(1, 2), *results)
+
+    def sent(worker: int, lanes: int) -> Packet:
+        return replace(contribution(worker, lanes), audience=wanted)
+
+    write(capture, sent(0, 1), sent(1, 2), *results)
     assert run(capture)[0] == 0
-    write(capture, contribution(0, 1), contribution(1, 4), *results)
+    write(capture, sent(0, 1), sent(1, 4), *results)
     status, output = run(capture)
     assert status == 1 and "256 lanes are not ADD of the contributions'" in output
 

@@ -75,22 +75,38 @@ def audit(
     ],
     *,
     limit: Annotated[int, typer.Option(help="Findings to print at most.")] = 20,
+    loss_budget: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            metavar="SHARE",
+            help="Share of a worker's lanes that may be missing in a collective, such as the run's "
+            "--loss-budget; default: not checked, as packets do not say it.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    """Check captures against the protocol's rules, from packets alone.
+    """Check captures against the protocol's rules, from packets alone, with a decoder of its own.
 
-    Rounds, masks, sums (added up again from the payloads, at every switch), audiences, classes and ECN, what
-    is trimmed, and the settlements of flows. Where interfaces are called "A > B", one for each direction of a
-    link, also who goes first on a link and how evenly packets are sprayed.
+    Checksums, lengths and addresses; rounds, masks, sums (added up again from the payloads, at every switch),
+    audiences, what may be missing, classes and ECN, what is trimmed, and the settlements of flows. Where
+    interfaces are called "A > B", one for each direction of a link, or a switch's capture says which way frames
+    went, also what devices change on the way; with "A > B" who goes first on a link and how evenly packets are
+    sprayed, too.
 
-    The exit status is 1 when a rule was broken; each finding names the frames by file and number.
+    The exit status is 1 when a rule was broken; each finding names the frames by file and number, and each
+    broken rule what to do.
     """
     from weir.pcap.audit import PacketAudit
     from weir.pcap.audit.view import report_view
     from weir.pcap.frames import CaptureError
 
     try:
-        with Console(stderr=True).status("reading"):
-            report = PacketAudit.of_files(files).report
+        with Console(stderr=True).status("reading") as status:
+            report = PacketAudit.of_files(
+                files, loss_budget, lambda frames: status.update(f"{frames:,} frames")
+            ).report
     except CaptureError as error:
         typer.echo(f"weir audit: {error}", err=True)
         raise typer.Exit(2) from None

@@ -1,48 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weir packets out of a capture file, pcap or pcapng."""
+"""Weir packets out of a capture file."""
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Any, Final
 
-from weir.host_agent.flows.codec import FlowPacket
-from weir.host_agent.flows.codec import decode as decode_flow
-from weir.host_agent.flows.verdict import FlowVerdict
-from weir.host_agent.transport.codec import CodecError, Packet
-from weir.wire.definition import FLOW_PORT, UDP_PORT
+from weir.pcap.capture import CaptureError, RawFrame, read_raw
+from weir.pcap.packets import Datagram, FlowPacket, SlotPacket
 
-_VLAN_TYPES: Final = (0x8100, 0x88A8)
-_IPV4: Final = 0x0800
-_UDP: Final = 17
+__all__ = ["CaptureError", "CapturedFrame", "decoded", "read_frames"]
 
 
-class CaptureError(ValueError):
-    """The file cannot be read as a capture; the message names it."""
-
-
-@dataclass(frozen=True)
-class Datagram:
-    """Addresses, class and payload of a captured UDP datagram from or to one of Weir's ports."""
-
-    source: str
-    destination: str
-    dscp: int
-    ecn: int
-    flow: bool
-    payload: bytes
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CapturedFrame:
-    """One frame of the capture.
+    """One frame of the capture, or one packet of it where a device was to cut it into several.
 
-    Of ``packet``, ``flow`` and ``problem`` exactly one is set for a Weir frame, and none for any other.
+    Of ``packet``, ``flow`` and ``problem`` at most one is set for a Weir frame, and none for any other.
 
-    file: name of the capture. number: of the frame in it, from 1. time: seconds, as captured. port: the
-    interface's name in the capture, when it has one. size: bytes. udp: of a Weir frame, what it is in.
+    file, number, time, port, incoming: as of the ``RawFrame``. size: bytes. udp: of a Weir frame, what it is in.
     """
 
     file: str
@@ -51,9 +26,11 @@ class CapturedFrame:
     port: str
     size: int
     udp: Datagram | None = None
-    packet: Packet | None = None
+    packet: SlotPacket | None = None
     flow: FlowPacket | None = None
     problem: str | None = None
+    incoming: bool | None = None
+    part: int = 0
 
     @property
     def ends(self) -> tuple[str, str] | None:
@@ -69,74 +46,40 @@ class CapturedFrame:
 
 def read_frames(path: Path) -> Iterator[CapturedFrame]:
     """Yield all frames in order. Raises CaptureError when the file is no capture or cannot be opened."""
-    from scapy.error import Scapy_Exception
-    from scapy.utils import RawPcapReader
+    for raw in read_raw(path):
+        yield from decoded(raw)
 
+
+def decoded(raw: RawFrame) -> Iterator[CapturedFrame]:
+    """Yield what an Ethernet frame says: one frame, or one for each packet of a train that is not cut yet."""
+    from weir.pcap import decode  # scapy is slow to import
+
+    udp = decode.datagram(raw.data, raw.length)
+    if udp is None or not udp.whole:
+        yield CapturedFrame(raw.file, raw.number, raw.time, raw.port, raw.length, udp, incoming=raw.incoming)
+        return
+    slots: list[SlotPacket] = []
+    flows: list[FlowPacket] = []
+    problem = None
     try:
-        reader = RawPcapReader(str(path))
-    except (OSError, Scapy_Exception) as error:
-        words = getattr(error, "strerror", None) or error
-        raise CaptureError(f"{path}: {words}") from None
-    with reader:
-        for number, (data, about) in enumerate(reader, 1):
-            name = (getattr(about, "ifname", None) or b"").decode(errors="replace")
-            yield frame_of(data, str(path), number, _time(reader, about), name)
-
-
-def frame_of(data: bytes, file: str, number: int, time: float, port: str) -> CapturedFrame:
-    """Return an Ethernet frame with what it says."""
-    udp = _datagram(data)
-    if udp is None:
-        return CapturedFrame(file, number, time, port, len(data))
-    packet, flow, problem = _decode(udp)
-    return CapturedFrame(file, number, time, port, len(data), udp, packet, flow, problem)
-
-
-def _time(reader: Any, about: Any) -> float:
-    if hasattr(about, "tshigh"):
-        if about.tshigh is None:  # pcapng's simple packets have no time
-            return 0.0
-        return float((about.tshigh << 32 | about.tslow) / about.tsresol)
-    return float(about.sec + about.usec / (1e9 if reader.nano else 1e6))
-
-
-def _decode(udp: Datagram) -> tuple[Packet | None, FlowPacket | None, str | None]:
-    """Return the Weir packet in a datagram, or why there is none where there should be."""
-    if udp.flow:
-        flow = decode_flow(udp.payload)
-        if isinstance(flow, FlowVerdict):
-            return None, None, f"{len(udp.payload)} bytes to or from the flow port: {flow.name}"
-        return None, flow, None
-    try:
-        return Packet.decode(udp.payload), None, None
-    except CodecError as error:
-        return None, None, str(error)
-
-
-def _datagram(frame: bytes) -> Datagram | None:
-    """Return the datagram in an Ethernet/IPv4/UDP frame from or to one of Weir's ports; None of any other."""
-    try:
-        at = 12
-        (kind,) = struct.unpack_from("!H", frame, at)
-        while kind in _VLAN_TYPES:
-            at += 4
-            (kind,) = struct.unpack_from("!H", frame, at)
-        ip = at + 2
-        if kind != _IPV4 or frame[ip + 9] != _UDP:
-            return None
-        udp = ip + 4 * (frame[ip] & 0xF)
-        source, destination, length = struct.unpack_from("!HHH", frame, udp)
-        sender, receiver = struct.unpack_from("!II", frame, ip + 12)
-    except (struct.error, IndexError):
-        return None
-    ports = (source, destination)
-    if UDP_PORT not in ports and FLOW_PORT not in ports:
-        return None
-    return Datagram(
-        str(IPv4Address(sender)),
-        str(IPv4Address(receiver)),
-        dscp=frame[ip + 1] >> 2,
-        ecn=frame[ip + 1] & 3,
-        flow=UDP_PORT not in ports,
-        payload=frame[udp + 8 : udp + length],
-    )
+        if udp.flow:
+            flows = decode.flow_packets(udp.payload)
+        else:
+            slots = decode.slot_packets(udp.payload)
+    except decode.ReadError as error:
+        problem = str(error)
+    packets = [(packet, None) for packet in slots] + [(None, flow) for flow in flows] or [(None, None)]
+    for part, (packet, flow) in enumerate(packets):
+        yield CapturedFrame(
+            raw.file,
+            raw.number,
+            raw.time,
+            raw.port,
+            raw.length,
+            udp,
+            packet,
+            flow,
+            problem,
+            raw.incoming,
+            part,
+        )

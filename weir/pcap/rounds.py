@@ -4,9 +4,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from weir.host_agent.transport.codec import Packet
 from weir.pcap.frames import CapturedFrame
-from weir.wire.definition import NO_BLOCK, Op, PacketType, group_lanes
+from weir.pcap.packets import SlotPacket
+from weir.wire.definition import NO_BLOCK, Op, PacketType
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Trace:
             found = self._round(seen.udp.source, seen.packet)
             found.results.append(_note(seen, seen.packet, found.results))
 
-    def _round(self, point: str, packet: Packet) -> Round:
+    def _round(self, point: str, packet: SlotPacket) -> Round:
         key = (point, packet.job, packet.slot, packet.round)
         found = self._rounds.get(key)
         if found is None:
@@ -120,13 +120,12 @@ class Trace:
         return found
 
 
-def _note(seen: CapturedFrame, packet: Packet, before: list[PacketSeen]) -> PacketSeen:
-    per_column = (1 << packet.block_log2) // group_lanes(packet.block_log2)
+def _note(seen: CapturedFrame, packet: SlotPacket, before: list[PacketSeen]) -> PacketSeen:
     columns = tuple(
         ColumnSeen(
             block=None if column.block == NO_BLOCK else column.block,
             next=None if column.next == NO_BLOCK else column.next,
-            lanes=any(index * per_column + group in packet.groups for group in range(per_column)),
+            lanes=packet.has_lanes(index),
         )
         for index, column in enumerate(packet.columns)
     )

@@ -3,11 +3,11 @@
 
 from collections import Counter
 
-from weir.host_agent.flows.codec import Bitmap, Chunk, FlowPacket, Probe
-from weir.host_agent.transport.codec import Packet
-from weir.pcap.audit.report import Report, Rule
-from weir.pcap.frames import CapturedFrame, Datagram
-from weir.wire.definition import NOT_ECT, RELIABLE_DSCP, Flag, PacketType, dscp
+from weir.pcap.audit.report import Report
+from weir.pcap.audit.rules import Rule
+from weir.pcap.frames import CapturedFrame
+from weir.pcap.packets import Datagram, FlowPacket, SlotPacket
+from weir.wire.definition import CE, ECT, NOT_ECT, RELIABLE_DSCP, FlowType, Op, PacketType, dscp
 
 
 class Classes:
@@ -35,25 +35,28 @@ class Classes:
                 frames[0],
             )
 
-    def slot_packet(self, seen: CapturedFrame, udp: Datagram, packet: Packet, by_switch: bool) -> None:
+    def slot_packet(self, seen: CapturedFrame, udp: Datagram, packet: SlotPacket, by_switch: bool) -> None:
         """Check a packet of the slot protocol; ``by_switch``: a switch made it."""
-        self._trimmed(seen, udp, bool(packet.flags & Flag.TRIMMED), bool(packet.groups))
+        self._trimmed(seen, udp, packet.trimmed, bool(packet.groups))
         if packet.type is PacketType.REPEAT:
             self._is(seen, udp, {RELIABLE_DSCP}, "a request to repeat")
             return
-        protected = bool(packet.flags & Flag.PROTECTED)
+        protected = packet.protected
         if not packet.groups:
             if packet.type is PacketType.CONTRIBUTION and not by_switch:
                 self._is(seen, udp, {RELIABLE_DSCP}, "a packet without lanes")
             return
         what = f"layer class {packet.layer}, magnitude class {packet.magnitude}"
         wanted = {dscp(packet.layer) if protected else dscp(packet.layer, packet.magnitude)}
+        if packet.op is not Op.ADD:
+            text = f"lanes of {packet.op.name} may be shed; only sums have a loss budget"
+            self._report.check(Rule.BUDGET, protected, text, seen)
         if packet.type is PacketType.CONTRIBUTION:
             key = (udp.source, packet.job, packet.slot, packet.round)
             self._lanes_sent[key] += 1
             if not by_switch:
                 wanted.add(RELIABLE_DSCP)  # again; else the network has made two of it
-                if self._lanes_sent[key] == 1 and not packet.flags & Flag.ANSWER:
+                if self._lanes_sent[key] == 1 and not packet.answer:
                     self._first_sendings[udp.source] += 1
                     if udp.dscp == RELIABLE_DSCP:
                         self._believed.setdefault(udp.source, []).append(seen)
@@ -62,24 +65,20 @@ class Classes:
 
     def flow_packet(self, seen: CapturedFrame, udp: Datagram, packet: FlowPacket) -> None:
         """Check a packet of a flow."""
-        if not isinstance(packet, Chunk):
-            if isinstance(packet, Probe):
-                wanted = {RELIABLE_DSCP, dscp(packet.head.layer)}
-                wanted.add(dscp(packet.head.layer, packet.head.magnitude))
-            else:
-                wanted = {RELIABLE_DSCP}
-            self._is(seen, udp, wanted, "a bitmap" if isinstance(packet, Bitmap) else "a probe or stop")
+        layer, magnitude = packet.layer, packet.magnitude
+        if packet.type is not FlowType.CHUNK:
+            wanted = {RELIABLE_DSCP}
+            if packet.type is FlowType.PROBE:
+                wanted |= {dscp(layer), dscp(layer, magnitude)}
+            self._is(seen, udp, wanted, f"a {packet.type.name.lower()}")
             return
-        head = packet.head
         self._trimmed(seen, udp, packet.trimmed, bool(packet.data))
         if packet.trimmed:
             return
-        if not packet.protected:
-            self._is(
-                seen, udp, {dscp(head.layer, head.magnitude)}, f"a chunk of magnitude class {head.magnitude}"
-            )
+        if packet.protected:
+            self._is(seen, udp, {dscp(layer), RELIABLE_DSCP}, "a protected chunk")
         else:
-            self._is(seen, udp, {dscp(head.layer), RELIABLE_DSCP}, "a protected chunk")
+            self._is(seen, udp, {dscp(layer, magnitude)}, f"a chunk of magnitude class {magnitude}")
         self._ecn(seen, udp, packet.protected)
 
     def _trimmed(self, seen: CapturedFrame, udp: Datagram, trimmed: bool, full: bool) -> None:
@@ -97,9 +96,7 @@ class Classes:
         self._report.check(Rule.CLASS, udp.dscp in wanted, f"{what}: DSCP {udp.dscp}, not {ways}", seen)
 
     def _ecn(self, seen: CapturedFrame, udp: Datagram, protected: bool) -> None:
-        self._report.check(
-            Rule.CLASS,
-            (udp.ecn != NOT_ECT) == protected,
-            f"a packet that may{' not' if protected else ''} be shed has ECN {udp.ecn}",
-            seen,
-        )
+        may = "may not" if protected else "may"
+        wanted = (ECT, CE) if protected else (NOT_ECT,)
+        text = f"a packet that {may} be shed has ECN {udp.ecn}, not {' or '.join(map(str, wanted))}"
+        self._report.check(Rule.CLASS, udp.ecn in wanted, text, seen)

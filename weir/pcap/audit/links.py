@@ -8,10 +8,11 @@ They need to know where links lead: an interface of the capture is one direction
 from collections import Counter, defaultdict
 from typing import Final
 
-from weir.host_agent.flows.codec import Chunk
-from weir.pcap.audit.report import Report, Rule
-from weir.pcap.frames import CapturedFrame, Datagram
-from weir.wire.definition import RELIABLE_DSCP
+from weir.pcap.audit.report import Report
+from weir.pcap.audit.rules import Rule
+from weir.pcap.frames import CapturedFrame
+from weir.pcap.packets import Datagram
+from weir.wire.definition import RELIABLE_DSCP, FlowType
 
 _ENOUGH: Final = 200  # sprayed packets, from which on shares are judged
 _UNEQUAL: Final = 1.5  # times the mean share: too much for one link
@@ -29,23 +30,17 @@ class Links:
 
     def __init__(self, report: Report) -> None:
         self._report = report
-        self._came: dict[tuple[str, bytes], CapturedFrame] = {}  # to a node
         self._left: dict[tuple[str, str], list[tuple[float, int, float, CapturedFrame]]] = defaultdict(list)
         self._loads: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
 
-    def add(self, seen: CapturedFrame, udp: Datagram) -> None:
-        """Take in a packet of a flow, from every link."""
-        ends = seen.ends
-        if ends is None:
+    def add(self, seen: CapturedFrame, udp: Datagram, before: CapturedFrame) -> None:
+        """Take in a packet of a flow that leaves a node. before: the frame in which it came there."""
+        if seen.ends is None or seen.flow is None or before.udp is None:
             return
-        node, towards = ends
-        key = udp.payload
-        before = self._came.pop((node, key), None)
-        self._came[towards, key] = seen
-        if before is not None and before.udp is not None and before.udp.dscp == udp.dscp:
+        if before.udp.dscp == udp.dscp and before.udp.payload == udp.payload:
             self._left[before.port, seen.port].append((before.time, _urgency(udp.dscp), seen.time, seen))
-        if isinstance(seen.flow, Chunk) and before is not None:
-            self._loads[node, udp.destination][seen.port] += 1
+        if seen.flow.type is FlowType.CHUNK:
+            self._loads[seen.ends[0], udp.destination][seen.port] += 1
 
     def finish(self) -> None:
         """Check every link."""

@@ -1,44 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules, what was looked at for their sake, and the findings."""
+"""Findings of an audit, what was looked at, and what the captures could not tell."""
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
 
+from weir.pcap.audit.rules import Rule
 from weir.pcap.frames import CapturedFrame
 
 
-class Rule(Enum):
-    """A rule of the protocol (docs/protocol.md, docs/flows.md), by the name that findings carry."""
+class Note(Enum):
+    """What captures could not tell, each said once with the number of frames; no breach of a rule."""
 
-    WELL_FORMED = "well-formed", "what is sent to Weir's ports is a Weir packet"
-    ROUND_ORDER = (
-        "round order",
-        "nobody sends round r + 1 of a slot before the result of round r was sent to it",
+    OFFLOADED = (
+        "UDP checksums were not filled in yet: captured on the sending host, which leaves them to its device. "
+        "They were not checked; `ethtool -K INTERFACE tx off`, or a capture at the switch, shows them"
     )
-    SAME_LANES = "same lanes", "what is sent again is what was sent before"
-    COMPLETE = "complete", "no result leaves before a packet of every child has come"
-    MASK = "mask", "who is included in a result, and counted, sent lanes that were added"
-    SUMS = "sums", "sums are what the included contributions add up to, at every switch"
-    REPLICAS = "replicas", "all results of a round are the same"
-    NEXT = "next", "a result asks for the least block that was announced"
-    AUDIENCE = "audience", "lanes of a result go to its audience, and to nobody else"
-    OPERATION = "operation", "all packets of a round are of one operation, or its result says otherwise"
-    CLASS = "class", "DSCP and ECN say what the packet's classes and flags say"
-    TRIMMED = (
-        "trimmed",
-        "a trimmed packet has neither lanes nor data, and was droppable or says that it counts for nothing",
+    TRAIN = (
+        "packets of trains that were not cut yet: captured on a host, which leaves that to its device. They "
+        "were taken as the packets that they become; `ethtool -K INTERFACE gso off gro off` shows them cut"
     )
-    PRIORITY = "priority", "no packet overtakes one of its own or of a higher class on a link"
-    SPRAY = "spray", "equal-cost links carry equal shares of what is sprayed"
-    SETTLEMENT = (
-        "settlement",
-        "what a receiver of a flow says it has, had come; what it gave up, it was allowed to",
+    CUT_SHORT = (
+        "Weir frames of which the capture has only the beginning: nothing but headers was checked. Capture "
+        "whole frames (tcpdump -s 0)"
     )
-
-    def __init__(self, title: str, promise: str) -> None:
-        self.title = title
-        self.promise = promise
+    NOTHING = (
+        "frames, and none from or to Weir's ports: nothing was checked. Is it the right interface, at the "
+        "right time?"
+    )
 
 
 @dataclass(frozen=True)
@@ -52,6 +42,11 @@ class Finding:
     text: str
     frames: tuple[str, ...]
     round: tuple[str, int, int, int] | None = None
+
+    @property
+    def remedy(self) -> str:
+        """Return what to look at, and what to do."""
+        return self.rule.remedy
 
     def __str__(self) -> str:
         where = ""
@@ -79,24 +74,36 @@ class Shares:
 class Report:
     """checked: by rule, how often it was applied. worker_lanes: by (job, host), what became of its lanes.
 
-    frames: all that were looked at; weir: those to and from Weir's ports.
+    frames: all that were looked at; weir: those to and from Weir's ports. notes: by note, how many frames.
     """
 
     findings: list[Finding] = field(default_factory=list)
     checked: Counter[Rule] = field(default_factory=Counter)
+    notes: Counter[Note] = field(default_factory=Counter)
     worker_lanes: dict[tuple[int, str], Shares] = field(default_factory=dict)
     frames: int = 0
     weir: int = 0
+
+    def forget(self, rules: Collection[Rule]) -> None:
+        """Take back what was said about these rules."""
+        self.findings = [finding for finding in self.findings if finding.rule not in rules]
+        for rule in rules:
+            del self.checked[rule]
+        self.worker_lanes.clear()
 
     def check(
         self,
         rule: Rule,
         kept: bool,
         text: str,
-        *frames: CapturedFrame,
+        *frames: CapturedFrame | str,
         round_: tuple[str, int, int, int] | None = None,
     ) -> None:
-        """Note that a rule was applied, and the finding if it was not kept."""
+        """Note that a rule was applied, and the finding if it was not kept.
+
+        frames: those that show it, or their places.
+        """
         self.checked[rule] += 1
         if not kept:
-            self.findings.append(Finding(rule, text, tuple(frame.place for frame in frames), round_))
+            places = [frame if isinstance(frame, str) else frame.place for frame in frames]
+            self.findings.append(Finding(rule, text, tuple(dict.fromkeys(places)), round_))

@@ -7,11 +7,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from weir.pcap.audit.report import Report, Rule
+from weir.pcap.audit.report import Report
+from weir.pcap.audit.rules import Rule
 
 
 def report_view(report: Report, limit: int) -> RenderableType:
-    """Return a table of rules, one of workers, and the first ``limit`` findings."""
+    """Return a table of rules, one of workers, the first ``limit`` findings, what to do, and notes."""
     broken = Counter(finding.rule for finding in report.findings)
     rules = Table("rule", "", "checked", "broken")
     for column in rules.columns[2:]:
@@ -26,6 +27,11 @@ def report_view(report: Report, limit: int) -> RenderableType:
     parts += [Text(str(finding), "red") for finding in report.findings[:limit]]
     if len(report.findings) > limit:
         parts.append(Text(f"{len(report.findings) - limit:,} more; --limit prints them"))
+    for rule in Rule:
+        if broken[rule]:
+            parts.append(Text.assemble(("what to do", "bold"), f"  {rule.title}: {rule.remedy}"))
+    for note, frames in report.notes.items():
+        parts.append(Text(f"note: {frames:,} {note.value}", "yellow")) if frames else None
     parts.append(
         Text(f"{report.weir:,} of {report.frames:,} frames are Weir's; {len(report.findings):,} findings")
     )

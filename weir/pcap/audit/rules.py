@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of an audit, each with what to do where it is broken."""
+
+from enum import Enum
+
+
+class Rule(Enum):
+    """A rule of the protocol (docs/protocol.md, docs/flows.md), by the name that findings carry."""
+
+    WELL_FORMED = (
+        "well-formed",
+        "what is sent to Weir's ports is a Weir packet",
+        "find the sender by its MAC address: another version of Weir, or another program on its port",
+    )
+    CHECKSUM = (
+        "checksum",
+        "the checksums of IPv4 and UDP are right; UDP's may be left out",
+        "a device damages packets or mends their headers wrongly: exchange cable, NIC or switch behind which "
+        "they are wrong. Receivers drop them",
+    )
+    LENGTH = (
+        "length",
+        "Ethernet, IPv4 and UDP agree how long a packet is, and it is one piece",
+        "a device cuts, lengthens or fragments packets: raise its MTU to Weir's longest frame",
+    )
+    ADDRESS = (
+        "address",
+        "an address is at one MAC address of a link; results go to where the child's packets come from",
+        "compare the switch's receivers with the hosts (weir status, weir shell), and look for a second "
+        "machine with the address, or a host that forges it",
+    )
+    ON_THE_WAY = (
+        "on the way",
+        "who forwards a packet changes its hop, marks congestion, or cuts lanes off, and nothing else",
+        "the device between the two frames rewrites packets: let it trust DSCP and ECN, and leave payloads alone",
+    )
+    ROUND_ORDER = (
+        "round order",
+        "nobody sends round r + 1 of a slot before the result of round r was sent to it",
+        "its result was lost before the capture, or the switch's multicast group lacks the worker's port",
+    )
+    SAME_LANES = (
+        "same lanes",
+        "what is sent again is what was sent before, on every link",
+        "memory was changed while it was sent, or a device changed the payload: see `on the way`",
+    )
+    COMPLETE = (
+        "complete",
+        "no result leaves before a packet of every child has come",
+        "the switch counts children that are not there: compare its workers' masks (weir status), reload its "
+        "program",
+    )
+    DELIVERY = (
+        "delivery",
+        "a result is sent to every child of the round, not only to those that ask again",
+        "the switch's multicast group lacks the child's port, or its receiver entry is missing: let the "
+        "controller write the entries again",
+    )
+    MASK = (
+        "mask",
+        "who is included in a result, and counted, sent lanes that were added",
+        "the switch's masks are wrong: reload its program, and report the capture",
+    )
+    BUDGET = (
+        "loss budget",
+        "who is missing in a result had given its lanes up, and gives up no more than its budget",
+        "who sends must not offer more than its budget, and the switch must not go without what is protected: "
+        "report the capture with the method's options",
+    )
+    SUMS = (
+        "sums",
+        "sums are what the included contributions add up to, at every switch",
+        "the switch adds wrongly, or the sums were changed on their way: do not use the run's results; reload the "
+        "switch's program",
+    )
+    REPLICAS = (
+        "replicas",
+        "all results of a round are the same, whenever they are sent",
+        "replicas of the model differ from here on: start them again from a checkpoint; reload the switch's "
+        "program",
+    )
+    NEXT = (
+        "next",
+        "a result asks for the least block that was announced, and gets it in the next round",
+        "blocks are skipped or summed in the wrong place: do not use the run's results, and report the capture",
+    )
+    AUDIENCE = (
+        "audience",
+        "lanes of a result go to its audience, and to nobody else",
+        "compare paths and masks of the switch's receivers with the job's (weir status)",
+    )
+    OPERATION = (
+        "operation",
+        "all packets of a round are of one operation, or its result says otherwise",
+        "the ranks call different collectives: compare what each calls, and in which order",
+    )
+    CLASS = (
+        "class",
+        "DSCP and ECN say what the packet's classes and flags say",
+        "the sender's version differs, or a device in front of the capture re-marks packets: let it trust DSCP",
+    )
+    TRIMMED = (
+        "trimmed",
+        "a trimmed packet has neither lanes nor data, and travels in the top class",
+        "the device that trims does not do what docs/protocol.md says: turn trimming off there",
+    )
+    PRIORITY = (
+        "priority",
+        "no packet overtakes one of its own or of a higher class on a link",
+        "compare the switch's queues with the topology's classes (weir status)",
+    )
+    SPRAY = (
+        "spray",
+        "equal-cost links carry equal shares of what is sprayed",
+        "a path is down, or missing in the switch's group: weir status shows the paths",
+    )
+    SETTLEMENT = (
+        "settlement",
+        "what a receiver of a flow says it has, had come; what it gave up, it was allowed to",
+        "do not use what this flow delivered; report the capture",
+    )
+
+    def __init__(self, title: str, promise: str, remedy: str) -> None:
+        self.title = title
+        self.promise = promise
+        self.remedy = remedy
