@@ -27,6 +27,7 @@ import grpc
 from weir import protobuf
 from weir.agent_service.heartbeat import HeartbeatThread
 from weir.agent_service.proto import METHODS, agent_pb2
+from weir.agent_service.status_pages import whole_status
 from weir.agent_service.tls import TlsError, TlsFiles
 from weir.agent_service.waiting import FIRST_S, join_reason, logged_wait
 from weir.wire.definition import GROUP_LANES, VERSION
@@ -281,8 +282,10 @@ class AgentClient:
             callback(rank, reason)
 
     def status(self) -> Any:
-        """Return the controller's ``StatusReply`` (see agent.proto)."""
-        return self._call(self._stub.Status, agent_pb2.StatusRequest(), CALL_TIMEOUT_S + JOIN_MARGIN_S)
+        """Return the controller's ``StatusReply`` (see agent.proto), all its pages in one."""
+        return whole_status(
+            lambda request: self._call(self._stub.Status, request, CALL_TIMEOUT_S + JOIN_MARGIN_S)
+        )
 
     # ---- inside
 
@@ -314,7 +317,7 @@ class AgentClient:
     def _join_waits_for(self, job: str) -> str:
         """Return what a join that is under way waits for, in words."""
         try:
-            return join_reason(self._stub.Status(agent_pb2.StatusRequest(), timeout=FIRST_S), job)
+            return join_reason(whole_status(lambda request: self._stub.Status(request, timeout=FIRST_S)), job)
         except (grpc.RpcError, ValueError):  # the latter: the channel was closed
             return f"the controller at {self.address} to answer"
 
