@@ -133,7 +133,7 @@ class AgentClient:
     def __init__(self, address: str, tls: TlsFiles | None = None) -> None:
         self.address = address
         self.membership: Membership | None = None
-        self._channel = _channel(address, tls)
+        self._channel, self._tls = _channel(address, tls)
         self._stub = protobuf.stub(self._channel, METHODS)
         self._token = ""
         self._heartbeats: HeartbeatThread | None = None
@@ -335,7 +335,9 @@ class AgentClient:
 
     def _error(self, error: grpc.RpcError) -> AgentError:
         code, details = error.code(), error.details()
-        if code is grpc.StatusCode.UNAVAILABLE:
+        if code is grpc.StatusCode.UNAVAILABLE and self._tls and (why := self._tls.problem(self.address)):
+            details = f"no TLS with the controller at {self.address}: {why}"
+        elif code is grpc.StatusCode.UNAVAILABLE:
             details = (
                 f"no controller answers at {self.address}: {details}; is 'weir controller' running there, "
                 f"and do both sides use TLS or neither?"
@@ -374,12 +376,13 @@ _OPTIONS = (
 )
 
 
-def _channel(address: str, tls: TlsFiles | None) -> grpc.Channel:
+def _channel(address: str, tls: TlsFiles | None) -> tuple[grpc.Channel, TlsFiles | None]:
+    """Return a channel, and the files of its TLS if it has any."""
     try:
         tls = tls or TlsFiles.from_environment()
         if tls is None:
-            return grpc.insecure_channel(address, _OPTIONS)
-        return grpc.secure_channel(address, tls.channel_credentials(), _OPTIONS)
+            return grpc.insecure_channel(address, _OPTIONS), None
+        return grpc.secure_channel(address, tls.channel_credentials(), _OPTIONS), tls
     except TlsError as error:
         raise AgentError(str(error)) from None
 

@@ -150,10 +150,8 @@ class Controller:
             else:
                 port = self._server.add_secure_port(listen, credentials)
         except RuntimeError:
-            tls = self._settings.tls
-            why = f"; or {tls.cert} or {tls.key} is no PEM certificate or key" if tls else ""
             raise ListenError(
-                f"cannot listen at {listen}: the address is in use or not this machine's{why}"
+                f"cannot listen at {listen}: the address is in use or not this machine's"
             ) from None
         return listen if listen.startswith("unix:") else f"{listen.rpartition(':')[0]}:{port}"
 

@@ -265,7 +265,7 @@ def test_wrong_tokens_of_members_are_slowed_too(
 
 def test_a_refusal_of_any_length_arrives() -> None:
     """With 1,016 hosts in the topology, or 32,768 ranks, a sentence is longer than gRPC's 8 kB."""
-    topology = leaf_spine(8, 2, 127, grpc=lambda _name: "127.0.0.1:1")
+    topology = leaf_spine(8, 2, 127, grpc="unix:/nowhere/{}".format)
     with running(topology, SETTINGS) as controller, AgentClient(controller.address) as agent:
         with pytest.raises(
             JoinRefused, match=r"'h0' is not in the topology; hosts there: h1 .* left out\) .* h1016 "
