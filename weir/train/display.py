@@ -186,7 +186,7 @@ _LABELS = (
 
 
 def _cells(record: RunRecord) -> list[RenderableType]:
-    bar = ProgressBar(total=max(1, record.total_steps), completed=len(record.steps))
+    bar = ProgressBar(total=max(1, record.total_steps), completed=record.done)
     if not record.steps:
         return [bar, "workers start", *[""] * (len(_LABELS) - 2)]
     last = record.steps[-1]

@@ -49,6 +49,7 @@ def _run(record: RunRecord) -> dict[str, Any]:
         "status": record.status,
         "steps": len(record.steps),
         "steps_planned": record.total_steps,
+        "resumed_after_step": record.before or None,
         "parameters": parameters,
         "accuracy": record.accuracy,
         "epochs": [
@@ -215,6 +216,11 @@ def _column(record: RunRecord) -> str:
 
 def _notes(config: TrainConfig, records: list[RunRecord]) -> list[Text]:
     sources = [f"{r.run}: bytes of all training steps, {r.ready.traffic_source}" for r in records if r.ready]
+    sources += [
+        f"{r.run}: went on after step {r.before} of {config.resume}; figures are of the steps since"
+        for r in records
+        if r.before
+    ]
     if config.workers > 1:
         for when, runs in (
             ("after every step", [r.run for r in records if r.identical_in_steps]),
