@@ -3,7 +3,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check bench docs clean
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench docs clean
+
+help:  ## these lines
+	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: .venv/ready  ## .venv with Weir and all that its tests need; every other target does so first
 
 # Rebuilt when the pinned dependencies change.
 .venv/ready: pyproject.toml

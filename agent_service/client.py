@@ -27,6 +27,7 @@ import grpc
 from weir import protobuf
 from weir.agent_service.heartbeat import HeartbeatThread
 from weir.agent_service.proto import METHODS, agent_pb2
+from weir.agent_service.status_pages import whole_status
 from weir.agent_service.tls import TlsError, TlsFiles
 from weir.agent_service.waiting import FIRST_S, join_reason, logged_wait
 from weir.wire.definition import GROUP_LANES, VERSION
@@ -132,7 +133,7 @@ class AgentClient:
     def __init__(self, address: str, tls: TlsFiles | None = None) -> None:
         self.address = address
         self.membership: Membership | None = None
-        self._channel = _channel(address, tls)
+        self._channel, self._tls = _channel(address, tls)
         self._stub = protobuf.stub(self._channel, METHODS)
         self._token = ""
         self._heartbeats: HeartbeatThread | None = None
@@ -281,8 +282,10 @@ class AgentClient:
             callback(rank, reason)
 
     def status(self) -> Any:
-        """Return the controller's ``StatusReply`` (see agent.proto)."""
-        return self._call(self._stub.Status, agent_pb2.StatusRequest(), CALL_TIMEOUT_S + JOIN_MARGIN_S)
+        """Return the controller's ``StatusReply`` (see agent.proto), all its pages in one."""
+        return whole_status(
+            lambda request: self._call(self._stub.Status, request, CALL_TIMEOUT_S + JOIN_MARGIN_S)
+        )
 
     # ---- inside
 
@@ -314,7 +317,7 @@ class AgentClient:
     def _join_waits_for(self, job: str) -> str:
         """Return what a join that is under way waits for, in words."""
         try:
-            return join_reason(self._stub.Status(agent_pb2.StatusRequest(), timeout=FIRST_S), job)
+            return join_reason(whole_status(lambda request: self._stub.Status(request, timeout=FIRST_S)), job)
         except (grpc.RpcError, ValueError):  # the latter: the channel was closed
             return f"the controller at {self.address} to answer"
 
@@ -332,7 +335,9 @@ class AgentClient:
 
     def _error(self, error: grpc.RpcError) -> AgentError:
         code, details = error.code(), error.details()
-        if code is grpc.StatusCode.UNAVAILABLE:
+        if code is grpc.StatusCode.UNAVAILABLE and self._tls and (why := self._tls.problem(self.address)):
+            details = f"no TLS with the controller at {self.address}: {why}"
+        elif code is grpc.StatusCode.UNAVAILABLE:
             details = (
                 f"no controller answers at {self.address}: {details}; is 'weir controller' running there, "
                 f"and do both sides use TLS or neither?"
@@ -371,12 +376,13 @@ _OPTIONS = (
 )
 
 
-def _channel(address: str, tls: TlsFiles | None) -> grpc.Channel:
+def _channel(address: str, tls: TlsFiles | None) -> tuple[grpc.Channel, TlsFiles | None]:
+    """Return a channel, and the files of its TLS if it has any."""
     try:
         tls = tls or TlsFiles.from_environment()
         if tls is None:
-            return grpc.insecure_channel(address, _OPTIONS)
-        return grpc.secure_channel(address, tls.channel_credentials(), _OPTIONS)
+            return grpc.insecure_channel(address, _OPTIONS), None
+        return grpc.secure_channel(address, tls.channel_credentials(), _OPTIONS), tls
     except TlsError as error:
         raise AgentError(str(error)) from None
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import grpc
 
+from weir.agent_service.certificates import connection_problem, file_problem
+
 
 class TlsError(Exception):
     """TLS is asked for and cannot be had. The message names the file or setting."""
@@ -38,15 +40,28 @@ class TlsFiles:
         return cls(*paths) if any(paths) else None
 
     def channel_credentials(self) -> Any:
-        """Return the credentials of a client."""
+        """Return the credentials of a client. Raises TlsError when a file cannot be used, or not any more."""
+        self._check()
         return grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.cert))
 
     def server_credentials(self) -> Any:
-        """Return the credentials of a server. Raises TlsError without a certificate."""
+        """Return the credentials of a server. Raises TlsError without a certificate that is good now."""
         if self.cert is None:
             raise TlsError("a TLS server needs a certificate and its key (--tls-cert, --tls-key)")
+        self._check()
         pair = (_read(self.key), _read(self.cert))
         return grpc.ssl_server_credentials([pair], _read(self.ca), self.ca is not None)
+
+    def problem(self, address: str) -> str:
+        """Return why TLS with the server at an address fails, in words; "" if nothing is known."""
+        return connection_problem(address, self.cert, self.key, self.ca)
+
+    def _check(self) -> None:
+        """Raise TlsError unless the files can be read, and their certificates are valid now."""
+        for path in (self.cert, self.key, self.ca):
+            _read(path)
+        if why := file_problem(self.cert, self.key, self.ca):
+            raise TlsError(why)
 
 
 def _read(path: Path | None) -> bytes | None:

@@ -28,6 +28,7 @@ from weir.netns.namespace import gain_root
 from weir.softswitch.runtime.queueing import parse_rate
 from weir.train.folder import write_json
 from weir.train.wirebytes import TCP_PAYLOAD, WEIR_PAYLOAD
+from weir.train.words import factor
 
 Samples: TypeAlias = dict[str, dict[str, list[Sample]]]  # density -> contender -> one a repetition
 
@@ -151,7 +152,7 @@ def report(title: str, results: Sequence[Result], notes: Sequence[str]) -> None:
                 f"{result.links} {result.density:.0%} {CONTENDERS[result.contender]}",
                 f"{_milliseconds(result.median_s)} {spread(result.seconds)}",
                 "–" if result.of_line is None else f"{result.of_line:.0%}",
-                f"{ratio(result, results):.2f}",
+                factor(ratio(result, results)),
                 *(f"{each:.1f}" for each in (result.worker, result.switch, result.machine)),
             )
             for result in results

@@ -93,6 +93,18 @@ def _bench(context: typer.Context) -> None:
     context.with_resource(interruptible())
 
 
+@app.command("list")
+def list_benchmarks(context: typer.Context) -> None:
+    """List the benchmarks: what each measures, and about how long it takes."""
+    from rich.console import Console
+
+    from weir.bench import listing
+
+    group: Any = context.parent.command if context.parent is not None else None
+    names = [name for name in group.list_commands(context) if name != listing.LIST]
+    listing.show(((name, group.commands[name].get_short_help_str(200)) for name in names), Console())
+
+
 @app.command()
 def switch(
     workers: Workers = 4,

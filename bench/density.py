@@ -22,6 +22,7 @@ from weir.bench.table import command_line, show
 from weir.pictures import count_steps, set_source, set_title
 from weir.train.config import Model, make_config
 from weir.train.task import make_task
+from weir.train.words import factor
 
 console = Console(stderr=True)
 
@@ -92,9 +93,9 @@ def _rows(name: str, points: Sequence[Point], density: float) -> list[tuple[str,
     return [
         (
             f"{name}, {steps}",
-            f"{fmean(p.union for p in part) / density:.2f}",
+            factor(fmean(p.union for p in part) / density),
             f"{fmean(abs(p.union / density - 1) for p in part):.0%}",
-            f"{fmean(p.own for p in part) / density:.2f}",
+            factor(fmean(p.own for p in part) / density),
             f"{fmean(p.imbalance for p in part):.3f}",
             f"{1e3 * median(p.selection_s for p in part):.1f}",
         )

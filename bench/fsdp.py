@@ -14,6 +14,7 @@ from weir.bench.ranks import run_ranks
 from weir.bench.table import command_line, show, spread
 from weir.netns.namespace import gain_root
 from weir.train.folder import write_json
+from weir.train.words import factor
 
 _PEER: Final = "gloo"
 console = Console(stderr=True)
@@ -47,7 +48,7 @@ def run(
             (
                 f"{rate} {CONTENDERS[name]}",
                 f"{1e3 * median(steps):,.0f} {spread(steps)}",
-                f"{median(of_rate[_PEER]) / median(steps):.2f}",
+                factor(median(of_rate[_PEER]) / median(steps)),
             )
             for rate, of_rate in results.items()
             for name, steps in of_rate.items()

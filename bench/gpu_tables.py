@@ -13,6 +13,7 @@ from weir.bench.gpu_place import PIECES
 from weir.bench.gpu_ranks import Outcome
 from weir.bench.gpu_train import WAYS, TrainItem
 from weir.bench.table import show, spread
+from weir.train.words import factor
 
 Row: TypeAlias = dict[str, Any]
 
@@ -157,8 +158,8 @@ def _show_sums(rows: Sequence[Row], failed: Sequence[str]) -> None:
             (
                 _label(row),
                 f"{_time(row)} {spread(row['seconds'])}",
-                f"{row['x_gloo']:.2f}",
-                share(row, "x_gloo_cuda", "{:.2f}"),
+                factor(row["x_gloo"]),
+                factor(row["x_gloo_cuda"]) if "x_gloo_cuda" in row else "–",
                 f"{row['bytes_per_s'] / 1e9:.2f}",
                 share(row, "of_copies", "{:.0%}"),
                 "right" if row["right"] else f"off by {row['error']:.2g}",
@@ -212,7 +213,7 @@ def _show_training(rows: Sequence[Row], failed: Sequence[str]) -> None:
                 _label(row),
                 f"{_time(row)} {spread(row['seconds'])}",
                 f"{1e3 * (row['median_s'] - floor):,.0f}" if floor else "–",
-                f"{peer / row['median_s']:.2f}" if peer else "–",
+                factor(peer / row["median_s"]) if peer else "–",
                 f"{row['tokens'] / row['median_s']:,.0f}",
                 f"{row['losses'][-1]:.3f}",
                 f"{row['bytes_up'] / 1e6:.3g}" if row["bytes_up"] else "–",

@@ -15,6 +15,7 @@ from weir.bench.grid import simulate
 from weir.bench.table import show
 from weir.bench.tail import percentile
 from weir.bench.tail_cases import CONTENDERS, Scenario, TailResult, run
+from weir.train.words import factor
 
 _DCTCP, _LOSSLESS, _BOUNDED = "d", "f", "g"
 _CONTENDERS: Final = {one.name[0]: one for one in CONTENDERS if one.name[0] in (_DCTCP, _LOSSLESS, _BOUNDED)}
@@ -88,8 +89,8 @@ def _print(
                 _name(cell),
                 f"{1000 * _of(scenario, cell).floor('server'):.2f}",
                 *(f"{1000 * tail:.2f}" for tail in tails),
-                f"{tails[1] / tails[0]:.2f}",
-                f"{tails[2] / tails[0]:.2f}" if bounded.counts["trimmed"] else "nothing to trim",
+                factor(tails[1] / tails[0]),
+                factor(tails[2] / tails[0]) if bounded.counts["trimmed"] else "nothing to trim",
                 *(f"{one.counts['timeouts'] / len(one.times):.1f}" for one in (dctcp, lossless, bounded)),
                 *(
                     f"{one.counts['retransmissions'] / len(one.times):.0f}"

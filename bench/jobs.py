@@ -39,6 +39,7 @@ from weir.softswitch.runtime.queueing import Queueing
 from weir.train.config import Model, make_config
 from weir.train.data import share
 from weir.train.task import make_task, mean_loss
+from weir.train.words import factor
 from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES, Op, Treatment
 
 BLOCK: Final = 256
@@ -325,7 +326,7 @@ def _print(fabric: Fabric, seeds: int, outcomes: dict[Row, Outcome]) -> None:
                 row.name,
                 f"{1000 * mean(one.times):.2f}",
                 f"{1000 * tails[row.name[0]]:.2f}",
-                f"{tails[row.name[0]] / tails[row.twin]:.2f} of {row.twin}" if row.twin in tails else "-",
+                f"{factor(tails[row.name[0]] / tails[row.twin])} of {row.twin}" if row.twin in tails else "-",
                 f"{one.trimmed / len(one.times):.0f}",
                 f"{one.missing / one.lanes:.2%}" if one.lanes else "-",
                 f"{one.lost / one.energy:.2%}" if one.energy else "-",

@@ -15,6 +15,7 @@ from weir.bench.ranks import run_ranks
 from weir.bench.table import command_line, show, spread
 from weir.netns.namespace import gain_root
 from weir.train.folder import write_json
+from weir.train.words import factor
 
 _PEER = "gloo"
 console = Console(stderr=True)
@@ -95,7 +96,7 @@ def report(found: Sequence[Latency], spec: LatencySpec, notes: Sequence[str]) ->
             (
                 f"{one.workers} workers, {one.links}, {one.size // 1024} KB {CONTENDERS[one.contender]}",
                 f"{1e6 * median(one.seconds):,.0f} {spread(one.seconds)}",
-                f"{ratio(one, found):.2f}",
+                factor(ratio(one, found)),
                 f"{1e6 * one.worker:,.0f}",
                 f"{1e6 * one.switch:,.0f}",
             )

@@ -26,6 +26,7 @@ from weir.native.scratch import scratch_folder
 from weir.p4runtime.names import Names
 from weir.p4runtime.schema import p4info_pb2, p4runtime_pb2
 from weir.p4runtime.session import Session, SessionError
+from weir.train.words import factor
 
 P4: Final = Path(__file__).resolve().parent / "p4"
 SWITCHES: Final = ("soft switch", "BMv2")
@@ -181,7 +182,7 @@ def _print(
         for kind in kinds:
             row += [f"{median(rates[kind, work]):,.0f}", spread(rates[kind, work])]
         if len(kinds) > 1:
-            row.append(f"{median(rates[kinds[0], work]) / median(rates[kinds[1], work]):.2f}")
+            row.append(factor(median(rates[kinds[0], work]) / median(rates[kinds[1], work])))
         rows.append(row)
     columns = ["entries/s", *(title for kind in kinds for title in (kind, "spread"))]
     if len(kinds) > 1:

@@ -20,7 +20,7 @@ from weir.netns.namespace import gain_root
 from weir.train.config import Model, TrainConfig, make_config
 from weir.train.netrows import NOT_KNOWN, links_line
 from weir.train.record import mean_known
-from weir.train.words import byte_count, duration
+from weir.train.words import byte_count, duration, factor
 
 PEERS_HERE: Final[tuple[Kind, ...]] = ("gloo", "ps")
 
@@ -246,4 +246,4 @@ def _time(times: Sequence[float | None]) -> str:
 def _spread(ratios: Sequence[float]) -> str:
     if not ratios:
         return "-"
-    return f"{median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+    return f"{factor(median(ratios))} ({factor(min(ratios))}-{factor(max(ratios))})"

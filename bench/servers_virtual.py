@@ -33,6 +33,7 @@ from weir.simulator.link import Faults
 from weir.simulator.network import Allocation, LinkSpec, Network
 from weir.simulator.ring import Ring
 from weir.simulator.tcp import TcpConfig
+from weir.train.words import factor
 from weir.wire.definition import GROUP_LANES, RELIABLE_DSCP, SLOT_LANES, Op
 
 console = Console(stderr=True)
@@ -231,8 +232,8 @@ def measure(workers: Sequence[int], parameters: int, rate_bps: int, density: flo
                 (
                     f"{count} workers: {name}",
                     f"{1000 * found.seconds:.1f}",
-                    f"{first.seconds / found.seconds:.2f}",
-                    *(f"{size / (4 * parameters):.2f}" if size else "-" for size in link),
+                    factor(first.seconds / found.seconds),
+                    *(factor(size / (4 * parameters)) if size else "-" for size in link),
                 )
             )
     show(

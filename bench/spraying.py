@@ -32,6 +32,7 @@ from weir.simulator.network import LinkSpec, Network
 from weir.simulator.tcp import TcpConfig
 from weir.softswitch.runtime.queueing import Queueing
 from weir.softswitch.state.entry import Exact
+from weir.train.words import factor
 
 MODES: Final[tuple[SprayName, ...]] = ("hash", "random", "round_robin", "least_loaded")
 DCTCP: Final = "DCTCP, hashed"
@@ -177,7 +178,7 @@ def measure(
                 mode,
                 *(f"{1000 * value:.2f} ms" for value in (mean(one.times), median(one.times))),
                 f"{1000 * percentile(one.times, 99):.2f} ms",
-                "–" if twin is None else f"{percentile(one.times, 99) / percentile(twin.times, 99):.2f}",
+                "–" if twin is None else factor(percentile(one.times, 99) / percentile(twin.times, 99)),
                 f"{one.resent / len(one.times):.1f}",
                 f"{mean(max(leaf) / mean(leaf) for leaf in one.taken):.2f}",
             )

@@ -36,6 +36,7 @@ from weir.p4src import PROGRAM
 from weir.simulator.entries import install
 from weir.softswitch.dataplane.ports import PortLoop
 from weir.softswitch.switch import Switch
+from weir.train.words import factor
 
 JOB: Final = 7
 SHARED_MEMORY: Final = "soft switch, shared memory"
@@ -228,10 +229,8 @@ def _print(
         for name, values in measured.items():
             rate = median(values)
             against_c = median(map(truediv, values, measured["C aggregator"]))
-            against_bmv2 = f"{rate / bmv2:.1f}" if bmv2 else "-"
-            rows.append(
-                (f"{name}, {where}", f"{rate:,.0f}", spread(values), f"{against_c:.2f}", against_bmv2)
-            )
+            against_bmv2 = factor(rate / bmv2) if bmv2 else "-"
+            rows.append((f"{name}, {where}", f"{rate:,.0f}", spread(values), factor(against_c), against_bmv2))
     show(
         f"Slot protocol, {workers} workers, {lanes} lanes a packet",
         ("switch", "packets/s", "spread", "x C aggregator", "x BMv2"),

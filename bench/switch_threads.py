@@ -28,6 +28,7 @@ from weir.bench.switch import JOB, admit, over_rings
 from weir.bench.table import show, spread
 from weir.p4src import PROGRAM
 from weir.softswitch.switch import Switch
+from weir.train.words import factor
 
 EQUAL: Final = 1.1  # times as fast as the slowest is the fastest, at most
 TURNS: Final = 20  # for each that is to count, at most
@@ -143,7 +144,7 @@ def report(turns: Sequence[Turn], rings: dict[int, list[float]], workers: int, l
     counts = list(turns[0].together)
 
     def row(threads: int | str, where: str, rates: Sequence[float], gain: float) -> tuple[str, ...]:
-        return f"{threads}, {where}", f"{median(rates):,.0f}", spread(rates), f"{gain:.2f}"
+        return f"{threads}, {where}", f"{median(rates):,.0f}", spread(rates), factor(gain)
 
     rows = [row(1, "in memory, packets in", [mean(turn.alone) for turn in counted], 1)]
     for count in counts:
@@ -154,7 +155,9 @@ def report(turns: Sequence[Turn], rings: dict[int, list[float]], workers: int, l
         rows.append(row(count, "in memory, packets in", rates, median(turn.gain(count) for turn in counted)))
     for count, over in rings.items():
         rows.append(row(count, "shared memory, in and out", over, median(map(truediv, over, rings[1]))))
-    every = ", ".join(f"{median(turn.gain(count) for turn in turns):.2f} with {count}" for count in counts)
+    every = ", ".join(
+        f"{factor(median(turn.gain(count) for turn in turns))} with {count}" for count in counts
+    )
     show(
         f"Slot protocol, {workers} workers, {lanes} lanes a packet, by threads of the soft switch",
         ("threads", "packets/s", "spread", "x one thread"),

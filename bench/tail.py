@@ -18,6 +18,7 @@ from weir.bench import grid
 from weir.bench.table import show
 from weir.bench.tail_cases import CONTENDERS, Contender, Scenario, Setting, TailResult, run
 from weir.pictures import plain_log
+from weir.train.words import factor
 
 console = Console(stderr=True)
 
@@ -180,7 +181,7 @@ def _gain(contender: Contender, outcome: TailResult, tails: Mapping[str, float])
         return "-"
     if not outcome.shows(contender):
         return "did nothing"
-    return f"{tails[contender.name[0]] / tails[contender.twin]:.2f} of {contender.twin}"
+    return f"{factor(tails[contender.name[0]] / tails[contender.twin])} of {contender.twin}"
 
 
 def _notes(setting: Setting, scenario: Scenario, seeds: int) -> list[str]:

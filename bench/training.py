@@ -26,7 +26,7 @@ from weir.netns.namespace import NamespaceError, gain_root
 from weir.train.config import TrainConfig
 from weir.train.models import parameter_count
 from weir.train.netrows import NOT_KNOWN, links_line
-from weir.train.words import byte_count, duration, method_words
+from weir.train.words import byte_count, duration, factor, method_words
 
 _USE: Final = ("line", "worker", "switches", "machine")
 
@@ -188,8 +188,8 @@ def _virtual(config: TrainConfig, budget: float) -> None:
                 if spec.rate_bps
                 else NOT_KNOWN,
                 "–" if one in rings else f"{one.missing:.2%}",
-                f"{best / one.seconds:.2f}",
-                f"{lossless.seconds / one.seconds:.2f}",
+                factor(best / one.seconds),
+                factor(lossless.seconds / one.seconds),
             )
             for name, one in found.items()
         ],
@@ -272,7 +272,7 @@ def _processor(outcome: WayResult) -> tuple[str, ...]:
 
 
 def _ratio(theirs: float | None, ours: float | None) -> str:
-    return "–" if theirs is None or ours is None else f"{theirs / ours:.2f}"
+    return "–" if theirs is None or ours is None else factor(theirs / ours)
 
 
 def _savings(outcomes: Sequence[WayResult], reached: Mapping[str, float | None]) -> list[str]:

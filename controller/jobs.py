@@ -136,6 +136,7 @@ class Job:
     )
     withdrawn: dict[int, str] = field(default_factory=dict)  # rank -> host of who joined and went away
     ends_at: float | None = None  # set when the first member leaves
+    number: int = 0  # of the controller's jobs, in the order in which it heard of them
 
     def knows(self, token: str) -> bool:
         """Return whether this is the job's token, in constant time."""

@@ -15,20 +15,28 @@ from weir.p4runtime.codes import Code
 from weir.p4runtime.errors import code_name, details
 
 _SHOWN = 5  # of one batch; what fails fails often in the same way
+_LONGEST = 400  # characters of a switch's words
 
 
 def describe(error: grpc.RpcError, updates: Sequence[Update] = ()) -> str:
     """Return what went wrong in one call; for a write, with the refused ones of its ``updates``."""
+    parts = details(error)
     refused = [
         f"{describe_update(updates[index]) if index < len(updates) else f'update {index}'}:"
-        f" {code_name(detail.canonical_code)}{': ' if detail.message else ''}{detail.message}"
-        for index, detail in enumerate(details(error))
+        f" {code_name(detail.canonical_code)}{': ' if detail.message else ''}{_shortened(detail.message)}"
+        for index, detail in enumerate(parts)
         if detail.canonical_code != Code.OK
     ]
+    whole = f"{error.code().name}: {_shortened(error.details() or 'no details')}"
     if not refused:
-        return f"{error.code().name}: {error.details() or 'no details'}"
+        return whole
     more = f"; and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
-    return "; ".join(refused[:_SHOWN]) + more
+    cut = f" ({whole})" if len(parts) < len(updates) else ""  # gRPC did not carry them all
+    return "; ".join(refused[:_SHOWN]) + more + cut
+
+
+def _shortened(message: str) -> str:
+    return message if len(message) <= _LONGEST else f"{message[:_LONGEST]}..."
 
 
 def describe_update(update: Update) -> str:

@@ -11,6 +11,7 @@ every spine of their pods, and one that spans pods on every core, too: so slots 
 another.
 """
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -93,6 +94,7 @@ class JobRegistry:
         self._jobs: dict[int, Job] = {}  # programming and running
         self._tombstones: OrderedDict[int, str] = OrderedDict()
         self._effects: list[Effect] = []
+        self._numbers = itertools.count(1)
 
     def jobs(self) -> list[Job]:
         """Return all jobs, oldest first, gathering ones last."""
@@ -163,6 +165,7 @@ class JobRegistry:
         job.switches = switches
         for name in switches:
             self.pools[name].claim(job.slots)
+        job.number = next(self._numbers)
         self._jobs[job.id] = job
         self.started(job, now)
         if job.departed():
@@ -267,6 +270,7 @@ class JobRegistry:
             size=spec.size,
             slots_wanted=spec.slots,
             deadline=deadline,
+            number=next(self._numbers),
         )
 
     def _refuse_wrong_token(self, spec: JoinSpec) -> None:

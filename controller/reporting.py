@@ -2,7 +2,8 @@
 """The answer to ``Status``: the registry, the reconcilers and the switches' counters in one message."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from weir.agent_service.proto import agent_pb2
@@ -10,6 +11,7 @@ from weir.controller.entries import Match, TableEntry
 from weir.controller.fabric import Fabric
 from weir.controller.job_tree import members_of
 from weir.controller.jobs import Job, Member
+from weir.controller.pages import Page, filled
 from weir.controller.qos import class_name
 from weir.controller.reconciler import Reading, SwitchReconciler
 from weir.controller.registry import JobRegistry
@@ -22,8 +24,8 @@ from weir.wire.definition import EVENT_HELP, Treatment
 _ROLES = ("leaf", "spine", "core")
 
 
-async def status_reply(fabric: Fabric, registry: JobRegistry, now: float) -> Any:
-    """Return a ``StatusReply`` for this moment. A switch that cannot be asked is reported without
+async def status_reply(fabric: Fabric, registry: JobRegistry, now: float, page: Page) -> Any:
+    """Return a page of the ``StatusReply`` for this moment. A switch that cannot be asked is reported without
     counters.
     """
     readings = dict(
@@ -31,13 +33,11 @@ async def status_reply(fabric: Fabric, registry: JobRegistry, now: float) -> Any
             fabric.reconcilers, await asyncio.gather(*map(_reading, fabric.reconcilers.values())), strict=True
         )
     )
-    return agent_pb2.StatusReply(
-        switches=[
-            _switch(fabric, reconciler, registry, readings[name])
-            for name, reconciler in fabric.reconcilers.items()
-        ],
-        jobs=[_job(job, readings, now) for job in registry.jobs()],
-    )
+    switches = [
+        partial(_switch, fabric, reconciler, registry, readings[name])
+        for name, reconciler in fabric.reconcilers.items()
+    ]
+    return filled(page, switches, registry.jobs(), partial(_job, readings, now))
 
 
 async def _reading(reconciler: SwitchReconciler) -> Reading:
@@ -152,7 +152,7 @@ def _paths(topology: Topology, switch: Switch, reading: Reading) -> list[Any]:
     ]
 
 
-def _job(job: Job, readings: dict[str, Reading], now: float) -> Any:
+def _job(readings: dict[str, Reading], now: float, job: Job, members: Sequence[Member]) -> Any:
     numbers = {m.rank: number for leaf in job.leaves for number, m in enumerate(members_of(job, leaf))}
 
     def of(member: Member, direction: str) -> Any:
@@ -179,7 +179,7 @@ def _job(job: Job, readings: dict[str, Reading], now: float) -> Any:
                 up=of(member, "up"),
                 down=of(member, "down"),
             )
-            for _rank, member in sorted(job.members.items())
+            for member in members
         ],
     )
 

@@ -13,11 +13,10 @@ from typing import Any
 
 import grpc
 
-from weir import protobuf
-from weir.agent_service.proto import METHODS
 from weir.agent_service.tls import TlsFiles
 from weir.controller.fabric import Fabric
 from weir.controller.memory import Memory
+from weir.controller.port import Port, options
 from weir.controller.registry import JobRegistry
 from weir.controller.service import AgentService
 from weir.controller.topology import Topology, TopologyError
@@ -94,8 +93,9 @@ class Controller:
         """
         credentials = self._settings.tls.server_credentials() if self._settings.tls else None
         self._loop = asyncio.get_running_loop()
-        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-        self._server.add_generic_rpc_handlers((protobuf.handler(self._service, METHODS),))
+        self._port = Port(self._service)
+        self._server = grpc.aio.server(options=options())
+        self._server.add_generic_rpc_handlers((self._port.handler(),))
         self.address = self._bind(credentials)
         await self._server.start()
         self._tasks = [
@@ -136,6 +136,7 @@ class Controller:
         """End all sessions. Jobs stop, unless there is a state file for a successor to take them over."""
         await self._service.shut_down()
         await self._server.stop(GRACE_S)
+        self._port.close()
         self._fabric.stop()
         fabric, watch = self._tasks
         watch.cancel()
@@ -149,10 +150,8 @@ class Controller:
             else:
                 port = self._server.add_secure_port(listen, credentials)
         except RuntimeError:
-            tls = self._settings.tls
-            why = f"; or {tls.cert} or {tls.key} is no PEM certificate or key" if tls else ""
             raise ListenError(
-                f"cannot listen at {listen}: the address is in use or not this machine's{why}"
+                f"cannot listen at {listen}: the address is in use or not this machine's"
             ) from None
         return listen if listen.startswith("unix:") else f"{listen.rpartition(':')[0]}:{port}"
 

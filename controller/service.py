@@ -15,6 +15,7 @@ from weir.controller.fabric import Fabric
 from weir.controller.job_tree import paths
 from weir.controller.jobs import Job, JobError, JoinSpec, Member, Refusal
 from weir.controller.memory import Memory, StateFileError
+from weir.controller.pages import Page
 from weir.controller.registry import Ended, Formed, GatherFailed, JobRegistry, Left, Stopped
 from weir.controller.reporting import status_reply
 from weir.controller.switch_client import SwitchError
@@ -111,9 +112,13 @@ class AgentService:
         self._react()
         return agent_pb2.LeaveReply()
 
-    async def Status(self, _request: Any, _context: Any) -> Any:  # noqa: N802 - the RPC's name
+    async def Status(self, request: Any, context: Any) -> Any:  # noqa: N802 - the RPC's name
         """See agent.proto."""
-        return await status_reply(self._fabric, self._registry, time.monotonic())
+        try:
+            page = Page.of(request.page_token)
+        except JobError as error:
+            await _abort(context, error)
+        return await status_reply(self._fabric, self._registry, time.monotonic(), page)
 
     # ---- time and the end
 
@@ -280,6 +285,11 @@ def _find_host(topology: Topology, name: str, ip: str) -> Host:
     raise JobError(Refusal.INVALID, f"{who} is not in the topology; hosts there: {known}")
 
 
+def status_of(refusal: Refusal) -> grpc.StatusCode:
+    """Return gRPC's status for a refusal."""
+    return _STATUS[refusal]
+
+
 async def _abort(context: Any, error: JobError) -> NoReturn:
-    await context.abort(_STATUS[error.refusal], str(error))
+    await context.abort(status_of(error.refusal), str(error))
     raise AssertionError("abort returned")

@@ -72,7 +72,10 @@ class SessionClient(Generic[S]):
         try:
             self._session = opened()
         except (SessionError, TlsError) as error:
-            raise self._error(f"cannot be reached: {error}") from None
+            why = str(error)
+            if switch.tls is not None and isinstance(error, SessionError):
+                why = _files(switch.tls).problem(switch.grpc) or why
+            raise self._error(f"cannot be reached: {why}") from None
 
     @property
     def alive(self) -> bool:
@@ -219,7 +222,11 @@ class SwitchClient(SessionClient[Session]):
 
 def credentials_of(tls: SwitchTls | None) -> grpc.ChannelCredentials | None:
     """Return what TLS towards a switch needs. Raises TlsError when a file cannot be used."""
-    return None if tls is None else TlsFiles(tls.cert, tls.key, tls.ca).channel_credentials()
+    return None if tls is None else _files(tls).channel_credentials()
+
+
+def _files(tls: SwitchTls) -> TlsFiles:
+    return TlsFiles(tls.cert, tls.key, tls.ca)
 
 
 def _count(data: Any) -> Count:

@@ -32,6 +32,7 @@ from pydantic import ValidationError, model_validator
 
 from weir.controller.qos import Qos
 from weir.controller.tiers import link_problems, qos_problems, recirculation_problems, repeated, tier_problems
+from weir.controller.topology_errors import sentences
 from weir.controller.wiring import (
     V1MODEL_PROGRAM,
     WIDE_PROGRAM,
@@ -111,7 +112,8 @@ def load_topology(path: Path) -> Topology:
     try:
         return Topology.model_validate(data)
     except ValidationError as error:
-        raise TopologyError(f"{path} is not a valid topology:\n{_render(error)}") from None
+        found = "\n".join(f"  {sentence}" for sentence in sentences(error, Topology, data))
+        raise TopologyError(f"{path} is not a valid topology:\n{found}") from None
 
 
 def _parse_yaml(text: bytes) -> Any:
@@ -301,12 +303,3 @@ def _clos(
         links=(*within, *between),
         qos=qos or Qos(),
     )
-
-
-def _render(error: ValidationError) -> str:
-    lines = []
-    for problem in error.errors():
-        place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in problem["loc"]).lstrip(".")
-        message = problem["msg"].removeprefix("Value error, ")
-        lines += [f"  {place + ': ' if place else ''}{part}" for part in message.split("; ")]
-    return "\n".join(lines)

@@ -126,8 +126,10 @@ class LeaveReply(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("page_token",)
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    page_token: str
+    def __init__(self, page_token: _Optional[str] = ...) -> None: ...
 
 class Traffic(_message.Message):
     __slots__ = ("packets", "bytes")
@@ -302,9 +304,11 @@ class JobStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., job_id: _Optional[int] = ..., state: _Optional[str] = ..., size: _Optional[int] = ..., leaves: _Optional[_Iterable[str]] = ..., slot_base: _Optional[int] = ..., slot_count: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., spines: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("switches", "jobs")
+    __slots__ = ("switches", "jobs", "next_page_token")
     SWITCHES_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     switches: _containers.RepeatedCompositeFieldContainer[SwitchStatus]
     jobs: _containers.RepeatedCompositeFieldContainer[JobStatus]
-    def __init__(self, switches: _Optional[_Iterable[_Union[SwitchStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ...) -> None: ...
+    next_page_token: str
+    def __init__(self, switches: _Optional[_Iterable[_Union[SwitchStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...

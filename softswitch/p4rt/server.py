@@ -21,6 +21,7 @@ MAX_CALLS: Final = MAX_OPEN + 32
 """Calls at a time, streams among them; one more is refused."""
 _KEEPALIVE_MS: Final = 10_000  # of silence, then a ping: so a primary whose machine died is noticed
 _KEEPALIVE_TIMEOUT_MS: Final = 10_000
+HANDSHAKE_MS: Final = 10_000  # what a connection gets to say that it is one of gRPC's
 
 
 class ServerError(Exception):
@@ -82,6 +83,7 @@ class P4RuntimeServer:
             ("grpc.so_reuseport", 0),  # else two switches could share one port, and take turns
             ("grpc.max_receive_message_length", _MAX_MESSAGE),
             ("grpc.max_metadata_size", _MAX_METADATA),
+            ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
             ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
             ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
             ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MS),

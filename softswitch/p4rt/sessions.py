@@ -5,6 +5,7 @@ import itertools
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
@@ -15,6 +16,8 @@ from weir.softswitch.p4rt.status import shortened
 
 MAX_OPEN: Final = 64
 """Streams open at a time, over all roles, whether or not they have arbitrated."""
+SILENT_S: Final = 10.0
+"""What a stream gets to arbitrate; later one that has not makes room for a new one."""
 
 _BACKLOG: Final = 4096  # messages waiting for a slow controller; of those it can do without, more are dropped
 _MAX_ENTRIES: Final = 4 * _BACKLOG  # in lists that wait
@@ -41,7 +44,11 @@ class Stream:
             self._out.put(response)
         else:
             _log.warning("controller %d does not read its stream: cut off", self.number)
-            self._cut()
+            self.cut()
+
+    def cut(self) -> None:
+        """Break it off."""
+        self._cut()
 
     def offer(self, response: Any, entries: int = 1) -> bool:
         """Send what the controller can do without; False when it does not keep up, and it is dropped.
@@ -82,23 +89,35 @@ class Sessions:
         self._turns = threading.Lock()  # changes are told in the order in which they were made
         self._numbers = itertools.count(1)
         self._open = 0
+        self._silent: dict[Stream, float] = {}  # that have not arbitrated, oldest first: since when
         self._lost = 0
 
     def join(self, cut: Callable[[], object]) -> Stream:
         """Return a new stream, which ``cut`` breaks off. Raises ControlError RESOURCE_EXHAUSTED for one too
-        many.
+        many, unless one is open that has not said for SILENT_S whose it is: that one is broken off.
         """
+        now = time.monotonic()
         with self._lock:
-            if self._open >= MAX_OPEN:
+            silent = next((each for each, since in self._silent.items() if now - since > SILENT_S), None)
+            if self._open >= MAX_OPEN and silent is None:
                 raise ControlError(Code.RESOURCE_EXHAUSTED, f"{MAX_OPEN} streams are open already")
+            full = self._open >= MAX_OPEN
             self._open += 1
-            return Stream(next(self._numbers), cut)
+            stream = Stream(next(self._numbers), cut)
+            self._silent[stream] = now
+            if silent is None or not full:
+                return stream
+            del self._silent[silent]
+        _log.warning("stream %d has not arbitrated: cut off, as a new one needs its place", silent.number)
+        silent.cut()
+        return stream
 
     def leave(self, stream: Stream) -> None:
         """Forget a stream that has ended."""
         with self._turns:
             with self._lock:
                 self._open -= 1
+                self._silent.pop(stream, None)
                 notices = self._arbiter.leave(stream)
             self._tell(notices)
 
@@ -122,6 +141,7 @@ class Sessions:
         with self._turns:
             with self._lock:
                 notices = self._arbiter.update(stream, update.role.name, election)
+                self._silent.pop(stream, None)
             self._tell(notices)
 
     def check_writer(self, request: Any) -> None:

@@ -11,7 +11,7 @@ from tests.harness import certificates
 from weir.agent_service.client import AgentClient, AgentError, ControllerUnreachable
 from weir.agent_service.tls import TlsError, TlsFiles
 from weir.controller.program import load_program
-from weir.controller.server import ListenError, Settings, running
+from weir.controller.server import Settings, running
 from weir.controller.switch_client import SwitchClient, SwitchError
 from weir.controller.topology import single_switch
 from weir.controller.wiring import Switch, SwitchTls
@@ -46,18 +46,27 @@ def test_who_has_a_certificate_is_heard(keys: Path, monkeypatch: pytest.MonkeyPa
             assert agent.status().switches[0].name == "s1"
 
 
-@pytest.mark.parametrize("who", ["nobody", "no certificate", "stranger"])
-def test_who_has_none_is_not_heard(keys: Path, who: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("who", "says"),
+    [
+        ("nobody", "do both sides use TLS or neither"),
+        ("no certificate", "no TLS with the controller at .* refuses clients without one"),
+        ("stranger", r"no TLS with the controller at .* signed by .*, which is none of .*stranger-ca\.pem"),
+        ("unknown", r"no TLS with the controller at .* refuses the certificate .*stranger\.pem"),
+    ],
+)
+def test_who_has_none_is_not_heard(keys: Path, who: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weir.agent_service.client.CONNECT_TIMEOUT_S", 0.2)
     tls = {
         "nobody": None,
         "no certificate": TlsFiles(ca=keys / "ca.pem"),
-        "stranger": files(keys, "stranger"),
+        "stranger": files(keys, "stranger", "stranger-ca"),
+        "unknown": files(keys, "stranger"),
     }[who]
     with (
         running(TOPOLOGY, settings(keys)) as controller,
         AgentClient(controller.address, tls) as agent,
-        pytest.raises(ControllerUnreachable, match="do both sides use TLS or neither"),
+        pytest.raises(ControllerUnreachable, match=says),
     ):
         agent.status()
 
@@ -84,7 +93,7 @@ def test_a_file_that_is_no_certificate(keys: Path, tmp_path: Path) -> None:
     junk = tmp_path / "junk.pem"
     junk.write_text("not a certificate")
     with (
-        pytest.raises(ListenError, match=r"junk\.pem or .*server\.key is no PEM certificate or key"),
+        pytest.raises(TlsError, match=r"certificate .*junk\.pem and the key .*server\.key cannot be used: "),
         running(TOPOLOGY, replace(settings(keys), tls=TlsFiles(junk, keys / "server.key"))),
     ):
         pass

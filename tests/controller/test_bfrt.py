@@ -395,7 +395,7 @@ def test_slots_are_not_given_away_when_their_cells_cannot_be_zeroed(
     [
         ("target: tofino", "target: soft", "program weir_tna is for target tofino, not soft"),
         ("program: weir_tna", "program: weir_v1model", "ports can be set up where the program is weir_tna"),
-        ("speed: 25G", "speed: 26G", "switches[0].ports.speed: Input should be '10G'"),
+        ("speed: 25G", "speed: 26G", "s1, switches[0].ports.speed: '26G' is not one of 10G"),
         (
             "hosts:",
             "qos: {losses: [{switch: s1, port: 1, probability: 1}]}\nhosts:",

@@ -16,11 +16,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from tests.harness.processes import children, wait_until_gone
-from weir.calibrate import trial
+from weir.calibrate import report, trial
 from weir.calibrate.config import GRID, LENGTHS, QUICK_GRID, make_calibration
-from weir.calibrate.runner import Check
+from weir.calibrate.runner import Calibration, Check
 from weir.calibrate.search import (
     Finding,
     Measurement,
@@ -32,6 +33,7 @@ from weir.calibrate.search import (
     whole_budget,
 )
 from weir.calibrate.trial import Trial, TrialOutcome
+from weir.cli import app
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.train.config import PRESETS, ConfigError, make_config
 from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
@@ -280,3 +282,49 @@ def test_the_command_refuses_wrong_options() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert "weir calibrate: --model" in done.stderr
+
+
+# Nothing found.
+
+
+def intolerant(layers: float, magnitudes: float, whole: float, seeds: int = 1) -> Calibration:
+    """Return a calibration in which classes tolerate these shares, and all at once this scale of them."""
+    config = make_calibration(model="mlp", quick=True, seeds=seeds)
+    found = findings(dict.fromkeys(range(LAYER_CLASSES), layers), [magnitudes] * MAGNITUDE_CLASSES)
+    at_once = Finding(combined(found), whole, None, ())
+    return Calibration(config, (0.9,) * seeds, (10,) * LAYER_CLASSES, tuple(found), at_once)
+
+
+@pytest.mark.parametrize(
+    ("shares", "says"),
+    [
+        ((0.0, 0.0, 0.0), "no class tolerated the loss of 10% of its blocks, the least that was tried"),
+        ((0.4, 0.0, 1.0), "a class that tolerated no loss: magnitude class 0 (small), magnitude class 1"),
+        ((0.0, 0.4, 1.0), "a class that tolerated no loss: layer class 0 (front), layer class 1"),
+        ((0.4, 0.4, 0.0), "tolerated some loss one by one, but not all at once"),
+    ],
+)
+def test_a_calibration_that_finds_nothing_says_why(shares: tuple[float, float, float], says: str) -> None:
+    done = intolerant(*shares)
+    assert done.policy.lossless
+    assert says in report.nothing(done)
+    assert "none is written to policy-mlp.json" in report.nothing(done)
+    assert "more --seeds" in report.nothing(done)
+    assert "more --seeds" not in report.nothing(intolerant(*shares, seeds=3))
+
+
+def test_the_command_writes_no_policy_that_allows_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weir.calibrate.runner.calibrate", lambda *_: intolerant(0.0, 0.0, 0.0))
+    out = tmp_path / "policy.json"
+    out.write_text("an earlier one")
+    done = CliRunner().invoke(app, ["calibrate", "--model", "mlp", "--quick", "--out", str(out)])
+    assert done.exit_code == 1
+    assert "weir calibrate: no class tolerated" in done.output
+    assert out.read_text() == "an earlier one"
+    assert not out.with_suffix(".png").exists()
+
+
+def test_a_policy_that_allows_something_is_not_complained_about() -> None:
+    assert not intolerant(0.4, 0.4, 1.0).policy.lossless

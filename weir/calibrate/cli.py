@@ -66,6 +66,7 @@ def calibrate(
     Trains without loss, then again and again with a share of the blocks lost at the source, each worker its
     own in every step, and searches for the largest share that costs no more than the tolerance. Needs no
     switch: all workers train in one process. Prints a table and writes a policy for weir train --loss-policy.
+    Where nothing may be lost there is no policy: it says so, writes nothing and fails.
     """
     try:
         config = make_calibration(
@@ -111,6 +112,9 @@ def calibrate(
         typer.echo(f"weir calibrate: {error}", err=True)
         raise typer.Exit(1) from None
     console.print(report.tables(done))  # first of all: they took long
+    if done.policy.lossless:
+        typer.echo(f"weir calibrate: {report.nothing(done)}", err=True)
+        raise typer.Exit(1)
     picture = config.out.with_suffix(".png")
     try:
         with writing(config.out):

@@ -77,6 +77,27 @@ def tables(done: Calibration) -> RenderableType:
     return Group(found, notes, budgets)
 
 
+def nothing(done: Calibration) -> str:
+    """Return why there is no policy, and what may be tried, of a calibration that found nothing to lose."""
+    config = done.config
+    by_class = [finding for finding in done.findings if finding.question.kind in {"layer", "magnitude"}]
+    intolerant = [name_of(finding) for finding in by_class if not finding.tolerated]
+    if len(intolerant) == len(by_class):
+        why = (
+            f"no class tolerated the loss of {_share(config.grid[0])} of its blocks, the least that was tried"
+        )
+    elif any(any(row) for row in done.whole.question.shape):
+        why = "the classes tolerated some loss one by one, but not all at once"
+    else:
+        why = f"every block is of a class that tolerated no loss: {', '.join(intolerant)}"
+    chance = "more --seeds, as one seed's accuracy may fall by chance; " if config.seeds == 1 else ""
+    return (
+        f"{why}, within {config.tolerance:g} points of accuracy. A policy would allow nothing to be lost, so "
+        f"none is written to {config.out}. Try {chance}a larger --tolerance; or more --epochs, so that "
+        f"training has settled. Without a policy, weir train loses nothing"
+    )
+
+
 def checked(done: Check) -> RenderableType:
     """Return what a budget cost, by seed."""
     config, lossy = done.config, done.lossy

@@ -10,6 +10,7 @@ from weir.compare.config import Comparison
 from weir.compare.results import DENSE, Row, Run
 from weir.compare.view import title
 from weir.pictures import Label, count_steps, place_labels, plain_log, set_title
+from weir.train.words import factor
 
 _GREY: Final = "#7a7a7a"  # of dense, the reference
 _COLOURS: Final = (
@@ -128,7 +129,7 @@ def _choice(axis: Any, rows: Sequence[Row], colours: dict[str, str]) -> None:
     """Build-up and imbalance, of methods that choose values."""
     chosen = [row for row in rows if row.build_up is not None]
     parts: list[_Part] = [(lambda row: row.build_up, "build-up"), (lambda row: row.imbalance, "imbalance")]
-    _pairs(axis, chosen, colours, parts, "{:.2f}".format)
+    _pairs(axis, chosen, colours, parts, factor)
     axis.axvline(1, color=_GREY, linestyle=":", linewidth=1)
     _label(axis, "Build-up: sent by any worker : by one", "", "lighter: imbalance, busiest worker : mean")
 

@@ -13,7 +13,7 @@ from weir.compare.config import Comparison
 from weir.compare.results import Row, dense_source
 from weir.tables import InParts
 from weir.train.netrows import network_line
-from weir.train.words import byte_count, duration, workers
+from weir.train.words import byte_count, duration, times, workers
 
 NOT_KNOWN: Final = "–"
 
@@ -35,10 +35,6 @@ def _accuracy(row: Row) -> str:
     return _or_dash(row.accuracy, lambda share: f"{100 * share:.1f}{spread} %")
 
 
-def _times(value: float) -> str:
-    return f"{value:.2f}x"
-
-
 def _share(value: float) -> str:
     return f"{100 * value:.3g} %"
 
@@ -50,8 +46,8 @@ COLUMNS: Final = (
     Column("down per step", lambda row: _or_dash(row.bytes_down, byte_count)),
     Column("of dense", lambda row: _or_dash(row.down_of_dense, _share)),
     Column("density", lambda row: _or_dash(row.density, _share)),
-    Column("build- up", lambda row: _or_dash(row.build_up, _times)),
-    Column("imbal- ance", lambda row: _or_dash(row.imbalance, _times)),
+    Column("build- up", lambda row: _or_dash(row.build_up, times)),
+    Column("imbal- ance", lambda row: _or_dash(row.imbalance, times)),
     Column("selec- tion", lambda row: _or_dash(row.selection_s, duration)),
     Column("commu- nication", lambda row: _or_dash(row.communication_s, duration)),
     Column("step", lambda row: _or_dash(row.step_s, duration)),

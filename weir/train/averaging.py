@@ -3,6 +3,7 @@
 
 import contextlib
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -41,6 +42,14 @@ class AveragingExchange(Exchange):
     def finish(self, batches: Iterable[Tensor]) -> None:
         """Take the mean of all workers' parameters, and of those of the last epochs if so configured."""
         self._averager.finish(batches if self._collected_epochs else None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the averager's round, and the means that it collects."""
+        return self._averager.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what ``state_dict`` gave."""
+        self._averager.load_state_dict(state)
 
     def sent(self) -> Sent:
         """Return all parameters, every time."""

@@ -61,6 +61,13 @@ class Exchange(ABC):
         """Return how this worker's packets fared in the last step."""
         return Delivery()
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what this worker keeps between steps, for a checkpoint."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 may do nothing
+        """Go on from what ``state_dict`` gave."""
+
 
 class WeirMeter:
     """The packets of Weir groups, as their transports count them; retransmissions are among them."""
@@ -118,6 +125,15 @@ class SparseExchange(Exchange):
     def delivery(self) -> Delivery:
         """Return what the hook counted in the last step."""
         return delivery_of(self.state.last_step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return residuals, and what the sparsifier and the encoding know."""
+        found: dict[str, Any] = self.state.state_dict()
+        return found
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what ``state_dict`` gave."""
+        self.state.load_state_dict(state)
 
 
 def sent_of(last: "StepStats | None", fills_union: bool) -> Sent:

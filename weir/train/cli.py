@@ -10,11 +10,13 @@ from rich.console import Console
 from weir.train import options
 from weir.train.config import DEFAULT_METHOD, ConfigError, make_config
 from weir.train.hosts import choose_hosts
+from weir.train.resuming import resumed
 
 
 @options.takes_training_options
 def train(
     *,
+    context: typer.Context,
     method: Annotated[
         str,
         typer.Option(
@@ -55,6 +57,21 @@ def train(
             "--model begin in equal shares, and move between the servers by the traffic they cause.",
         ),
     ] = None,
+    save_every: Annotated[
+        int | None,
+        typer.Option(
+            metavar="STEPS",
+            help="Write a checkpoint into the run's folder every so many steps, for --resume; default: none.",
+        ),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Go on from the checkpoint in a run's folder, with that run's settings, in a new folder. "
+            "Without a loss budget the parameters become, bit for bit, those of a run without a break.",
+        ),
+    ] = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the run's folder, after the time; default: model and method.")
     ] = None,
@@ -74,17 +91,21 @@ def train(
         _by_plan(Path(placement), hosts, seed, settings)
         return
     try:
-        kind, remark = choose_hosts(hosts)
-        config = make_config(
-            method=method,
-            seed=seed,
-            reference=reference,
-            hosts=kind,
-            pcap=pcap,
-            placement=placement,
-            name=name,
-            **settings,
-        )
+        if resume is not None:
+            config, remark = resumed(resume, options.given(context))
+        else:
+            kind, remark = choose_hosts(hosts)
+            config = make_config(
+                method=method,
+                seed=seed,
+                reference=reference,
+                hosts=kind,
+                pcap=pcap,
+                placement=placement,
+                save_every=save_every,
+                name=name,
+                **settings,
+            )
     except ConfigError as error:
         typer.echo(f"weir train: {error}", err=True)
         raise typer.Exit(2) from None

@@ -98,6 +98,8 @@ class TrainConfig(BaseModel):
     loss_budget: Annotated[float, Field(ge=0, lt=1)] = 0.0
     loss_policy: Path | None = None
     pcap: Path | None = None
+    save_every: Annotated[int, Field(ge=1)] | None = None
+    resume: Path | None = None
     out: Path = Path("runs")
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
 
@@ -146,6 +148,16 @@ class TrainConfig(BaseModel):
         ):
             if given:
                 raise ValueError(f"{option}: method {self.method} sends no gradients that this could be of")
+        return self
+
+    @model_validator(mode="after")
+    def _saves_what_can_be_saved(self) -> Self:
+        if self.save_every is not None and self.mode == "ps":
+            raise ValueError(
+                "--save-every: with --mode ps the servers have the state; see weir server --state"
+            )
+        if self.save_every is not None and find_method(self.method).kind == "low rank":
+            raise ValueError(f"--save-every: what method {self.method} keeps between steps is not saved")
         return self
 
     @model_validator(mode="after")

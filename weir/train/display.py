@@ -18,7 +18,7 @@ from weir.train.messages import Evaluated
 from weir.train.netrows import network_line, network_rows
 from weir.train.record import RunRecord, StepSummary
 from weir.train.wirebytes import dense_bytes
-from weir.train.words import byte_count, duration, epochs, percent, training_line
+from weir.train.words import byte_count, duration, epochs, percent, times, training_line
 
 _LINE_EVERY_S = 5.0
 
@@ -186,7 +186,7 @@ _LABELS = (
 
 
 def _cells(record: RunRecord) -> list[RenderableType]:
-    bar = ProgressBar(total=max(1, record.total_steps), completed=len(record.steps))
+    bar = ProgressBar(total=max(1, record.total_steps), completed=record.done)
     if not record.steps:
         return [bar, "workers start", *[""] * (len(_LABELS) - 2)]
     last = record.steps[-1]
@@ -200,7 +200,7 @@ def _cells(record: RunRecord) -> list[RenderableType]:
         byte_count(last.bytes_up),
         percent(_of_dense(record, last)),
         percent(last.density),
-        "–" if last.build_up is None else f"{last.build_up:.2f}x",
+        "–" if last.build_up is None else times(last.build_up),
         "–" if last.build_up is None else duration(last.selection_s),
         str(record.mean_traffic.retransmissions),
     ]

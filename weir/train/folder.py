@@ -67,18 +67,22 @@ def make_folder(out: Path, name: str, config: Mapping[str, Any]) -> Path:
             if folder.exists():
                 continue
             raise error from None
-        versions = {
-            "weir": importlib.metadata.version("weir-ina"),
-            **{name: importlib.metadata.version(name) for name in ("torch", "numpy")},
-            "python": platform.python_version(),
-        }
         try:
-            write_json(folder / "config.json", {**config, "versions": versions})
+            write_json(folder / "config.json", {**config, "versions": versions()})
         except FolderError:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         return folder
     raise FolderError(f"cannot write {out / stem}: it and 998 like it are there already")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what trains."""
+    return {
+        "weir": importlib.metadata.version("weir-ina"),
+        **{name: importlib.metadata.version(name) for name in ("torch", "numpy")},
+        "python": platform.python_version(),
+    }
 
 
 def write_json(path: Path, value: object) -> None:

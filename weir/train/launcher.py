@@ -2,6 +2,7 @@
 """``weir train`` from end to end: cluster, workers, reference run; what is written and shown about them."""
 
 import contextlib
+from pathlib import Path
 from typing import Final
 
 from rich.console import Console
@@ -11,6 +12,7 @@ from weir.cluster import ClusterError
 from weir.native.scratch import scratch_folder
 from weir.netns import NamespaceError
 from weir.network import NetworkSpec
+from weir.train.checkpoint import FOLDER, CheckpointError, latest
 from weir.train.config import TrainConfig
 from weir.train.deployment import Deployment, deploy, deploy_reference, joined_deployment, starting_line
 from weir.train.display import Display, make_display
@@ -25,6 +27,9 @@ from weir.train.watch import NetworkWatch
 
 EXIT_STATUS: Final = {"complete": 0, "failed": 1, "interrupted": 130}
 USAGE: Final = 2
+_ERRORS: Final = (
+    ClusterError, NamespaceError, WorkerError, ReplicasDifferError, FolderError, CheckpointError,
+)  # fmt: skip
 
 
 def train(config: TrainConfig, console: Console) -> int:
@@ -40,6 +45,12 @@ def train(config: TrainConfig, console: Console) -> int:
         console.print(
             "weir train: --topology, --links, --loss and --background build a network on this machine; "
             "this worker (RANK is set) joins one that is there",
+            style="red", markup=False, soft_wrap=True,
+        )  # fmt: skip
+        return USAGE
+    if deployment is not None and (config.save_every or config.resume):
+        console.print(
+            "weir train: --save-every and --resume are of runs whose workers it starts itself; RANK is set",
             style="red", markup=False, soft_wrap=True,
         )  # fmt: skip
         return USAGE
@@ -106,7 +117,7 @@ class _Session:
                     self._run("gloo", there)
         except KeyboardInterrupt:
             self._ended("interrupted", "")
-        except (ClusterError, NamespaceError, WorkerError, ReplicasDifferError, FolderError) as error:
+        except _ERRORS as error:
             self._ended("failed", str(error))
 
     def write_results(self) -> None:
@@ -129,7 +140,9 @@ class _Session:
 
     def _run(self, run: BackendName, deployment: Deployment) -> None:
         """Run once over the ranks of ``deployment``, to the end."""
-        record = RunRecord(run, deployment.ranks, self.config.epochs)
+        save, resume = self._checkpoints(run)
+        before = latest(resume).step if resume is not None else 0
+        record = RunRecord(run, deployment.ranks, self.config.epochs, before)
         self.records.append(record)
         self._display.phase("")
         self._display.begin(record)
@@ -138,6 +151,8 @@ class _Session:
             backend=run,
             init_method=deployment.init_method(run),
             replicas=deployment.replicas,
+            save=save,
+            resume=resume,
         )
 
         def news(record: RunRecord, news: StepSummary | Evaluated) -> None:
@@ -154,6 +169,12 @@ class _Session:
             news,
             (lambda watch: self._look(record, watch)) if watched else None,
         )
+
+    def _checkpoints(self, run: BackendName) -> tuple[Path | None, Path | None]:
+        """Return where a run's checkpoints go, and where it goes on from; None: they are not, it begins."""
+        save = (self.folder / FOLDER / run).resolve() if self.config.save_every else None
+        resume = self.config.resume and (self.config.resume / FOLDER / run).resolve()
+        return save, resume if resume and resume.exists() else None
 
     def _look(self, record: RunRecord, watch: NetworkWatch) -> None:
         """Take the newest counts; say when a spine has died."""

@@ -2,7 +2,7 @@
 """Command line options of a training: types, help texts, and how ``train`` and ``compare`` take them."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, ParamSpec
 
@@ -314,5 +314,23 @@ def takes_training_options(command: Callable[_Own, None]) -> Callable[_Own, None
     return command
 
 
+def given(context: typer.Context) -> dict[str, Any]:
+    """Return the settings that stand on the command line, by name."""
+    found: dict[str, Any] = {}
+    for name, value in context.params.items():
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            found[name] = value
+    return found
+
+
+def in_line(names: Iterable[str]) -> str:
+    """Return settings as the command line has them: --batch-size, --lr."""
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
+
+
 def _panel(annotation: Any) -> str | None:
-    return next((o.rich_help_panel for o in annotation.__metadata__ if hasattr(o, "rich_help_panel")), None)
+    return next(
+        (o.rich_help_panel for o in getattr(annotation, "__metadata__", ()) if hasattr(o, "rich_help_panel")),
+        None,
+    )

@@ -71,7 +71,8 @@ class RunRecord:
     """All that workers have said of a run: steps, evaluations and totals per worker.
 
     Attributes:
-        steps: completed steps, in order.
+        before: steps that were made before the checkpoint from which the run went on.
+        steps: completed steps, in order; those before the checkpoint are not among them.
         evaluations: one after each epoch, and any in between.
         seconds: rank -> what each of its steps took.
         totals: rank -> what that worker put on the wire in all its steps.
@@ -82,8 +83,9 @@ class RunRecord:
         status: how it stands; ``problem`` says why when it failed.
     """
 
-    def __init__(self, run: BackendName, ranks: Collection[int], epochs: int) -> None:
+    def __init__(self, run: BackendName, ranks: Collection[int], epochs: int, before: int = 0) -> None:
         self.run = run
+        self.before = before
         self.epochs = epochs
         self.ranks = frozenset(ranks)
         self.ready: Ready | None = None
@@ -122,6 +124,11 @@ class RunRecord:
     def total_steps(self) -> int:
         """Return steps the whole run takes; 0 before the workers are ready."""
         return self.epochs * self.ready.steps_per_epoch if self.ready else 0
+
+    @property
+    def done(self) -> int:
+        """Return how many steps are made, those before a checkpoint included."""
+        return self.before + len(self.steps)
 
     @property
     def accuracy(self) -> float | None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The settings that the launcher hands a worker on its command line."""
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -15,7 +16,8 @@ class WorkerSpec(BaseModel):
 
     ``init_method``: torch.distributed's, where ranks find each other. ``replicas``: who compares the
     parameters of all ranks after each step: the launcher, which hears every rank, or the group itself,
-    when each rank has a launcher of its own.
+    when each rank has a launcher of its own. ``save``: where checkpoints go. ``resume``: where that of an
+    earlier run is.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -24,3 +26,5 @@ class WorkerSpec(BaseModel):
     backend: BackendName
     init_method: str
     replicas: Literal["launcher", "group"] = "launcher"
+    save: Path | None = None
+    resume: Path | None = None

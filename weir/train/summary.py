@@ -14,7 +14,7 @@ from weir.train.config import TrainConfig
 from weir.train.netrows import NOT_KNOWN, network_line, network_rows
 from weir.train.record import RunRecord, Status, delivery_json
 from weir.train.wirebytes import dense_bytes
-from weir.train.words import byte_count, duration, percent, ratio, training_line
+from weir.train.words import byte_count, duration, percent, ratio, times, training_line
 
 SCHEMA: Final = 1
 
@@ -49,6 +49,7 @@ def _run(record: RunRecord) -> dict[str, Any]:
         "status": record.status,
         "steps": len(record.steps),
         "steps_planned": record.total_steps,
+        "resumed_after_step": record.before or None,
         "parameters": parameters,
         "accuracy": record.accuracy,
         "epochs": [
@@ -120,7 +121,7 @@ _ROWS: Final[tuple[tuple[str, Callable[[RunRecord], float], Callable[[float], st
     ("training time", lambda r: r.training_s, duration, True),
     ("median step", lambda r: r.step_s, duration, True),
     ("values sent, not zero", lambda r: r.density, percent, False),
-    ("sent by any worker : by one", lambda r: _known(r.build_up), "{:.2f}x".format, False),
+    ("sent by any worker : by one", lambda r: _known(r.build_up), times, False),
     ("selection time per step", lambda r: _known(r.selection_s), duration, False),
     ("reductions per step", _reduces, "{:.1f}".format, False),
     ("units that migrated", lambda r: r.delivery.migrated, lambda v: f"{v:,.0f}", False),
@@ -215,6 +216,11 @@ def _column(record: RunRecord) -> str:
 
 def _notes(config: TrainConfig, records: list[RunRecord]) -> list[Text]:
     sources = [f"{r.run}: bytes of all training steps, {r.ready.traffic_source}" for r in records if r.ready]
+    sources += [
+        f"{r.run}: went on after step {r.before} of {config.resume}; figures are of the steps since"
+        for r in records
+        if r.before
+    ]
     if config.workers > 1:
         for when, runs in (
             ("after every step", [r.run for r in records if r.identical_in_steps]),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Numbers and settings as people read them."""
 
+import math
 from typing import Final
 
 from weir.methods import find_method
@@ -24,18 +25,37 @@ def byte_count(value: float) -> str:
     return f"{value:.1f} TB"
 
 
+def digits(value: float, decimals: int) -> str:
+    """Return a number with so many decimals, or with as many more as show two digits that are not zero: with
+    1, 97.2, 4.0 and 0.0042. Zero is "0".
+    """
+    if not value or not math.isfinite(value):
+        return "0" if value == 0 else "–"
+    return f"{value:.{max(decimals, 1 - math.floor(math.log10(abs(value))))}f}"
+
+
+def factor(value: float) -> str:
+    """Return a ratio: 12.50, 0.063, 0.0042; never 0.00 of one that is not zero."""
+    return digits(value, 2)
+
+
+def times(value: float) -> str:
+    """Return a ratio as a factor: 12.50x, 0.0042x."""
+    return f"{factor(value)}x" if math.isfinite(value) else factor(value)
+
+
 def duration(seconds: float) -> str:
-    """Return seconds with a fitting unit: 850 ms, 12.3 s, 2 min 05 s."""
+    """Return seconds with a fitting unit: 0.31 ms, 850 ms, 12.3 s, 2 min 05 s."""
     if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
+        return f"{digits(seconds * 1000, 0)} ms"
     if seconds < 100:
         return f"{seconds:.1f} s"
     return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
 
 
 def percent(share: float) -> str:
-    """Return a share as a percentage: 4.9 %, 97.2 %."""
-    return f"{share * 100:.1f} %"
+    """Return a share as a percentage: 4.9 %, 97.2 %, 0.042 %."""
+    return f"{digits(share * 100, 1)} %"
 
 
 def workers(count: int) -> str:
@@ -53,8 +73,8 @@ def epochs(config: TrainConfig) -> str:
 
 
 def ratio(ours: float, theirs: float) -> str:
-    """Return ours : theirs as a factor, 0.06x; a dash when there is nothing to compare with."""
-    return f"{ours / theirs:.2f}x" if theirs else "–"
+    """Return ours : theirs as a factor, 0.063x; a dash when there is nothing to compare with."""
+    return times(ours / theirs) if theirs else "–"
 
 
 def training_line(config: TrainConfig) -> str:

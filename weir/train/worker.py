@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import IO, Final
 
 import torch
@@ -20,6 +21,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from weir.host_agent.collectives.float_sum import NonFiniteError
+from weir.train import checkpoint
 from weir.train.backends import Exchange
 from weir.train.config import PRESETS
 from weir.train.data import TooFewSamplesError, learning_rate, share
@@ -31,7 +33,9 @@ from weir.train.record import ReplicasDifferError
 from weir.train.spec import WorkerSpec
 from weir.train.task import Task, evaluate, make_task, mean_loss
 
-_EXPLAINED: Final = frozenset({NonFiniteError.__name__, TooFewSamplesError.__name__})
+_EXPLAINED: Final = frozenset(
+    {NonFiniteError.__name__, TooFewSamplesError.__name__, checkpoint.CheckpointError.__name__}
+)
 """Errors whose sentence is all that a user needs."""
 
 _IN_HOOK: Final = re.compile(
@@ -165,12 +169,19 @@ class _Training:
                 traffic_source=self.exchange.meter.source,
             )
         )
+        if self.spec.resume is not None:
+            self._resume(self.spec.resume)
         for epoch in range(1, self.spec.config.epochs + 1):
             batches = self._batches(epoch)
-            for number, batch in enumerate(batches, start=1):
+            done = self.step - (epoch - 1) * self.steps_per_epoch
+            if done >= len(batches):
+                continue  # before the checkpoint
+            for number, batch in enumerate(batches[done:], start=done + 1):
                 self._one_step(epoch, batch)
-                if self._wants_evaluation() and number < len(batches):
-                    self._evaluate(epoch)
+                if number < len(batches):
+                    if self._wants(self.spec.config.evaluate_every):
+                        self._evaluate(epoch)
+                    self._save()
             left = self.spec.config.epochs - epoch
             self.exchange.epoch_ended(left)
             if not left:
@@ -178,10 +189,44 @@ class _Training:
                 self._evaluate(epoch, self._checksum())
             else:
                 self._evaluate(epoch)
+                self._save()
 
-    def _wants_evaluation(self) -> bool:
-        every = self.spec.config.evaluate_every
+    def _wants(self, every: int | None) -> bool:
+        """Return whether something that is done every so many steps is due."""
         return every is not None and self.step % every == 0
+
+    def _save(self) -> None:
+        """Write a checkpoint, if one is due."""
+        if self.spec.save is None or not self._wants(self.spec.config.save_every):
+            return
+        state = {
+            "model": self.task.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "exchange": self.exchange.state_dict(),
+            "random": torch.get_rng_state(),
+        }
+        checkpoint.write_part(self.spec.save, self.step, self.rank, state)
+        dist.barrier()
+        if self.rank == 0:
+            checkpoint.publish(self.spec.save, self.step, self.workers)
+        self.traffic = self.exchange.meter.read()  # the barrier is no step's
+
+    def _resume(self, folder: Path) -> None:
+        """Go on from a checkpoint.
+
+        DDP puts gradients into other buckets after the first backward pass, so one is made for it.
+        """
+        batch, train = self._batches(epoch=1)[0], self.task.data.train
+        mean_loss(self.ddp(train.inputs[batch]), train.targets[batch]).backward()  # type: ignore[no-untyped-call]
+        self.optimizer.zero_grad()
+        self.clock.take()
+        found = checkpoint.latest(folder)
+        saved = found.part(self.rank)
+        self.task.model.load_state_dict(saved["model"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.exchange.load_state_dict(saved["exchange"])
+        torch.set_rng_state(saved["random"])
+        self.step, self.traffic = found.step, self.exchange.meter.read()
 
     def _evaluate(self, epoch: int, checksum: int | None = None) -> None:
         """Evaluate on the held-out data; a checksum says that training is over."""

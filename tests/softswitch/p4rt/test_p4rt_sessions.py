@@ -235,6 +235,24 @@ def test_streams_are_limited_and_calls_go_on(device: Device) -> None:
         assert other.stream(arbitration(2)).status() == ("OK", 2)
 
 
+def test_streams_that_do_not_arbitrate_make_room_for_one_that_does(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "SILENT_S", 0.0)
+    assert device.address is not None
+    with Connection(device.address) as idle, Connection(device.address) as other:
+        primary = idle.stream(arbitration(1))
+        assert primary.status() == ("OK", 1)
+        silent = [idle.stream() for _ in range(MAX_OPEN - 1)]
+        silent[-1].send(
+            p4rt.StreamMessageRequest()
+        )  # answered with an error: so it is open, and not arbitrated
+        assert silent[-1].receive().HasField("error")
+        assert other.stream(arbitration(2)).status() == ("OK", 2)
+        assert silent[0].ended()[0] == "CANCELLED"
+        assert primary.status() == ("ALREADY_EXISTS", 2)
+
+
 def test_one_call_too_many_is_refused_and_the_others_are_answered(device: Device) -> None:
     assert device.address is not None
     request = p4rt.GetForwardingPipelineConfigRequest(device_id=1)

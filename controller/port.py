@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The controller's port: limits, and one log line for what is refused, around the agent service.
+
+Whoever reaches the port may send anything. What is no request, too long, too often or too many at a time is
+refused here; the service sees the rest.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Final
+
+import grpc
+
+from weir import protobuf
+from weir.agent_service.proto import METHODS
+from weir.controller.jobs import JobError, Refusal
+from weir.controller.limits import (
+    MOST_PAGE_TOKEN,
+    MOST_REQUEST_BYTES,
+    Junk,
+    address_of,
+    check_join,
+    check_token,
+    parsed,
+    shortened,
+)
+from weir.controller.service import AgentService, status_of
+from weir.controller.throttle import REPEAT_S, Repeats, TokenGuesses, Waiting
+
+log = logging.getLogger(__name__)
+
+FIRST_BEAT_S: Final = 10.0  # what a stream gets to say whose it is
+HANDSHAKE_MS: Final = 10_000  # what a connection gets to say that it is one of gRPC's
+MOST_STATUS: Final = 4  # that read the switches at a time; more wait
+BEAT_PAUSE_S: Final = 0.01  # between two heartbeats of a stream that are read
+_KEEPALIVE_MS: Final = 10_000
+OPTIONS: Final = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", MOST_REQUEST_BYTES),
+    ("grpc.max_concurrent_streams", 256),  # of one connection
+    ("grpc.keepalive_time_ms", _KEEPALIVE_MS),  # so that a connection whose machine died ends
+    ("grpc.keepalive_timeout_ms", _KEEPALIVE_MS),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+
+
+def options() -> tuple[tuple[str, int], ...]:
+    """Return the gRPC server's options."""
+    return (*OPTIONS, ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS))
+
+
+class Port:
+    """The agent service as anybody may call it.
+
+    Args:
+        service: answers the calls that are let through.
+    """
+
+    def __init__(self, service: AgentService) -> None:
+        self._service = service
+        self._guesses = TokenGuesses()
+        self._waiting = Waiting()
+        self._repeats = Repeats()
+        self._reading = asyncio.Semaphore(MOST_STATUS)
+        self._flush: asyncio.TimerHandle | None = None
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """Return what makes a gRPC server call this."""
+        return protobuf.handler(self, METHODS, parse=parsed)
+
+    def close(self) -> None:
+        """Write the log lines that are still to come."""
+        if self._flush is not None:
+            self._flush.cancel()
+            self._write_due(time.monotonic() + REPEAT_S)
+
+    # ---- the four calls
+
+    async def Join(self, request: Any, context: Any) -> Any:  # noqa: N802 - the RPC's name
+        """See agent.proto."""
+        call = _Call(self, "Join", context)
+        await call.refuse_junk(request)
+        call.job = request.job
+        try:
+            check_join(request)
+            with self._counted(call):
+                await self._turn(call)
+                return await self._service.Join(request, call)
+        except JobError as error:
+            await call.refuse(error)
+
+    async def Attend(self, requests: AsyncIterator[Any], context: Any) -> None:  # noqa: N802 - the RPC's name
+        """See agent.proto."""
+        call = _Call(self, "Attend", context)
+        try:
+            with self._counted(call):
+                first = await self._first(requests, call)
+                if first is None:
+                    return
+                call.job = f"{first.job_id:#010x}"
+                check_token(first)
+                await self._turn(call)
+            await self._service.Attend(self._beats(first, requests, call), call)
+        except JobError as error:
+            await call.refuse(error)
+
+    async def Leave(self, request: Any, context: Any) -> Any:  # noqa: N802 - the RPC's name
+        """See agent.proto."""
+        call = _Call(self, "Leave", context)
+        await call.refuse_junk(request)
+        call.job = f"{request.job_id:#010x}"
+        try:
+            check_token(request)
+            with self._counted(call):
+                await self._turn(call)
+                return await self._service.Leave(request, call)
+        except JobError as error:
+            await call.refuse(error)
+
+    async def Status(self, request: Any, context: Any) -> Any:  # noqa: N802 - the RPC's name
+        """See agent.proto."""
+        call = _Call(self, "Status", context)
+        await call.refuse_junk(request)
+        try:
+            if len(request.page_token) > MOST_PAGE_TOKEN:
+                raise JobError(Refusal.INVALID, f"page_token: it may have {MOST_PAGE_TOKEN} characters")
+            with self._counted(call):
+                async with self._reading:
+                    return await self._service.Status(request, call)
+        except JobError as error:
+            await call.refuse(error)
+
+    # ---- inside
+
+    @contextlib.contextmanager
+    def _counted(self, call: "_Call") -> Iterator[None]:
+        """Count a call as one that waits. Raises JobError when too many do."""
+        if why := self._waiting.enter(call.who):
+            raise JobError(Refusal.EXHAUSTED, f"{why}; try again later")
+        try:
+            yield
+        finally:
+            self._waiting.leave(call.who)
+
+    async def _turn(self, call: "_Call") -> None:
+        """Wait until a token of this address may be looked at. Raises JobError when too many others wait."""
+        wait = self._guesses.turn(call.who, call.job, time.monotonic())
+        if wait is None:
+            raise JobError(
+                Refusal.EXHAUSTED,
+                f"too many wrong tokens for job {call.job!r} from {call.who}: the token was not looked at; "
+                f"try again in some seconds",
+            )
+        if wait:
+            await asyncio.sleep(wait)
+
+    async def _first(self, requests: AsyncIterator[Any], call: "_Call") -> Any:
+        """Return the first message of a stream; None if it ends without one."""
+        try:
+            first = await asyncio.wait_for(anext(aiter(requests), None), FIRST_BEAT_S)
+        except TimeoutError:
+            raise JobError(
+                Refusal.INVALID, f"no heartbeat came in {FIRST_BEAT_S:g} s, so the stream is nobody's"
+            ) from None
+        await call.refuse_junk(first)
+        return first
+
+    async def _beats(self, first: Any, requests: AsyncIterator[Any], call: "_Call") -> AsyncIterator[Any]:
+        """Yield the heartbeats of a stream, not faster than anybody needs. Junk ends it."""
+        yield first
+        async for beat in requests:
+            if isinstance(beat, Junk):
+                self.note(call, f"a heartbeat of {beat.size} bytes is no message")
+                return
+            yield beat
+            await asyncio.sleep(BEAT_PAUSE_S)
+
+    def refused(self, call: "_Call", code: grpc.StatusCode, words: str) -> None:
+        """Hear that a call was refused."""
+        if code is grpc.StatusCode.PERMISSION_DENIED:
+            self._guesses.wrong(call.who, call.job, time.monotonic())
+        if code in _NOTED:
+            self.note(call, words, code.name)
+
+    def note(self, call: "_Call", words: str, kind: str = "junk") -> None:
+        """Log what an address did, once; count what is like it."""
+        line = f"{call.method} from {call.who}: {words}"
+        if self._repeats.admit(f"{call.method} {call.who} {kind}", line, time.monotonic()):
+            log.warning("%s", line)
+        if self._flush is None:
+            self._flush = asyncio.get_running_loop().call_later(REPEAT_S, self._write_due)
+
+    def _write_due(self, now: float | None = None) -> None:
+        for line in self._repeats.due(time.monotonic() if now is None else now):
+            log.warning("%s", line)
+        self._flush = None
+        if now is None and self._repeats.any:
+            self._flush = asyncio.get_running_loop().call_later(REPEAT_S, self._write_due)
+
+
+_NOTED: Final = (
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+)
+
+
+class _Call:
+    """A call, as the service sees it: its refusals are counted and cut to what gRPC carries."""
+
+    def __init__(self, port: Port, method: str, context: Any) -> None:
+        self.method, self.who, self.job = method, address_of(context.peer()), ""
+        self._port, self._context = port, context
+
+    async def abort(self, code: grpc.StatusCode, words: str) -> None:
+        """Refuse the call."""
+        words = shortened(words)
+        self._port.refused(self, code, words)
+        await self._context.abort(code, words)
+
+    async def write(self, event: Any) -> None:
+        """Send an event."""
+        await self._context.write(event)
+
+    async def refuse(self, error: JobError) -> None:
+        """Refuse the call because of an error."""
+        await self.abort(status_of(error.refusal), str(error))
+
+    async def refuse_junk(self, request: Any) -> None:
+        """Refuse bytes that are no request."""
+        if isinstance(request, Junk):
+            await self.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"{request.size} bytes are no {self.method} request: does the other side run this Weir?",
+            )

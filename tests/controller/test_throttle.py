@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wrong tokens, calls that wait and log lines: how many of them, at which time."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weir.controller import throttle
+from weir.controller.throttle import FREE_GUESSES, GUESS_EVERY_S, MOST_WAIT_S, Repeats, TokenGuesses, Waiting
+
+
+def guess(guesses: TokenGuesses, who: str, now: float) -> float | None:
+    """Return when a wrong token of ``who`` is looked at; None if never."""
+    wait = guesses.turn(who, "job", now)
+    if wait is None:
+        return None
+    guesses.wrong(who, "job", now + wait)
+    return now + wait
+
+
+@given(st.lists(st.floats(0.0, 0.5), min_size=50, max_size=200))
+def test_after_the_free_ones_at_most_one_token_a_second_is_looked_at(pauses: list[float]) -> None:
+    guesses, now, seen = TokenGuesses(), 0.0, []
+    for pause in pauses:
+        now += pause
+        if (at := guess(guesses, "mallory", now)) is not None:
+            seen.append(at)
+            assert at - now <= MOST_WAIT_S
+    late = sorted(seen)[FREE_GUESSES:]
+    assert all(after - before >= GUESS_EVERY_S - 1e-9 for before, after in pairwise(late))
+    assert len(late) <= now / GUESS_EVERY_S + MOST_WAIT_S + 2
+
+
+def test_other_addresses_and_other_jobs_are_not_slowed() -> None:
+    guesses = TokenGuesses()
+    for _ in range(100):
+        guess(guesses, "mallory", 1.0)
+    assert guesses.turn("mallory", "job", 1.0) is None
+    assert guesses.turn("alice", "job", 1.0) == 0.0
+    assert guesses.turn("mallory", "another", 1.0) == 0.0
+
+
+def test_wrong_tokens_are_forgiven_in_time() -> None:
+    guesses = TokenGuesses()
+    for number in range(FREE_GUESSES + 1):
+        guess(guesses, "alice", number * 1.0)
+    assert guesses.turn("alice", "job", FREE_GUESSES + 0.5) != 0.0
+    assert guesses.turn("alice", "job", 3600.0) == 0.0
+
+
+def test_so_many_addresses_are_remembered_and_no_more() -> None:
+    guesses = TokenGuesses()
+    for number in range(3 * throttle._MOST_KEYS):
+        guess(guesses, f"host {number}", 1.0)
+    assert len(guesses._of) == throttle._MOST_KEYS
+
+
+def test_calls_of_one_address_do_not_keep_others_out() -> None:
+    waiting = Waiting()
+    for _ in range(throttle.MOST_WAITING_OF_ONE):
+        assert waiting.enter("mallory") == ""
+    assert waiting.enter("mallory") == "1024 calls from mallory wait already"
+    assert waiting.enter("alice") == ""
+    waiting.leave("mallory")
+    assert waiting.enter("mallory") == ""
+
+
+def test_all_addresses_together_have_a_limit() -> None:
+    waiting = Waiting()
+    each = throttle.MOST_WAITING_OF_ONE
+    for number in range(throttle.MOST_WAITING):
+        assert waiting.enter(f"host {number // each}") == ""
+    assert waiting.enter("one more") == "32768 calls wait already"
+    waiting.leave("host 0")
+    assert waiting.enter("one more") == ""
+
+
+def test_the_first_line_of_a_kind_is_written_and_then_how_many_more() -> None:
+    repeats = Repeats()
+    assert repeats.admit("junk", "junk of 9 bytes", 0.0)
+    assert not any(repeats.admit("junk", f"junk of {size} bytes", 1.0) for size in range(199))
+    assert repeats.admit("guess", "a wrong token", 1.0)
+    assert repeats.due(9.0) == []
+    assert repeats.due(10.0) == ["junk of 198 bytes; and 198 more like it"]
+    assert repeats.due(30.0) == []
+    assert repeats.admit("junk", "junk again", 31.0)
+
+
+def test_kinds_without_end_are_one_kind() -> None:
+    repeats = Repeats()
+    written = sum(repeats.admit(f"kind {number}", "line", 0.0) for number in range(10_000))
+    assert written == throttle._MOST_KINDS + 1
