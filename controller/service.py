@@ -16,7 +16,7 @@ from weir.controller.job_tree import paths
 from weir.controller.jobs import Job, JobError, JoinSpec, Member, Refusal
 from weir.controller.memory import Memory, StateFileError
 from weir.controller.registry import Ended, Formed, GatherFailed, JobRegistry, Left, Stopped
-from weir.controller.reporting import status_reply
+from weir.controller.reporting import status_reply, withhold
 from weir.controller.switch_client import SwitchError
 from weir.controller.topology import Topology
 from weir.controller.wiring import Host
@@ -111,9 +111,12 @@ class AgentService:
         self._react()
         return agent_pb2.LeaveReply()
 
-    async def Status(self, _request: Any, _context: Any) -> Any:  # noqa: N802 - the RPC's name
+    async def Status(self, request: Any, context: Any) -> Any:  # noqa: N802 - the RPC's name
         """See agent.proto."""
-        return await status_reply(self._fabric, self._registry, time.monotonic())
+        reply = await status_reply(self._fabric, self._registry, time.monotonic())
+        if not context.peer().startswith("unix:"):  # a socket that only this user can open
+            withhold(reply, self._registry.jobs(), request.job, request.token)
+        return reply
 
     # ---- time and the end
 
@@ -166,6 +169,7 @@ class AgentService:
             process=request.process,
             wire_version=request.wire_version,
             ranks=tuple(request.ranks),
+            keyed=request.keyed,
         )
 
     def _react(self) -> None:
@@ -262,6 +266,7 @@ class AgentService:
             switch_port=spec.host.port,
             switch_name=switch.name,
             wire_version=VERSION,
+            key=job.key,
         )
 
 

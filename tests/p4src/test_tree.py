@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two tiers: a rack's switch as the spine's worker, and a spine over racks, one switch at a time."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.harness.lab import PROTECTED_FRONT, RELIABLE, Job, Lab, Uplink, group_of
@@ -76,6 +78,21 @@ class TestRack:
             )
         ]
         assert job.send(1, flags=0) == [up]  # the ordinary timer means it
+
+    @pytest.mark.parametrize("kind", [PacketType.RESULT, PacketType.REPEAT])
+    def test_nobody_else_behind_the_spines_port_passes_for_it(
+        self, lab: Lab, rack: Uplink, kind: PacketType
+    ) -> None:
+        """What a host of another rack sends to this rack's switch comes in where results do."""
+        job = rack.job
+        assert job.send(0, lanes={0: A}) == []
+        up = rack.partial(lanes={0: added(A, B)}, included=0b11)
+        assert job.send(1, lanes={0: B}) == [up]
+        lab.events()
+        for other in (replace(rack.spine, ip="10.0.9.1"), replace(rack.spine, udp_port=40000)):
+            assert Uplink(job, other, rack.member).send(kind, lanes={0: D}, **TOTAL) == []
+        assert lab.events() == {Event.DROP_WRONG_SENDER: 2}
+        assert rack.send(PacketType.RESULT, lanes={0: C}, **TOTAL) == job.results(lanes={0: C}, **DOWN)
 
     def test_a_second_result_is_dropped(self, lab: Lab, rack: Uplink) -> None:
         job = rack.job
