@@ -12,9 +12,10 @@
 //                                        those that are missing
 //   a newer round                        drop, nothing touched
 //
-// A round comes to its cell after the one but one before it. A packet of a later one (FAR) changes nothing, or one packet
-// could make all others of its slot stale for good. Should the cell be behind, after a switch that starts anew took in
-// a packet that was under way all that time, all children are in that round: it begins when a second one says so, too.
+// A round comes to its cell after the one but one before it. A packet of a later one changes nothing, or it could make all
+// others of its slot stale for good. Should it be the cell that is behind, as that of a switch that has started anew and
+// taken an old packet in, then other children are, or were, in that round: it begins when a second one sends a packet
+// of it. Switches below are asked, for one that has its result sends nothing by itself.
 //
 // "Pass it on": at the root of the tree the sums are the result and go to all children, or once more to the one that
 // repeated. Elsewhere they go up to the parent until its result has come, and is what goes to the children.
@@ -223,6 +224,8 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
             meta.event = EVENT_DROP_STALE_ROUND;
         } else if (far) {
             meta.event = EVENT_DROP_FAR_ROUND;
+            meta.ask = meta.from_rack && hdr.weir.flags & FLAG_ANSWER == 0;
+            meta.skip = meta.worker_bit;
         } else {
             if (owner != hdr.weir.job || ahead != 0) {
                 forget();

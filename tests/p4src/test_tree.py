@@ -329,6 +329,24 @@ class TestSpine:
         expected |= {Event.DUPLICATE_PENDING: 1, Event.DUPLICATE_ANSWERED: 1}
         assert lab.events() == expected
 
+    def test_a_rack_that_is_far_ahead_makes_the_spine_ask_the_others(self, lab: Lab, spine: Job) -> None:
+        """Which has the round's result sends nothing by itself; which waits for it confirms the round."""
+        spine.send(0, round=1, lanes={0: A}, included=1)
+        lab.events()
+        lanes = {} if lab.target.headroom >= 1024 else {0: B}
+        questions = [spine.repeat(worker, round=9, lanes=lanes) for worker in (0, 2)]
+        assert spine.send(1, round=9, lanes={0: B}, included=1) == questions
+        total = {"lanes": {0: D}, "included": 0b1111, "round": 9}
+        relayed = [spine.result(worker, **total) for worker in (1, 2)]
+        assert spine.send(0, type=PacketType.RESULT, **total) == relayed
+        answer = {"round": 9, "included": 1, "flags": Flag.PROTECTED | Flag.ANSWER}
+        assert spine.send(2, lanes={0: C}, **answer) == []
+        assert spine.send(1, lanes={0: B}, **answer) == []
+        total = {"round": 9, "lanes": {0: added(A, B, C)}, "included": 0b111}
+        assert spine.send(0, lanes={0: A}, round=9, included=1) == spine.results(**total)
+        expected = {Event.REPEAT_ASKED: 1, Event.RESULT_RELAYED: 1, Event.CONTRIBUTION: 2}
+        assert lab.events() == expected | {Event.ROUND_COMPLETE: 1}
+
     def test_racks_may_not_ask(self, lab: Lab, spine: Job) -> None:
         assert spine.send(1, type=PacketType.REPEAT) == []
         assert lab.events() == {Event.DROP_NOT_A_CONTRIBUTION: 1}
