@@ -105,7 +105,7 @@ def _standing(topology: Topology, switch: Switch, alive: Collection[str] | None)
 def _sources(topology: Topology, switch: Switch) -> Iterator[TableEntry]:
     """Yield the addresses that each port's host, or switch, sends from, and those that no other host may.
 
-    These are all addresses of other racks, and of the own one those that the topology names.
+    Of the own rack these are those that the topology names; of racks that are linked with it, whole subnets.
     """
     for port, other in topology.neighbours(switch.name):
         yield sources.switch(port, other.aggregation.mac)
@@ -113,8 +113,12 @@ def _sources(topology: Topology, switch: Switch) -> Iterator[TableEntry]:
     if not hosts:
         return
     yield from (sources.host(host.port, host.mac, host.ip) for host in hosts)
-    racks = {leaf.prefix for leaf in topology.leaves if not leaf.prefix.overlaps(switch.prefix)}
-    named = [*(host.ip for host in topology.hosts), *(other.aggregation.ip for other in topology.switches)]
+    linked = {end.switch for link in topology.links for end in link.ends}
+    near = {switch.name, *(linked if switch.name in linked else ())}
+    leaves = [leaf for leaf in topology.leaves if leaf.name in near]
+    racks = {leaf.prefix for leaf in leaves if not leaf.prefix.overlaps(switch.prefix)}
+    named = [host.ip for host in topology.hosts if host.switch in near]
+    named += [other.aggregation.ip for other in topology.switches if other.name in near]
     single = {address for address in map(IPv4Network, named) if not any(map(address.subnet_of, racks))}
     yield from map(sources.taken, racks | single)
 
