@@ -153,6 +153,11 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
         store();
     }
 
+    // What another job left there tells nothing of this one's.
+    action take_over() {
+        far_senders.write(meta.cell, 0);
+    }
+
     // The cell is this round's from now on.
     action begin() {
         owners.write(meta.cell, hdr.weir.job);
@@ -265,6 +270,9 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
                     meta.bounce = true;
                 } else {
                     if (meta.first) {
+                        if (owner != hdr.weir.job) {
+                            take_over();
+                        }
                         begin();
                     }
                     if (disagree & ~meta.flags != 0) {

@@ -114,7 +114,7 @@ def test_a_result_sent_back_to_the_switch(job: Job) -> None:
     frame[36:38] = (9347).to_bytes(2, "big")
     sent = IP(bytes(frame[14:]))
     del sent.chksum
-    refused(job, bytes(frame[:14]) + bytes(sent), Event.DROP_NOT_A_CONTRIBUTION)
+    refused(job, bytes(frame[:14]) + bytes(sent), Event.DROP_WRONG_SENDER)
 
 
 def test_wrong_job(job: Job) -> None:

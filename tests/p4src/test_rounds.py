@@ -202,6 +202,17 @@ def test_a_round_far_ahead_begins_when_a_second_worker_is_in_it(lab: Lab) -> Non
     assert lab.events() == {Event.CONTRIBUTION: 2, Event.ROUND_COMPLETE: 1, Event.DROP_STALE_ROUND: 1}
 
 
+def test_what_another_job_was_ahead_by_does_not_count(lab: Lab) -> None:
+    old = lab.job(3)
+    assert old.send(0, round=1) == []
+    assert old.send(0, round=9) == []
+    new = lab.job(3)
+    assert new.send(1, round=1, lanes={0: A}) == []
+    lab.events()
+    assert new.send(1, round=9, lanes={0: B}) == []
+    assert lab.events() == {Event.DROP_FAR_ROUND: 1}
+
+
 def test_rounds_far_ahead_that_differ_do_not_add_up(lab: Lab) -> None:
     job = lab.job(3)
     assert job.send(0, round=1, lanes={0: A}) == []
