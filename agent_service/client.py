@@ -18,7 +18,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,7 +30,7 @@ from weir.agent_service.proto import METHODS, agent_pb2
 from weir.agent_service.status_pages import whole_status
 from weir.agent_service.tls import TlsError, TlsFiles
 from weir.agent_service.waiting import FIRST_S, join_reason, logged_wait
-from weir.wire.definition import GROUP_LANES, VERSION
+from weir.wire.definition import GROUP_LANES, KEY_BYTES, VERSION
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +94,7 @@ class Membership:
         wide: wide packets may be sent, as all switches and ways of the job take them.
         paths: of each rank, as audiences name it: the numbers on its way to the root of the job's tree, 5
             bits for each tier, its own at its leaf lowest.
+        key: secret of this run of the job, with which its packets' check is made.
     """
 
     job_id: int
@@ -112,6 +113,7 @@ class Membership:
     paths: tuple[int, ...]
     narrow: int = 0
     wide: bool = False
+    key: bytes = field(default=bytes(KEY_BYTES), repr=False)
 
     @property
     def number(self) -> int:
@@ -190,10 +192,11 @@ class AgentClient:
             process=_process(),
             wire_version=VERSION,
             ranks=ranks,
+            keyed=True,
         )
         with logged_wait(log, lambda: self._join_waits_for(job)):
             reply = self._call(self._stub.Join, request, timeout_s + JOIN_MARGIN_S if timeout_s else None)
-        if reply.wire_version != VERSION:
+        if reply.wire_version != VERSION or len(reply.key) != KEY_BYTES:
             self._refuse_controller(request, reply)
         with self._lock:
             self._stopped, self._left = None, []
@@ -282,9 +285,14 @@ class AgentClient:
             callback(rank, reason)
 
     def status(self) -> Any:
-        """Return the controller's ``StatusReply`` (see agent.proto), all its pages in one."""
+        """Return the controller's ``StatusReply`` (see agent.proto), all its pages in one; with id and slots of
+        the own job.
+        """
+        job = self.membership.job if self.membership is not None else ""
         return whole_status(
-            lambda request: self._call(self._stub.Status, request, CALL_TIMEOUT_S + JOIN_MARGIN_S)
+            lambda request: self._call(self._stub.Status, request, CALL_TIMEOUT_S + JOIN_MARGIN_S),
+            job,
+            self._token,
         )
 
     # ---- inside
@@ -308,6 +316,11 @@ class AgentClient:
         """Leave a job of a controller whose packets are not ours, and say so."""
         leave = agent_pb2.LeaveRequest(job_id=reply.job_id, rank=request.rank, token=request.token)
         self._call(self._stub.Leave, leave, CALL_TIMEOUT_S)
+        if reply.wire_version == VERSION:
+            raise JoinRefused(
+                f"the controller at {self.address} gives jobs no key, with which this agent makes the check "
+                "of its packets: install the newer Weir there, too"
+            )
         spoken = f"wire version {reply.wire_version}" if reply.wire_version else "a wire version before 3"
         raise JoinRefused(
             f"the controller at {self.address} and its switches speak {spoken}, this agent speaks wire "
@@ -405,4 +418,5 @@ def _membership(job: str, rank: int, reply: Any) -> Membership:
         paths=tuple(reply.paths),
         narrow=(reply.sum_lanes or GROUP_LANES) if reply.narrow else 0,
         wide=reply.wide,
+        key=reply.key,
     )

@@ -7,15 +7,21 @@ from typing import Any
 from weir.agent_service.proto import agent_pb2
 
 
-def whole_status(ask: Callable[[Any], Any]) -> Any:
-    """Return the ``StatusReply`` of all pages. ``ask``: returns the reply to a ``StatusRequest``."""
-    whole = ask(agent_pb2.StatusRequest())
+def whole_status(ask: Callable[[Any], Any], job: str = "", token: str = "") -> Any:
+    """Return the ``StatusReply`` of all pages.
+
+    Args:
+        ask: returns the reply to a ``StatusRequest``.
+        job: name of a job, whose id and slots the reply then has.
+        token: that job's.
+    """
+    whole = ask(agent_pb2.StatusRequest(job=job, token=token))
     seen = {""}
-    while (token := whole.next_page_token) not in seen:
-        seen.add(token)
-        page = ask(agent_pb2.StatusRequest(page_token=token))
+    while (page_token := whole.next_page_token) not in seen:
+        seen.add(page_token)
+        page = ask(agent_pb2.StatusRequest(page_token=page_token, job=job, token=token))
         jobs = list(page.jobs)
-        if jobs and whole.jobs and jobs[0].job_id == whole.jobs[-1].job_id:
+        if page.continued:
             whole.jobs[-1].members.extend(jobs.pop(0).members)
         whole.switches.extend(page.switches)
         whole.jobs.extend(jobs)

@@ -40,7 +40,8 @@ from weir.train.words import factor
 
 JOB: Final = 7
 SHARED_MEMORY: Final = "soft switch, shared memory"
-ROUNDS_APART: Final = 100_000_000  # rounds of one repetition are newer than those of the last
+ROUNDS_APART: Final = 100_000_000
+"""Rounds by which a repetition is ahead of the last one: a leap, which the second worker makes good."""
 
 console = Console(stderr=True)
 

@@ -11,6 +11,7 @@ A spine or core that a job has given up (``Job.parents``) sums nothing for it an
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from ipaddress import IPv4Network
 
 from weir.controller.entries import Replica, SwitchState, TableEntry
 from weir.controller.job_tree import JobTree, members_of
@@ -25,6 +26,7 @@ from weir.controller.tables import (
     queueing,
     replication,
     results,
+    sources,
     spraying,
     tree,
 )
@@ -91,12 +93,34 @@ def _standing(topology: Topology, switch: Switch, alive: Collection[str] | None)
     for host in topology.hosts_of(switch.name):
         yield forwarding.to_mac(host.mac, host.port)
         yield forwarding.to_ip(host.ip, host.mac, host.port)
+    yield from _sources(topology, switch)
     yield from _routes(topology, switch, alive)
     for dscp, treatment in topology.qos.treatments().items():
         yield queueing.traffic_class(dscp, treatment)
     for loss in topology.qos.losses:
         if loss.switch == switch.name:
             yield losses.fault(loss)
+
+
+def _sources(topology: Topology, switch: Switch) -> Iterator[TableEntry]:
+    """Yield the addresses that each port's host, or switch, sends from, and those that no other host may.
+
+    Of the own rack these are those that the topology names; of racks that are linked with it, whole subnets.
+    """
+    for port, other in topology.neighbours(switch.name):
+        yield sources.switch(port, other.aggregation.mac)
+    hosts = topology.hosts_of(switch.name)
+    if not hosts:
+        return
+    yield from (sources.host(host.port, host.mac, host.ip) for host in hosts)
+    linked = {end.switch for link in topology.links for end in link.ends}
+    near = {switch.name, *(linked if switch.name in linked else ())}
+    leaves = [leaf for leaf in topology.leaves if leaf.name in near]
+    racks = {leaf.prefix for leaf in leaves if not leaf.prefix.overlaps(switch.prefix)}
+    named = [host.ip for host in topology.hosts if host.switch in near]
+    named += [other.aggregation.ip for other in topology.switches if other.name in near]
+    single = {address for address in map(IPv4Network, named) if not any(map(address.subnet_of, racks))}
+    yield from map(sources.taken, racks | single)
 
 
 def _routes(topology: Topology, switch: Switch, alive: Collection[str] | None) -> Iterator[TableEntry]:
@@ -141,8 +165,8 @@ def _routes(topology: Topology, switch: Switch, alive: Collection[str] | None) -
 class _Point:
     """A switch's part in a job.
 
-    up: the classes' ways to the parents, and the ports that these are heard on; none at the root. number:
-    this switch's at its parents. whole: its sums are not to be trimmed on their way up.
+    up: the classes' ways to the parents; none at the root. parents: ports and addresses that these are heard
+    from. number: this switch's at its parents. whole: its sums are not to be trimmed on their way up.
     """
 
     switch: Switch
@@ -153,7 +177,7 @@ class _Point:
     number: int = 0
     whole: bool = False
     up: tuple[tree.Uplink, ...] = ()  # by class
-    parents: tuple[int, ...] = ()
+    parents: tuple[tuple[int, str], ...] = ()
 
     def entries(self) -> Iterator[TableEntry]:
         """Yield the entries of admission, tree and results."""
@@ -167,7 +191,14 @@ class _Point:
         }
         own = self.switch.aggregation
         for child in self.children:
-            yield admission.worker(port=child.port, number=child.number, rack=child.rack, **share)
+            yield admission.worker(
+                port=child.port,
+                number=child.number,
+                ip=child.ip,
+                udp_port=child.udp_port,
+                rack=child.rack,
+                **share,
+            )
             yield results.receiver(
                 job_id=self.job_id,
                 number=child.number,
@@ -188,8 +219,8 @@ class _Point:
             src_ip=own.ip,
             ways=self.up,
         )
-        for port in self.parents:
-            yield admission.parent(port=port, number=self.number, **share)
+        for port, ip in self.parents:
+            yield admission.parent(port=port, number=self.number, ip=ip, **share)
 
     def groups(self) -> dict[int, frozenset[Replica]]:
         """Return the multicast groups that reach the children."""
@@ -252,7 +283,7 @@ def _point(
         number=number,
         whole=tier == 0 and job_tree.tiers == 3,
         up=tuple(up[name] for name in tree.spread_over(above, _live(above, used))),
-        parents=tuple(up[name].port for name in _live(above, heard)),
+        parents=tuple((up[name].port, up[name].ip) for name in _live(above, heard)),
     )
 
 

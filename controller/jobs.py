@@ -8,7 +8,7 @@ from enum import Enum
 
 from weir.controller.slots import SlotRange
 from weir.controller.wiring import Host
-from weir.wire.definition import MAX_WORKERS, UDP_PORT, VERSION
+from weir.wire.definition import KEY_BYTES, MAX_WORKERS, UDP_PORT, VERSION
 
 
 class Refusal(Enum):
@@ -38,7 +38,8 @@ class JoinSpec:
 
     ``slots`` 0: as there are, up to MOST_SLOTS. ``process`` names the operating system's process, for jobs
     that share one; empty: unknown. ``wire_version``: of the packets that it sends; 0: older than 3.
-    ``ranks``: those of a process group that the worker is, for messages; none: ``rank``.
+    ``ranks``: those of a process group that the worker is, for messages; none: ``rank``. ``keyed``: it makes
+    the check of its packets with the job's key.
     """
 
     job: str
@@ -51,6 +52,7 @@ class JoinSpec:
     process: str = ""
     wire_version: int = VERSION
     ranks: tuple[int, ...] = ()
+    keyed: bool = True
 
     def check(self, total_slots: int) -> None:
         """Refuse what can never be granted, whatever else is going on."""
@@ -62,6 +64,12 @@ class JoinSpec:
                 f"rank {self.rank} of job {self.job!r} speaks {spoken}, the controller and the switches "
                 f"wire version {VERSION}, and packets of two versions do not mix: "
                 f"install the newer Weir {older}, too",
+            )
+        if not self.keyed:
+            raise JobError(
+                Refusal.INVALID,
+                f"rank {self.rank} of job {self.job!r} does not make the check of its packets with the job's "
+                "key, as all workers must: install the newer Weir on that host, too",
             )
         if not self.job:
             raise JobError(Refusal.INVALID, "the job has no name")
@@ -118,11 +126,15 @@ class JobState(Enum):
 
 @dataclass
 class Job:
-    """One job. Its id is what travels on the wire; the name is what its workers agreed on."""
+    """One job. Its id is what travels on the wire; the name is what its workers agreed on.
+
+    ``key`` is the secret of this one run, which its members get when all have joined. Nobody else is told,
+    and it is not remembered: who joins later joins another job.
+    """
 
     id: int
     name: str
-    token: str
+    token: str = field(repr=False)
     size: int
     slots_wanted: int = 0  # 0: as there are
     deadline: float = 0.0
@@ -137,6 +149,7 @@ class Job:
     withdrawn: dict[int, str] = field(default_factory=dict)  # rank -> host of who joined and went away
     ends_at: float | None = None  # set when the first member leaves
     number: int = 0  # of the controller's jobs, in the order in which it heard of them
+    key: bytes = field(default_factory=lambda: secrets.token_bytes(KEY_BYTES), repr=False, compare=False)
 
     def knows(self, token: str) -> bool:
         """Return whether this is the job's token, in constant time."""

@@ -66,11 +66,12 @@ def filled(
         members = [member for rank, member in sorted(job.members.items()) if rank >= first]
         if first and not members:
             continue
+        reply.continued = reply.continued or first > 0
         for start in range(0, max(len(members), 1), MOST_MEMBERS):
             part, more = members[start : start + MOST_MEMBERS], len(members) > start + MOST_MEMBERS
             reply.jobs.append(status(job, part))
             size += reply.jobs[-1].ByteSize()
-            if size >= PAGE_BYTES:
+            if more or size >= PAGE_BYTES:
                 after = Page(len(switches), job.number, part[-1].rank + 1) if more else None
                 reply.next_page_token = (after or Page(len(switches), job.number + 1)).token
                 return reply

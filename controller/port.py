@@ -127,7 +127,11 @@ class Port:
         try:
             if len(request.page_token) > MOST_PAGE_TOKEN:
                 raise JobError(Refusal.INVALID, f"page_token: it may have {MOST_PAGE_TOKEN} characters")
+            check_token(request)
             with self._counted(call):
+                if request.token:
+                    call.job = request.job
+                    await self._turn(call)
                 async with self._reading:
                     return await self._service.Status(request, call)
         except JobError as error:
@@ -213,6 +217,7 @@ class _Call:
 
     def __init__(self, port: Port, method: str, context: Any) -> None:
         self.method, self.who, self.job = method, address_of(context.peer()), ""
+        self.on_socket = context.peer().startswith("unix:")
         self._port, self._context = port, context
 
     async def abort(self, code: grpc.StatusCode, words: str) -> None:

@@ -120,7 +120,7 @@ class JobRegistry:
             JobError: the request is refused; nothing has changed.
         """
         spec.check(self.pools[spec.host.switch].total)
-        self._refuse_wrong_token(spec)
+        self.refuse_wrong_token(spec.job, spec.token)
         job = self._gathering.get(spec.job)
         if job is None:
             self._refuse_running(spec, now)
@@ -273,12 +273,13 @@ class JobRegistry:
             number=next(self._numbers),
         )
 
-    def _refuse_wrong_token(self, spec: JoinSpec) -> None:
+    def refuse_wrong_token(self, name: str, token: str) -> None:
+        """Raise JobError for a token that is not that of the job of this name, where there is one."""
         for job in self.jobs():
-            if job.name == spec.job and not job.knows(spec.token):
+            if job.name == name and not job.knows(token):
                 raise JobError(
                     Refusal.DENIED,
-                    f"job {spec.job!r} exists and has another token; give all its workers the same one, "
+                    f"job {name!r} exists and has another token; give all its workers the same one, "
                     f"or choose another name for your job",
                 )
 

@@ -40,6 +40,15 @@ async def status_reply(fabric: Fabric, registry: JobRegistry, now: float, page: 
     return filled(page, switches, registry.jobs(), partial(_job, readings, now))
 
 
+def withhold(reply: Any, jobs: Iterable[Job], name: str, token: str) -> None:
+    """Take ids and slots of jobs out of a ``StatusReply``; not those of job ``name`` if ``token`` is its."""
+    known = {job.id for job in jobs if job.name == name and job.knows(token)}
+    for status in reply.jobs:
+        if status.job_id not in known:
+            status.ClearField("job_id")
+            status.ClearField("slot_base")
+
+
 async def _reading(reconciler: SwitchReconciler) -> Reading:
     try:
         return await reconciler.read()

@@ -17,7 +17,7 @@ from weir.controller.jobs import Job, JobError, JoinSpec, Member, Refusal
 from weir.controller.memory import Memory, StateFileError
 from weir.controller.pages import Page
 from weir.controller.registry import Ended, Formed, GatherFailed, JobRegistry, Left, Stopped
-from weir.controller.reporting import status_reply
+from weir.controller.reporting import status_reply, withhold
 from weir.controller.switch_client import SwitchError
 from weir.controller.topology import Topology
 from weir.controller.wiring import Host
@@ -116,9 +116,14 @@ class AgentService:
         """See agent.proto."""
         try:
             page = Page.of(request.page_token)
+            if request.token:
+                self._registry.refuse_wrong_token(request.job, request.token)
         except JobError as error:
             await _abort(context, error)
-        return await status_reply(self._fabric, self._registry, time.monotonic(), page)
+        reply = await status_reply(self._fabric, self._registry, time.monotonic(), page)
+        if not context.on_socket:  # which only this user can open
+            withhold(reply, self._registry.jobs(), request.job, request.token)
+        return reply
 
     # ---- time and the end
 
@@ -171,6 +176,7 @@ class AgentService:
             process=request.process,
             wire_version=request.wire_version,
             ranks=tuple(request.ranks),
+            keyed=request.keyed,
         )
 
     def _react(self) -> None:
@@ -267,6 +273,7 @@ class AgentService:
             switch_port=spec.host.port,
             switch_name=switch.name,
             wire_version=VERSION,
+            key=job.key,
         )
 
 

@@ -144,9 +144,12 @@ def _losses(switch: Any) -> Table:
 
 
 def _job(job: Any) -> Table:
-    slots = f", slots {job.slot_base}-{job.slot_base + job.slot_count - 1}" if job.slot_count else ""
+    slots = f", {job.slot_count} slots" if job.slot_count else ""
+    if job.job_id:  # else they are not told
+        first = f" from {job.slot_base} on" if job.slot_count else ""
+        slots = f"{slots}{first}, id {job.job_id:#010x}"
     where = ", ".join([*job.leaves, *job.spines])
-    title = f"Job {job.name}: {job.state} on {where}, id {job.job_id:#010x}{slots}"
+    title = f"Job {job.name}: {job.state} on {where}{slots}"
     table = _table(title, "rank>", "host", "port>", "member", "silent>", "in>", "out>")
     for member in job.members:
         table.add_row(

@@ -7,7 +7,7 @@
 //             │            yes
 //   losses ▶──┼ aggregator ───▶ validation ▶ admission ▶ slots ▶ columns ▶ lanes ▶ answer ┐
 //             │     │ no                                                                  ├▶ queueing ▶ a queue
-//             │     └─────────▶ arp ▶ forwarding ▶ spraying ──────────────────────────────┘
+//             │     └─────────▶ sources ▶ arp ▶ forwarding ▶ spraying ────────────────────┘
 //             │
 //             └ every packet is counted once, in `events`, by what was decided about it
 //
@@ -30,6 +30,7 @@
 #include "include/lanes.p4"
 #include "include/tree.p4"
 #include "include/results.p4"
+#include "include/sources.p4"
 #include "include/arp.p4"
 #include "include/queueing.p4"
 #include "include/spraying.p4"
@@ -37,7 +38,7 @@
 #include "include/deparser.p4"
 
 control WeirIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
-    counter(EVENTS, CounterType.packets_and_bytes) events;
+    counter(V1MODEL_EVENTS, CounterType.packets_and_bytes) events;
     register<bit<32>>(CELLS * MAX_COLUMNS) nexts; // next pointers of a cell's columns in a row
     register<bit<32>>(CELLS * SLOT_LANES) store; // lanes of a cell in a row
 
@@ -69,6 +70,7 @@ control WeirIngress(inout headers_t hdr, inout metadata_t meta, inout standard_m
     Room() room;
     Tree() tree;
     Answer() answer;
+    Sources() sources;
     ArpResponder() arp;
     Forwarding() forwarding;
     Spraying() spraying;
@@ -131,12 +133,15 @@ control WeirIngress(inout headers_t hdr, inout metadata_t meta, inout standard_m
                         answer.apply(hdr, meta, standard_metadata);
                     }
                 } else {
-                    arp.apply(hdr, meta, standard_metadata, answered);
-                    if (!answered) {
-                        forwarding.apply(hdr, meta, standard_metadata);
-                    }
-                    if (meta.spray_group != 0) {
-                        spraying.apply(hdr, meta, standard_metadata);
+                    sources.apply(hdr, meta, standard_metadata);
+                    if (meta.event != EVENT_DROP_FORGED_SOURCE) {
+                        arp.apply(hdr, meta, standard_metadata, answered);
+                        if (!answered) {
+                            forwarding.apply(hdr, meta, standard_metadata);
+                        }
+                        if (meta.spray_group != 0) {
+                            spraying.apply(hdr, meta, standard_metadata);
+                        }
                     }
                 }
                 if (standard_metadata.mcast_grp != 0 || standard_metadata.egress_spec != NO_PORT) {
@@ -149,7 +154,7 @@ control WeirIngress(inout headers_t hdr, inout metadata_t meta, inout standard_m
 }
 
 control WeirEgress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
-    counter(EVENTS, CounterType.packets_and_bytes) events; // drops only: the packet was counted in ingress
+    counter(V1MODEL_EVENTS, CounterType.packets_and_bytes) events; // drops only: the packet was counted in ingress
 
     Losses() losses;
     Results() results;

@@ -42,6 +42,8 @@ class SwitchJob:
                     port=port,
                     job_id=self.job,
                     number=worker,
+                    ip=host_addresses(port).host.ip,
+                    udp_port=host_addresses(port).host.udp_port,
                     all_children=admission.bits(range(len(self.ports))),
                     slot_base=self.slot_base,
                     slot_count=self.slots,

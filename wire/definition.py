@@ -26,6 +26,7 @@ from typing import Final
 VERSION: Final = 3
 UDP_PORT: Final = 9347  # "WEIR" on a telephone keypad
 FLOW_PORT: Final = 9348
+KEY_BYTES: Final = 16  # of a job's key, with which the check of its packets is made
 
 GROUP_LANES: Final = 32  # lanes in one group: the unit of presence in a packet
 GROUPS: Final = 8  # groups in a slot
@@ -136,7 +137,13 @@ class Event(IntEnum):
     DROP_CONGESTION = 23
     DROP_NO_PATH = 24
     DISAGREEMENT = 25
+    DROP_FORGED_SOURCE = 26
+    DROP_WRONG_SENDER = 27
+    DROP_FAR_ROUND = 28
 
+
+V1MODEL_EVENTS: Final = (Event.DROP_FORGED_SOURCE, Event.DROP_WRONG_SENDER, Event.DROP_FAR_ROUND)
+"""The last ones: decisions that ``weir_v1model`` alone makes (docs/tofino.md)."""
 
 EVENT_HELP: Final[dict[Event, str]] = {
     Event.CONTRIBUTION: "contribution added; the round still waits for others",
@@ -165,6 +172,9 @@ EVENT_HELP: Final[dict[Event, str]] = {
     Event.DROP_CONGESTION: "queue deeper than the class's limit, and nothing to trim",
     Event.DROP_NO_PATH: "spray group without paths",
     Event.DISAGREEMENT: "contribution to another operation than the round's first: the result tells all",
+    Event.DROP_FORGED_SOURCE: "source MAC, IPv4 or ARP address that is not of a host on that port",
+    Event.DROP_WRONG_SENDER: "contribution or result from another IPv4 address or UDP port than its sender's",
+    Event.DROP_FAR_ROUND: "round more than one ahead of its slot's that no second sender is in",
 }
 
 

@@ -52,8 +52,16 @@ def _constants() -> Iterator[tuple[str, int, int]]:
     for op in d.Op:
         yield f"OP_{op.name}", op, 4
     for event in d.Event:
+        if event not in d.V1MODEL_EVENTS:
+            yield f"EVENT_{event.name}", event, 32
+    yield "EVENTS", len(d.Event) - len(d.V1MODEL_EVENTS), 32
+
+
+def _v1model_constants() -> Iterator[tuple[str, int, int]]:
+    """Yield those that the program for v1model has alone."""
+    for event in d.V1MODEL_EVENTS:
         yield f"EVENT_{event.name}", event, 32
-    yield "EVENTS", len(d.Event), 32
+    yield "V1MODEL_EVENTS", len(d.Event), 32
 
 
 def _wide_constants() -> Iterator[tuple[str, int, int]]:
@@ -81,6 +89,19 @@ def p4() -> str:
     lines += ["", "// one group of lanes", "header lanes_t {"]
     lines += [f"    bit<32> l{i};" for i in range(d.GROUP_LANES)]
     lines += ["}", "", "#endif", ""]
+    return "\n".join(lines)
+
+
+def p4_v1model() -> str:
+    """Return the P4 include of what ``weir_v1model`` has alone: constants."""
+    lines = [
+        f"// SPDX-License-Identifier: Apache-2.0\n// {NOTICE}",
+        "#ifndef WEIR_EVENTS_P4",
+        "#define WEIR_EVENTS_P4",
+        "",
+        *(f"const bit<{bits}> {name} = {value:#x};" for name, value, bits in _v1model_constants()),
+        *("", "#endif", ""),
+    ]
     return "\n".join(lines)
 
 
@@ -114,7 +135,7 @@ def c() -> str:
         "#define WEIR_WIRE_H",
         "",
     ]
-    constants = (*_constants(), *_wide_constants())
+    constants = (*_constants(), *_wide_constants(), ("KEY_BYTES", d.KEY_BYTES, 32))
     lines += [f"#define WEIR_{name} {value}u" for name, value, _ in constants]
     for header in d.HEADERS:
         lines += ["", f"/* {header.doc} */", f"#define WEIR_{header.name.upper()}_SIZE {header.size}u"]
@@ -285,6 +306,7 @@ def _lua_values(members: Iterable[IntEnum], spell: Callable[[str], str] = str.lo
 
 OUTPUTS: Final[dict[str, Callable[[], str]]] = {
     "p4src/include/wire.p4": p4,
+    "p4src/include/events.p4": p4_v1model,
     "p4src/include/wide.p4": p4_wide,
     "host_agent/transport/csrc/wire.h": c,
     "wire/weir.lua": lua,

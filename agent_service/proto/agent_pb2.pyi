@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JoinRequest(_message.Message):
-    __slots__ = ("job", "token", "size", "rank", "host", "ip", "udp_port", "slots", "timeout_s", "process", "wire_version", "ranks")
+    __slots__ = ("job", "token", "size", "rank", "host", "ip", "udp_port", "slots", "timeout_s", "process", "wire_version", "ranks", "keyed")
     JOB_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,7 @@ class JoinRequest(_message.Message):
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
+    KEYED_FIELD_NUMBER: _ClassVar[int]
     job: str
     token: str
     size: int
@@ -33,7 +34,8 @@ class JoinRequest(_message.Message):
     process: str
     wire_version: int
     ranks: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, job: _Optional[str] = ..., token: _Optional[str] = ..., size: _Optional[int] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., ip: _Optional[str] = ..., udp_port: _Optional[int] = ..., slots: _Optional[int] = ..., timeout_s: _Optional[float] = ..., process: _Optional[str] = ..., wire_version: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
+    keyed: bool
+    def __init__(self, job: _Optional[str] = ..., token: _Optional[str] = ..., size: _Optional[int] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., ip: _Optional[str] = ..., udp_port: _Optional[int] = ..., slots: _Optional[int] = ..., timeout_s: _Optional[float] = ..., process: _Optional[str] = ..., wire_version: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., keyed: _Optional[bool] = ...) -> None: ...
 
 class Endpoint(_message.Message):
     __slots__ = ("mac", "ip", "udp_port")
@@ -46,7 +48,7 @@ class Endpoint(_message.Message):
     def __init__(self, mac: _Optional[str] = ..., ip: _Optional[str] = ..., udp_port: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("job_id", "size", "slots", "lease_s", "aggregation", "host", "host_name", "shm_dir", "switch_port", "switch_name", "fill", "paths", "wire_version", "narrow", "sum_lanes", "wide")
+    __slots__ = ("job_id", "size", "slots", "lease_s", "aggregation", "host", "host_name", "shm_dir", "switch_port", "switch_name", "fill", "paths", "wire_version", "narrow", "sum_lanes", "wide", "key")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -63,6 +65,7 @@ class JoinReply(_message.Message):
     NARROW_FIELD_NUMBER: _ClassVar[int]
     SUM_LANES_FIELD_NUMBER: _ClassVar[int]
     WIDE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
     job_id: int
     size: int
     slots: int
@@ -79,7 +82,8 @@ class JoinReply(_message.Message):
     narrow: bool
     sum_lanes: int
     wide: bool
-    def __init__(self, job_id: _Optional[int] = ..., size: _Optional[int] = ..., slots: _Optional[int] = ..., lease_s: _Optional[float] = ..., aggregation: _Optional[_Union[Endpoint, _Mapping]] = ..., host: _Optional[_Union[Endpoint, _Mapping]] = ..., host_name: _Optional[str] = ..., shm_dir: _Optional[str] = ..., switch_port: _Optional[int] = ..., switch_name: _Optional[str] = ..., fill: _Optional[bool] = ..., paths: _Optional[_Iterable[int]] = ..., wire_version: _Optional[int] = ..., narrow: _Optional[bool] = ..., sum_lanes: _Optional[int] = ..., wide: _Optional[bool] = ...) -> None: ...
+    key: bytes
+    def __init__(self, job_id: _Optional[int] = ..., size: _Optional[int] = ..., slots: _Optional[int] = ..., lease_s: _Optional[float] = ..., aggregation: _Optional[_Union[Endpoint, _Mapping]] = ..., host: _Optional[_Union[Endpoint, _Mapping]] = ..., host_name: _Optional[str] = ..., shm_dir: _Optional[str] = ..., switch_port: _Optional[int] = ..., switch_name: _Optional[str] = ..., fill: _Optional[bool] = ..., paths: _Optional[_Iterable[int]] = ..., wire_version: _Optional[int] = ..., narrow: _Optional[bool] = ..., sum_lanes: _Optional[int] = ..., wide: _Optional[bool] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("job_id", "rank", "token")
@@ -126,10 +130,14 @@ class LeaveReply(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusRequest(_message.Message):
-    __slots__ = ("page_token",)
+    __slots__ = ("page_token", "job", "token")
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     page_token: str
-    def __init__(self, page_token: _Optional[str] = ...) -> None: ...
+    job: str
+    token: str
+    def __init__(self, page_token: _Optional[str] = ..., job: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
 
 class Traffic(_message.Message):
     __slots__ = ("packets", "bytes")
@@ -304,11 +312,13 @@ class JobStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., job_id: _Optional[int] = ..., state: _Optional[str] = ..., size: _Optional[int] = ..., leaves: _Optional[_Iterable[str]] = ..., slot_base: _Optional[int] = ..., slot_count: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., spines: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("switches", "jobs", "next_page_token")
+    __slots__ = ("switches", "jobs", "next_page_token", "continued")
     SWITCHES_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    CONTINUED_FIELD_NUMBER: _ClassVar[int]
     switches: _containers.RepeatedCompositeFieldContainer[SwitchStatus]
     jobs: _containers.RepeatedCompositeFieldContainer[JobStatus]
     next_page_token: str
-    def __init__(self, switches: _Optional[_Iterable[_Union[SwitchStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+    continued: bool
+    def __init__(self, switches: _Optional[_Iterable[_Union[SwitchStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., continued: _Optional[bool] = ...) -> None: ...

@@ -13,6 +13,7 @@ from weir.controller.tables import (
     losses,
     queueing,
     results,
+    sources,
     spraying,
     tree,
 )
@@ -22,6 +23,8 @@ TABLES = (
     forwarding.IPV4,
     arp.ADDRESSES,
     aggregator.ADDRESSES,
+    sources.STATIONS,
+    sources.ADDRESSES,
     spraying.GROUPS,
     spraying.PATHS,
     queueing.CLASSES,

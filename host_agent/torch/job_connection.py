@@ -85,6 +85,7 @@ class JobConnection(Connection):
             narrow=membership.narrow,
             wide=membership.wide,
             keep=share.outlives_switch,
+            key=membership.key,
         )
         self.wide = membership.wide
         self._paths = np.array(membership.paths, np.uint16)

@@ -13,11 +13,14 @@ from typing import Any, Final
 
 from weir.agent_service.client import AgentError
 from weir.agent_service.waiting import FIRST_S, next_line, switch_problems
+from weir.wire.definition import Event
 
 log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.5
 _COUNTED_S: Final = 2.5  # longer than the longest pause between repeated packets
+_REFUSALS: Final = (Event.DROP_NOT_ADMITTED, Event.DROP_WRONG_SENDER, Event.DROP_FAR_ROUND)
+"""The reasons for which switches refuse contributions that are not their sender's to send."""
 
 
 class StallWatch:
@@ -67,14 +70,17 @@ class StallWatch:
     def _ask(self) -> str:
         """Return which ranks have sent nothing in a few seconds, or what else is known."""
         try:
-            before = self._packets(self._status())
+            first = self._status()
             self._ended.wait(_COUNTED_S)
             status = self._status()
         except AgentError as error:
             return f"the controller cannot be asked who is missing: {error}"
         if problems := switch_problems(status):
             return f"the switch is the reason: {problems}"
-        after = self._packets(status)
+        return self._who(self._packets(first), self._packets(status), status) + _refused(first, status)
+
+    def _who(self, before: dict[int, int], after: dict[int, int], status: Any) -> str:
+        """Return who is missing, by the packets that the switch had counted of each before and has after."""
         silent = [worker for worker in after if after[worker] == before.get(worker)]
         if not after:
             return "the controller knows the job no more"
@@ -95,3 +101,19 @@ class StallWatch:
     def _jobs(self, status: Any) -> list[Any]:
         """Return the group's job, if the controller knows it."""
         return [job for job in status.jobs if job.job_id == self._job_id]
+
+
+def _refused(before: Any, after: Any) -> str:
+    """Return the end of a sentence, or "": how many packets switches have refused in between, and why."""
+    counted = {
+        (one.name, event.event): event.count.packets for one in before.switches for event in one.events
+    }
+    words = ""
+    for switch in after.switches:
+        for event in switch.events:
+            more = event.count.packets - counted.get((switch.name, event.event), 0)
+            if event.event in _REFUSALS and more > 0:
+                words += (
+                    f"; switch {switch.name} refused {more} packets meanwhile, {event.name}: {event.help}"
+                )
+    return words

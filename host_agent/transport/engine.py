@@ -27,7 +27,7 @@ import numpy.typing as npt
 from weir import native
 from weir.host_agent.transport.counters import COUNTERS
 from weir.host_agent.transport.report import Verdict
-from weir.wire.definition import COLUMN, MAX_COLUMNS, SLOT_LANES, WEIR, WIDE_LANES
+from weir.wire.definition import COLUMN, KEY_BYTES, MAX_COLUMNS, SLOT_LANES, WEIR, WIDE_LANES
 
 USUAL_PAYLOAD: Final = WEIR.size + COLUMN.size * MAX_COLUMNS + 4 * SLOT_LANES
 """Bytes of the longest Weir packet that is not wide, from the Weir header on."""
@@ -67,6 +67,7 @@ class Config(Structure):
     _fields_ = (
         *((name, c_uint32) for name in _CONFIG),
         *((name, c_int64) for name in _TIMES),
+        ("key", c_uint8 * KEY_BYTES),
     )
 
 

@@ -147,6 +147,8 @@ def _seen(report: ReduceReport) -> str:
 
 def _suspicion(report: ReduceReport, hint: str) -> str:
     """Return what to look at first, from what came in."""
+    if Verdict.BAD_CHECK in report.refused:
+        return "Results came that were not made with this job's key: somebody forges or repeats them."
     if report.refused.keys() - {Verdict.NOT_OURS, Verdict.WRONG_JOB}:
         return "Results came that do not fit: do all workers reduce the same vectors in the same order?"
     if report.rounds or report.duplicates:

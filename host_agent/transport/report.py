@@ -44,6 +44,7 @@ class Verdict(IntEnum):
     BAD_AUDIENCE = 21
     NO_MEMORY = 22
     NOT_OURS = 23
+    BAD_CHECK = 24
 
     @property
     def refused(self) -> bool:

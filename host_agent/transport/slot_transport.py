@@ -15,7 +15,7 @@ Example::
 import ctypes
 import errno
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 import numpy as np
@@ -34,6 +34,7 @@ from weir.host_agent.transport.report import (
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.wire.definition import (
     GROUP_LANES,
+    KEY_BYTES,
     MAX_BLOCK_LOG2,
     MAX_CHILDREN,
     MAX_WORKERS,
@@ -99,6 +100,7 @@ class TransportConfig:
     ways take them; not with narrow or fill; the same on all workers.
     keep: contributions to rounds that are over, and repeat them for a switch that starts anew; may differ
     between workers.
+    key: the job's secret, of KEY_BYTES, with which the check of its packets is made; the same on all workers.
     """
 
     job: int
@@ -117,6 +119,7 @@ class TransportConfig:
     narrow: int = 0
     wide: bool = False
     keep: bool = True
+    key: bytes = field(default=bytes(KEY_BYTES), repr=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.workers <= MAX_WORKERS:
@@ -139,6 +142,8 @@ class TransportConfig:
             )
         if self.wide and (self.narrow or self.fill):
             raise ValueError("wide packets are for switches that take any others and can lengthen packets")
+        if len(self.key) != KEY_BYTES:
+            raise ValueError(f"a job's key has {KEY_BYTES} bytes, not {len(self.key)}")
         if self.min_probe <= 0 or self.reordering < 0:
             raise ValueError(
                 f"min_probe {self.min_probe} must be above 0, and reordering {self.reordering} not below"
@@ -179,6 +184,7 @@ class SlotTransport:
                     config.reordering,
                 )
             ),
+            (ctypes.c_uint8 * KEY_BYTES)(*config.key),
         )
         handle = self._lib.weir_transport_new(ctypes.byref(native))
         if not handle:

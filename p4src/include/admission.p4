@@ -5,7 +5,8 @@
 #include "headers.p4"
 
 // Who may touch which slots: only what the controller installed, so a job cannot reach another's slots, nor
-// one worker pass for another, nor anybody for the parent. The direct counter of `workers` is the worker's uplink.
+// one worker pass for another, nor anybody for the parent: by the port a packet comes in, and by the IPv4 address and UDP
+// port that it comes from, which an ordinary user of the sender's machine cannot take from it. The direct counter of `workers` is the worker's uplink.
 //
 //   table      who                                              may send
 //   ───────────────────────────────────────────────────────────────────────────────────────
@@ -19,12 +20,14 @@ control Admission(in headers_t hdr, inout metadata_t meta, in standard_metadata_
         meta.event = EVENT_DROP_NOT_ADMITTED;
     }
 
-    // slot_base, slot_count: the job's slots; worker_bit: 1 << worker; all_workers: OR of the bits of all children
+    // sender_ip, sender_port: of the sender. slot_base, slot_count: the job's slots; worker_bit: 1 << worker; all_workers: OR of the bits of all children
     // that this switch waits for; group: the multicast group of their ports, never 0. A core reaches a pod by the
     // spine of the slot's class, so it has a group for each: the slot's number & spread is added. rack: 1 when the
     // child is a switch, whose packets say themselves how many workers' lanes are in their sums.
-    action admit(bit<32> slot_base, bit<16> slot_count, bit<32> worker_bit, bit<32> all_workers, bit<16> group,
-                 bit<16> spread, bit<1> rack) {
+    action admit(bit<32> sender_ip, bit<16> sender_port, bit<32> slot_base, bit<16> slot_count, bit<32> worker_bit,
+                 bit<32> all_workers, bit<16> group, bit<16> spread, bit<1> rack) {
+        meta.sender_ip = sender_ip;
+        meta.sender_port = sender_port;
         meta.slot_base = slot_base;
         meta.slot_count = slot_count;
         meta.worker_bit = worker_bit;
@@ -35,8 +38,10 @@ control Admission(in headers_t hdr, inout metadata_t meta, in standard_metadata_
 
     // The same of this switch's own children, who get what the parent sends. own_bit: this switch's in the
     // parent's masks.
-    action accept(bit<32> slot_base, bit<16> slot_count, bit<32> own_bit, bit<32> all_workers, bit<16> group,
-                  bit<16> spread) {
+    action accept(bit<32> sender_ip, bit<16> sender_port, bit<32> slot_base, bit<16> slot_count, bit<32> own_bit,
+                  bit<32> all_workers, bit<16> group, bit<16> spread) {
+        meta.sender_ip = sender_ip;
+        meta.sender_port = sender_port;
         meta.slot_base = slot_base;
         meta.slot_count = slot_count;
         meta.own_bit = own_bit;
@@ -75,8 +80,10 @@ control Admission(in headers_t hdr, inout metadata_t meta, in standard_metadata_
             workers.apply();
         }
         if (meta.event == EVENT_CONTRIBUTION) {
+            if (hdr.ipv4.src != meta.sender_ip || hdr.udp.src_port != meta.sender_port) {
+                meta.event = EVENT_DROP_WRONG_SENDER;
             // The second test keeps registers safe from an entry that promises slots which do not exist.
-            if (hdr.weir.slot >= meta.slot_count || meta.slot_base + (bit<32>)hdr.weir.slot >= SLOTS) {
+            } else if (hdr.weir.slot >= meta.slot_count || meta.slot_base + (bit<32>)hdr.weir.slot >= SLOTS) {
                 meta.event = EVENT_DROP_SLOT_RANGE;
             } else if (hdr.weir.kind != TYPE_CONTRIBUTION && !meta.from_parent
                     && !(meta.from_rack && hdr.weir.kind == TYPE_RESULT)) {

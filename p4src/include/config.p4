@@ -26,6 +26,7 @@
 
 // Table sizes.
 #define AGGREGATION_ADDRESSES 16
+#define STATIONS 4096 // (port, MAC) of hosts and neighbouring switches
 #define WORKERS 4096
 #define L2_ENTRIES 4096
 #define ROUTES 4096

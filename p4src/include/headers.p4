@@ -5,9 +5,13 @@
 
 #include "network.p4"
 #include "wire.p4"
+#include "events.p4"
 #ifdef WIDE
 #include "wide.p4"
 #endif
+
+const bit<16> ETHERTYPE_VLAN = 0x8100;
+const bit<16> ETHERTYPE_SERVICE_VLAN = 0x88A8;
 
 // From the controller: send the rest of this packet, as it is, out of egress_port.
 @controller_header("packet_out")
@@ -55,6 +59,7 @@ struct metadata_t {
     bit<16> length;
     bit<16> without_lanes; // the same without the lanes
     bit<16> received; // the same when the packet came in
+    bool priority_tagged; // a frame with a tag of VLAN 0
     bool aggregate; // UDP that this switch is to aggregate, not to forward
     bit<16> headroom; // bytes by which a packet may leave longer than it came
     bool made; // the packet has become one of this switch's own: egress gives it lengths and addresses
@@ -72,7 +77,9 @@ struct metadata_t {
     bool trimmed; // lanes or data were cut off here
     bit<32> keep; // bytes to truncate the packet to, 0 for all
 
-    // Written by Admission: the sender's job.
+    // Written by Admission: the sender's address and UDP port, and its job.
+    bit<32> sender_ip;
+    bit<16> sender_port;
     bit<32> slot_base; // first slot of the job
     bit<16> slot_count; // slots of the job
     bit<32> worker_bit; // the sender, as a mask

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 //   start ─┬─ from_controller                   as many lane groups as hdr.weir.groups has bits
-//          └─ ethernet ─┬─ arp                              ┌──────────────────────┐
+//          └─ ethernet ─┬─ arp
+//                       ├─ tagged                           ┌──────────────────────┐
 //                       └─ ipv4 ── udp ── weir ── columns ── group0 ── … ── group7 ──
 //
 // The parser follows the packet's own word (block size, groups) and accepts as soon as it cannot go on:
@@ -48,8 +49,17 @@ parser WeirParser(
         transition select(hdr.ethernet.ether_type) {
             ETHERTYPE_IPV4: ipv4;
             ETHERTYPE_ARP: arp;
+            ETHERTYPE_VLAN: tagged;
+            ETHERTYPE_SERVICE_VLAN: tagged;
             default: accept;
         }
+    }
+
+    // A tag of VLAN 0 says a priority only (IEEE 802.1Q). What is behind a tag is not looked at.
+    state tagged {
+        bit<16> tag = packet.lookahead<bit<16>>();
+        meta.priority_tagged = tag[11:0] == 0;
+        transition accept;
     }
 
     state arp {

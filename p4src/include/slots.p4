@@ -12,6 +12,11 @@
 //                                        those that are missing
 //   a newer round                        drop, nothing touched
 //
+// A round comes to its cell after the one but one before it. A packet of a later one changes nothing, or it could make all
+// others of its slot stale for good. Should it be the cell that is behind, as that of a switch that has started anew and
+// taken an old packet in, then other children are, or were, in that round: it begins when a second one sends a packet
+// of it. Switches below are asked, for one that has its result sends nothing by itself.
+//
 // "Pass it on": at the root of the tree the sums are the result and go to all children, or once more to the one that
 // repeated. Elsewhere they go up to the parent until its result has come, and is what goes to the children.
 //
@@ -39,6 +44,7 @@
 #include "headers.p4"
 
 const bit<32> HALF_OF_ROUNDS = 0x80000000;
+const bit<32> VERSIONS = 2;
 
 #ifdef WIDE
 #define IS_WIDE (hdr.weir.block_log2 == WIDE_BLOCK_LOG2 ? 8w1 : 8w0)
@@ -56,12 +62,15 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
     // CONGESTED, DISAGREE of it, and FINAL. The highest byte is 1 in a round of wide packets.
     register<bit<32>>(CELLS) marks;
     register<bit<32>>(CELLS) checks; // fingerprint of the operation, as the round's first packet had it
+    register<bit<32>>(CELLS) far_rounds; // the round of the last packet that was too far ahead
+    register<bit<32>>(CELLS) far_senders; // mask of the children that packets of that round came from
 
     const bit<8> FINAL = 0x80; // the cell holds the parent's result
 
     bit<32> owner;
     bit<32> round;
     bit<32> seen;
+    bool far = false; // the packet is of a round that no other child is known to be in
     bit<8> disagree; // DISAGREE when the packet is not of the cell's operation
 
     action load() {
@@ -93,6 +102,18 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
         meta.wide = IS_WIDE;
 #endif
         meta.first = true;
+    }
+
+    // Too far ahead: is another child in that round? A child that is alone needs none.
+    action look_far() {
+        bit<32> far_round;
+        bit<32> senders;
+        far_rounds.read(far_round, meta.cell);
+        far_senders.read(senders, meta.cell);
+        senders = meta.worker_bit | (far_round == hdr.weir.round ? senders : 0);
+        far_rounds.write(meta.cell, hdr.weir.round);
+        far_senders.write(meta.cell, senders);
+        far = senders == meta.worker_bit && meta.all_workers != meta.worker_bit;
     }
 
     // Is the packet of the cell's operation, as far as this switch and those below it can tell?
@@ -130,6 +151,11 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
         seen = seen | meta.worker_bit;
         seens.write(meta.cell, seen);
         store();
+    }
+
+    // What another job left there tells nothing of this one's.
+    action take_over() {
+        far_senders.write(meta.cell, 0);
     }
 
     // The cell is this round's from now on.
@@ -191,12 +217,20 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
         meta.cell = ((meta.slot_base + (bit<32>)hdr.weir.slot) << 1) | (hdr.weir.round & 1);
         load();
         bit<32> ahead = hdr.weir.round - round;
+        if (owner == hdr.weir.job && ahead > VERSIONS && ahead < HALF_OF_ROUNDS && !meta.from_parent
+                && hdr.weir.kind == TYPE_CONTRIBUTION) {
+            look_far();
+        }
         if (hdr.weir.kind == TYPE_RESULT && meta.from_rack) {
             meta.relay = true;
             meta.skip = meta.worker_bit;
             meta.event = EVENT_RESULT_RELAYED;
         } else if (owner == hdr.weir.job && ahead >= HALF_OF_ROUNDS) {
             meta.event = EVENT_DROP_STALE_ROUND;
+        } else if (far) {
+            meta.event = EVENT_DROP_FAR_ROUND;
+            meta.ask = meta.from_rack && hdr.weir.flags & FLAG_ANSWER == 0;
+            meta.skip = meta.worker_bit;
         } else {
             if (owner != hdr.weir.job || ahead != 0) {
                 forget();
@@ -236,6 +270,9 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
                     meta.bounce = true;
                 } else {
                     if (meta.first) {
+                        if (owner != hdr.weir.job) {
+                            take_over();
+                        }
                         begin();
                     }
                     if (disagree & ~meta.flags != 0) {

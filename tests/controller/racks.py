@@ -84,6 +84,7 @@ class Racks:
             path=member.paths[member.rank],
             fill=member.fill,
             narrow=member.narrow,
+            key=member.key,
         )
         with Reducer(ShmLink(member.shm_dir, member.switch_port, addresses), config) as reducer:
             yield reducer

@@ -86,12 +86,14 @@ def test_status_for_people_and_for_programs(started: "tuple[subprocess.Popen[str
         assert switch["ports"][1]["up"] == {"packets": 0, "bytes": 0}
         assert {event["name"] for event in switch["events"]} >= {"contribution", "drop_not_admitted"}
         job = told["jobs"][0]
-        assert (job["name"], job["job_id"], job["slot_count"]) == ("digits", member.job_id, 16)
+        # Who shows no token learns neither id nor place of a job.
+        assert (job["name"], job["job_id"], job["slot_base"], job["slot_count"]) == ("digits", 0, 0, 16)
         assert [(m["rank"], m["host"], m["state"]) for m in job["members"]] == [(0, "h2", "attending")]
         shown = status("--controller", address)
         assert shown.returncode == 0
-        for text in ("s1", "digits", f"{member.job_id:#010x}", "attending", "16/1024"):
+        for text in ("s1", "Job digits: running on s1, 16 slots\n", "attending", "16/1024"):
             assert text in shown.stdout
+        assert f"{member.job_id:#010x}" not in shown.stdout
 
 
 def test_a_hangup_brings_new_settings_and_a_mistake_changes_nothing(

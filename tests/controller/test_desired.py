@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a switch must hold, entry by entry; and that the compiled program has all of it by these names."""
 
+from collections.abc import Iterator
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +15,7 @@ from weir.controller.job_tree import paths
 from weir.controller.program import load_program
 from weir.controller.qos import ClassSpec, Loss, Qos
 from weir.controller.sync import EntryUpdate, GroupUpdate, Verb
-from weir.controller.tables import TABLES, admission, forwarding, losses, queueing, spraying, tree
+from weir.controller.tables import TABLES, admission, forwarding, losses, queueing, sources, spraying, tree
 from weir.controller.tables.events import COUNTERS
 from weir.controller.topology import leaf_spine, leaf_spine_core, single_switch
 from weir.controller.wiring import Host
@@ -60,6 +62,19 @@ STANDING = {
         )
         for port, (ip, mac) in enumerate(zip(IPS, MACS, strict=True), 1)
     ),
+    *(
+        TableEntry(
+            "WeirIngress.sources.stations",
+            (("port", port), ("src_mac", mac)),
+            "WeirIngress.sources.host",
+            (("ip", ip),),
+        )
+        for port, (ip, mac) in enumerate(zip(IPS, MACS, strict=True), 1)
+    ),
+    *(
+        TableEntry("WeirIngress.sources.addresses", (("src", Lpm(ip, 32)),), "WeirIngress.sources.forged")
+        for ip in (OWN_IP, *IPS)
+    ),
 }
 CLASSES = {queueing.traffic_class(dscp, treatment) for dscp, treatment in Qos().treatments().items()}
 FLOOD = {1: frozenset({Replica(1, 0), Replica(2, 0)})}
@@ -81,6 +96,8 @@ def test_a_job_of_two() -> None:
                 (("port", rank + 1), ("job", 0xABCD), ("worker", rank)),
                 "WeirIngress.admission.admit",
                 (
+                    ("sender_ip", IPS[rank]),
+                    ("sender_port", 9347),
                     ("slot_base", 128),
                     ("slot_count", 64),
                     ("worker_bit", 1 << rank),
@@ -113,6 +130,16 @@ def test_a_job_of_two() -> None:
     assert state.groups == {**FLOOD, 130: frozenset({Replica(1, 1), Replica(2, 2)})}
 
 
+def senders(state: SwitchState) -> Iterator[tuple[int, int, int]]:
+    """Yield number, address and UDP port of each worker that is admitted."""
+    for entry in state.entries:
+        if entry.table == admission.WORKERS:
+            given = dict(entry.params)
+            number = dict(entry.match)["worker"]
+            assert isinstance(number, int)
+            yield number, int(given["sender_ip"]), int(given["sender_port"])
+
+
 def test_two_workers_on_one_port_have_an_entry_and_a_replica_each() -> None:
     running = job("shared", TOPOLOGY, size=2)
     running.members[1].host = TOPOLOGY.hosts[0]
@@ -120,6 +147,10 @@ def test_two_workers_on_one_port_have_an_entry_and_a_replica_each() -> None:
     state = desired_state(TOPOLOGY, SWITCH, [running])
     admitted = {e.match for e in state.entries if e.table == "WeirIngress.admission.workers"}
     assert admitted == {(("port", 1), ("job", 1), ("worker", 0)), (("port", 1), ("job", 1), ("worker", 1))}
+    assert {number: (ip, port) for number, ip, port in senders(state)} == {
+        0: (IPS[0], 9347),
+        1: (IPS[0], 10000),
+    }
     assert state.groups[2] == {Replica(1, 1), Replica(1, 2)}
 
 
@@ -129,7 +160,7 @@ def test_jobs_and_hosts_of_other_switches_are_not_this_ones() -> None:
     wider = TOPOLOGY.model_copy(update={"switches": (SWITCH, other), "hosts": (*TOPOLOGY.hosts, stranger)})
     running = job("digits", TOPOLOGY, size=2)
     assert desired_state(wider, SWITCH, [running]) == desired_state(TOPOLOGY, SWITCH, [running])
-    assert len(desired_state(wider, other, [running]).entries - CLASSES) == 4 + 2
+    assert len(desired_state(wider, other, [running]).entries - CLASSES) == 4 + 2 + 3
 
 
 # ---- several racks
@@ -145,6 +176,11 @@ OWN = {
     switch.name: (mac_number(switch.aggregation.mac), ip_number(switch.aggregation.ip))
     for switch in RACKS.switches
 }
+
+
+def sender(ip: int, port: int = 9347) -> dict[str, int]:
+    """Return the addresses that a child or parent sends from, as entries have them."""
+    return {"sender_ip": ip, "sender_port": port}
 
 
 def params(state: SwitchState, table: str) -> dict[tuple[object, ...], dict[str, int]]:
@@ -176,14 +212,53 @@ def test_a_leaf_routes_to_other_racks_over_all_spines_and_a_spine_to_the_racks()
     assert spine.groups == {}
 
 
+def test_a_leaf_knows_the_addresses_of_its_ports_and_what_is_nobodys_on_them() -> None:
+    leaf = desired_state(RACKS, LEAF1, [])
+    assert params(leaf, sources.STATIONS) == {
+        (1, 0x020000000101): {"ip": 0x0A000101},
+        (2, 0x020000000102): {"ip": 0x0A000102},
+        (3, OWN["spine1"][0]): {},
+        (4, OWN["spine2"][0]): {},
+    }
+    own = [0x0A000101, 0x0A000102, *(OWN[name][1] for name in ("leaf1", "spine1", "spine2"))]
+    assert set(params(leaf, sources.ADDRESSES)) == {
+        *((Lpm(ip, 32),) for ip in own),
+        (Lpm(0x0A000200, 24),),  # all of the other rack
+    }
+
+
+def test_who_is_outside_its_racks_subnet_is_named() -> None:
+    stray = RACKS.hosts[3].model_copy(update={"ip": "192.168.7.1"})
+    topology = RACKS.model_copy(update={"hosts": (*RACKS.hosts[:3], stray)})
+    taken = params(desired_state(topology, LEAF1, []), sources.ADDRESSES)
+    assert {(Lpm(0xC0A80701, 32),), (Lpm(0x0A000200, 24),)} <= taken.keys()
+
+
+def test_racks_in_one_subnet_are_named_host_by_host() -> None:
+    """Else a host's second address could not be used there."""
+    wide = tuple(switch.model_copy(update={"subnet": "10.0.0.0/16"}) for switch in RACKS.switches)
+    taken = params(desired_state(RACKS.model_copy(update={"switches": wide}), wide[0], []), sources.ADDRESSES)
+    assert {key[0].length for key in taken} == {32}
+    assert len(taken) == len(RACKS.hosts) + len(RACKS.switches)
+
+
+def test_a_spine_hears_its_neighbours_alone() -> None:
+    spine = desired_state(RACKS, SPINE2, [])
+    assert params(spine, sources.STATIONS) == {(1, OWN["leaf1"][0]): {}, (2, OWN["leaf2"][0]): {}}
+    assert params(spine, sources.ADDRESSES) == {}
+
+
 def test_a_leaf_sums_its_own_workers_and_goes_up_to_the_spine_of_the_slots_class() -> None:
     state = desired_state(RACKS, LEAF2, [job("wide", RACKS, size=4, job_id=9, slot_base=32, slot_count=16)])
     slots = {"slot_base": 32, "slot_count": 16, "all_workers": 0b11, "group": 34, "spread": 0}
     assert params(state, admission.WORKERS) == {
-        (1, 9, 0): {**slots, "worker_bit": 0b01, "rack": 0},
-        (2, 9, 1): {**slots, "worker_bit": 0b10, "rack": 0},
+        (1, 9, 0): {**slots, **sender(0x0A000201), "worker_bit": 0b01, "rack": 0},
+        (2, 9, 1): {**slots, **sender(0x0A000202), "worker_bit": 0b10, "rack": 0},
     }
-    assert params(state, admission.PARENTS) == {key: {**slots, "own_bit": 2} for key in [(3, 9), (4, 9)]}
+    assert params(state, admission.PARENTS) == {
+        (port, 9): {**slots, **sender(OWN[spine][1]), "own_bit": 2}
+        for port, spine in ((3, "spine1"), (4, "spine2"))
+    }
     assert state.groups[34] == {Replica(1, 1), Replica(2, 2)}
     ups = params(state, tree.UPLINKS)
     assert len(ups) == 16
@@ -204,8 +279,8 @@ def test_a_spine_waits_for_racks() -> None:
     state = desired_state(RACKS, SPINE1, [job("wide", RACKS, size=4, job_id=9, slot_base=32, slot_count=16)])
     slots = {"slot_base": 32, "slot_count": 16, "all_workers": 0b11, "group": 34, "spread": 0, "rack": 1}
     assert params(state, admission.WORKERS) == {
-        (1, 9, 0): {**slots, "worker_bit": 0b01},
-        (2, 9, 1): {**slots, "worker_bit": 0b10},
+        (1, 9, 0): {**slots, **sender(OWN["leaf1"][1]), "worker_bit": 0b01},
+        (2, 9, 1): {**slots, **sender(OWN["leaf2"][1]), "worker_bit": 0b10},
     }
     assert state.groups == {34: {Replica(1, 1), Replica(2, 2)}}
     assert params(state, "WeirEgress.results.receivers")[9, 1, 2] == {
@@ -312,12 +387,14 @@ def test_a_job_of_two_pods_is_a_tree_of_three_tiers() -> None:
     leaf, spine, core = (desired_state(PODS, PODS.switch(n), [running]) for n in ("leaf4", "spine3", "core2"))
     slots = {"slot_base": 32, "slot_count": 16, "all_workers": 0b11, "group": 34}
     assert {(w["number"], w["whole"]) for w in params(leaf, tree.UPLINKS).values()} == {(1, 1)}
+    own = {switch.name: sender(ip_number(switch.aggregation.ip)) for switch in PODS.switches}
     assert params(spine, admission.WORKERS) == {
-        (1, 9, 0): {**slots, "spread": 0, "worker_bit": 1, "rack": 1},
-        (2, 9, 1): {**slots, "spread": 0, "worker_bit": 2, "rack": 1},
+        (1, 9, 0): {**slots, **own["leaf3"], "spread": 0, "worker_bit": 1, "rack": 1},
+        (2, 9, 1): {**slots, **own["leaf4"], "spread": 0, "worker_bit": 2, "rack": 1},
     }
     assert params(spine, admission.PARENTS) == {
-        key: {**slots, "spread": 0, "own_bit": 2} for key in [(3, 9), (4, 9)]
+        (port, 9): {**slots, **own[core], "spread": 0, "own_bit": 2}
+        for port, core in ((3, "core1"), (4, "core2"))
     }
     ups = params(spine, tree.UPLINKS)
     assert [(ups[9, c]["port"], ups[9, c]["number"], ups[9, c]["whole"]) for c in range(2)] == [
@@ -325,7 +402,7 @@ def test_a_job_of_two_pods_is_a_tree_of_three_tiers() -> None:
         (4, 1, 0),
     ]
     assert params(core, admission.WORKERS) == {
-        (port, 9, pod): {**slots, "spread": 15, "worker_bit": 1 << pod, "rack": 1}
+        (port, 9, pod): {**slots, **own[f"spine{port}"], "spread": 15, "worker_bit": 1 << pod, "rack": 1}
         for port, pod in ((1, 0), (2, 0), (3, 1), (4, 1))
     }
     assert set(params(core, "WeirEgress.results.receivers")) == {(9, 0, 1), (9, 0, 2), (9, 1, 3), (9, 1, 4)}

@@ -49,7 +49,7 @@ def raw(channel: grpc.Channel, method: str) -> Callable[[bytes], bytes]:
 
 def join(**fields: Any) -> Any:
     usual = {"job": "x", "token": "right", "size": 2, "rank": 0, "host": "h1", "udp_port": 9999}
-    return agent_pb2.JoinRequest(**{**usual, "wire_version": VERSION, **fields})
+    return agent_pb2.JoinRequest(**{**usual, "wire_version": VERSION, "keyed": True, **fields})
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

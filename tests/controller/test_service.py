@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -128,7 +129,9 @@ def test_everybody_gets_what_a_worker_needs_and_the_switch_is_programmed(world: 
         lease_s=1.0,
         fill=True,  # the topology does not say that it is a soft switch
         paths=(0, 1, 2, 3),
+        key=members[0].key,
     )
+    assert {(len(member.key), member.key) for member in members} == {(16, members[0].key)}
     assert {member.job_id for member in members} == {members[0].job_id}
     topology = single_switch(8, world.switch)
     expected = desired_state(
@@ -168,14 +171,66 @@ def test_two_workers_of_one_host_by_udp_port(world: World) -> None:
 
 def test_a_client_may_join_again_after_leaving(world: World) -> None:
     agent = world.agent()
-    ids = []
+    ids, keys = [], []
     for _ in range(3):
-        ids.append(agent.join(job="again", size=1, rank=0, host="h1").job_id)
+        member = agent.join(job="again", size=1, rank=0, host="h1")
+        ids.append(member.job_id)
+        keys.append(member.key)
         with pytest.raises(AgentError, match="is a member of job 'again'; leave it first"):
             agent.join(job="again", size=1, rank=0, host="h1")
         agent.leave()
     agent.leave()
-    assert len(set(ids)) == 3
+    assert len(set(ids)) == len(set(keys)) == 3
+
+
+def test_ids_and_slots_are_told_to_who_has_the_jobs_token(world: World) -> None:
+    member, stranger = world.agent(), world.agent()
+    stranger.join(job="theirs", size=1, rank=0, host="h2", slots=32)
+    mine = member.join(job="mine", size=1, rank=0, host="h1", token="secret", slots=32)
+
+    def told(status: Any) -> dict[str, tuple[int, int]]:
+        assert [job.slot_count for job in status.jobs] == [32, 32]
+        return {job.name: (job.job_id, job.slot_base) for job in status.jobs}
+
+    assert told(member.status()) == {"theirs": (0, 0), "mine": (mine.job_id, 32)}
+    assert told(stranger.status())["mine"] == (0, 0)
+    with grpc.insecure_channel(world.address) as channel:
+        stub = protobuf.stub(channel, METHODS)
+        for job, token in (("", ""), ("mine", ""), ("", "secret"), ("another", "secret")):
+            reply = stub.Status(agent_pb2.StatusRequest(job=job, token=token))
+            assert set(told(reply).values()) == {(0, 0)}
+        for job, token in (("mine", "guess"), ("theirs", "secret")):  # as at a join, where guesses are slowed
+            with pytest.raises(grpc.RpcError, match="has another token"):
+                stub.Status(agent_pb2.StatusRequest(job=job, token=token))
+        reply = stub.Status(agent_pb2.StatusRequest(job="mine", token="secret"))
+        assert told(reply) == {"theirs": (0, 0), "mine": (mine.job_id, 32)}
+
+
+def test_ids_and_slots_are_told_at_the_controllers_own_socket(
+    any_switch: SwitchProcess, tmp_path: Path
+) -> None:
+    """No other user can open it."""
+    settings = Settings(listen=f"unix:{tmp_path}/controller.sock")
+    with (
+        running(single_switch(1, any_switch.address), settings),
+        AgentClient(settings.listen) as agent,
+        AgentClient(settings.listen) as operator,
+    ):
+        mine = agent.join(job="mine", size=1, rank=0, host="h1", token="secret")
+        assert [(job.job_id, job.slot_count) for job in operator.status().jobs] == [
+            (mine.job_id, mine.slot_count)
+        ]
+        assert (tmp_path / "controller.sock").stat().st_mode & 0o022 == 0
+
+
+def test_a_worker_that_knows_no_keys_is_refused(world: World) -> None:
+    """Its packets would disagree with all others', and the message would blame the collectives."""
+    with grpc.insecure_channel(world.address) as channel:
+        stub = protobuf.stub(channel, METHODS)
+        request = agent_pb2.JoinRequest(job="old", size=1, rank=0, host="h1", wire_version=VERSION)
+        with pytest.raises(grpc.RpcError, match="rank 0 of job 'old' does not make the check") as caught:
+            stub.Join(request)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 # ---- being refused
@@ -345,7 +400,9 @@ def test_who_begins_to_listen_later_hears_of_those_who_had_left(world: World) ->
     early = world.later(lambda: leaver.join(job="digits", size=2, rank=1, host="h2"))
     with grpc.insecure_channel(world.address) as channel:
         stub = protobuf.stub(channel, METHODS)
-        request = agent_pb2.JoinRequest(job="digits", size=2, rank=0, host="h1", wire_version=VERSION)
+        request = agent_pb2.JoinRequest(
+            job="digits", size=2, rank=0, host="h1", wire_version=VERSION, keyed=True
+        )
         joined = stub.Join(request)
         early.result()
         leaver.leave()
@@ -380,10 +437,18 @@ def test_an_agent_of_another_wire_version_is_refused_by_name(
     assert world.join([world.agent()])[0].size == 1
 
 
-def test_a_controller_of_another_wire_version_is_refused_by_name() -> None:
+@pytest.mark.parametrize(
+    ("version", "says"),
+    [
+        (0, "speak a wire version before 3, this agent speaks wire version 3"),
+        (VERSION, "gives jobs no key, with which this agent makes the check of its packets"),
+    ],
+)
+def test_an_older_controller_is_refused_by_name(version: int, says: str) -> None:
     """By the agent: an old controller lets anybody in."""
     (join, leave) = (next(one for one in METHODS if one.name == name) for name in ("Join", "Leave"))
     left = []
+    reply = agent_pb2.JoinReply(job_id=7, size=1, paths=[0], wire_version=version)
 
     def handler(method: protobuf.Method, reply: Callable[[object, object], object]) -> grpc.RpcMethodHandler:
         return grpc.unary_unary_rpc_method_handler(
@@ -393,7 +458,7 @@ def test_a_controller_of_another_wire_version_is_refused_by_name() -> None:
         )
 
     handlers = {
-        "Join": handler(join, lambda _request, _context: agent_pb2.JoinReply(job_id=7, size=1, paths=[0])),
+        "Join": handler(join, lambda _request, _context: reply),
         "Leave": handler(leave, lambda request, _: left.append(request.job_id) or agent_pb2.LeaveReply()),
     }
     with ThreadPoolExecutor(2) as threads:
@@ -405,7 +470,7 @@ def test_a_controller_of_another_wire_version_is_refused_by_name() -> None:
         with AgentClient(f"127.0.0.1:{port}") as client, pytest.raises(JoinRefused) as caught:
             client.join(job="digits", size=1, rank=0, host="h1")
         server.stop(None).wait()
-    assert "speak a wire version before 3, this agent speaks wire version 3" in str(caught.value)
+    assert says in str(caught.value)
     assert left == [7]
 
 

@@ -175,7 +175,11 @@ class Bmv2Target(Target):
     def reset(self) -> None:
         self._control.clear()
         self._control.set_group(_MARKER_GROUP, [(port, 0) for port in (*PORTS, CPU_PORT)])
-        marker_mac = int.from_bytes(_MARKER[:6], "big")
+        marker_mac, marker_src = (int.from_bytes(_MARKER[at : at + 6], "big") for at in (0, 6))
+        for port in (*PORTS, _PROBE):
+            self._control.insert(
+                "WeirIngress.sources.stations", (port, marker_src), "WeirIngress.sources.trust"
+            )
         self._control.insert(
             "WeirIngress.forwarding.l2", (marker_mac,), "WeirIngress.forwarding.flood", (_MARKER_GROUP,)
         )

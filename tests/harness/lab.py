@@ -147,7 +147,7 @@ class Uplink:
         frame = (
             Ether(src=self.spine.mac, dst=AGGREGATION_MAC)
             / IP(src=self.spine.ip, dst=AGGREGATION_IP, tos=tos)
-            / UDP(sport=UDP_PORT, dport=UDP_PORT, chksum=0)
+            / UDP(sport=self.spine.udp_port, dport=UDP_PORT, chksum=0)
             / _weir(self.job.id, self.member, kind, lanes or {}, fields)
         )
         return self.job.lab.send(self.spine.port, frame)
@@ -226,6 +226,8 @@ class Lab:
             "WeirIngress.aggregator.aggregate",
             (self.target.headroom,),
         )
+        if self.target.guards_sources:  # whoever wants to see that says who may send
+            self.target.set_default("WeirIngress.sources.stations", "WeirIngress.sources.trust")
         self._counted = self._count()
 
     def limit_growth(self, bytes: int) -> None:
@@ -292,7 +294,10 @@ class Lab:
             "WeirIngress.admission.parents",
             (port, job.id),
             "WeirIngress.admission.accept",
-            (job.slot_base, job.slot_count, 1 << member, job.everyone, job.group, 0),
+            (
+                *(ip_number(spine.ip), spine.udp_port),
+                *(job.slot_base, job.slot_count, 1 << member, job.everyone, job.group, 0),
+            ),
         )
         return Uplink(job, spine, member)
 
@@ -314,7 +319,10 @@ class Lab:
                     "WeirIngress.admission.workers",
                     (spine.port, core.id, pod),
                     "WeirIngress.admission.admit",
-                    (0, slots, 1 << pod, everyone, group, SPINE_CLASSES - 1, 1),
+                    (
+                        *(ip_number(spine.ip), spine.udp_port),
+                        *(0, slots, 1 << pod, everyone, group, SPINE_CLASSES - 1, 1),
+                    ),
                 )
                 self._receiver(core.id, pod, spine, path(31, 31) ^ WHOLE_PATH, path(0, 0, pod))
         return core
@@ -336,7 +344,10 @@ class Lab:
             "WeirIngress.admission.workers",
             (job.stations[worker].port, job.id, worker),
             "WeirIngress.admission.admit",
-            (job.slot_base, job.slot_count, 1 << worker, job.everyone, job.group, 0, int(rack)),
+            (
+                *(ip_number(job.stations[worker].ip), job.stations[worker].udp_port),
+                *(job.slot_base, job.slot_count, 1 << worker, job.everyone, job.group, 0, int(rack)),
+            ),
         )
 
     def events(self) -> dict[Event, int]:

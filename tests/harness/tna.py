@@ -31,7 +31,7 @@ from weir.softswitch.program.types import Program
 from weir.softswitch.state.entry import Entry, Exact, Match, Ternary
 from weir.softswitch.state.table_store import TableStore
 from weir.softswitch.switch import Switch
-from weir.wire.definition import GROUP_LANES
+from weir.wire.definition import GROUP_LANES, V1MODEL_EVENTS
 
 V1MODEL: Final = Names(load_v1model("weir_v1model").p4info)
 SOURCE: Final = p4src.BUILD.parent / "weir_tna.p4"
@@ -52,6 +52,7 @@ class NarrowTarget(Target):
     shortest_frame = 0
     headroom = 0xFFFF
     forwards_what_it_cannot_parse = False
+    guards_sources = False
 
     def __init__(self, lanes: int = GROUP_LANES) -> None:
         self.lanes, self.lane_groups = lanes, lanes // GROUP_LANES
@@ -193,7 +194,7 @@ class TnaTarget(NarrowTarget):
         self._groups[group] = list(replicas)
 
     def counter(self, name: str, index: int) -> Count:
-        if name != EVENTS:
+        if name != EVENTS or index in V1MODEL_EVENTS:
             return Count(0, 0)
         count = self._ingress.counter("Whole.weir.events").read(index)
         return Count(count.packets, count.bytes)

@@ -8,8 +8,8 @@ import pytest
 from scapy.layers.inet import IP, UDP, IPOption_NOP
 from scapy.packet import Raw
 
-from tests.harness.lab import Job, Lab, group_of
-from weir.wire.definition import Event, Flag, Op, PacketType
+from tests.harness.lab import AGGREGATION_IP, Job, Lab, group_of, ip_number
+from weir.wire.definition import UDP_PORT, Event, Flag, Op, PacketType
 from weir.wire.scapy_layer import Weir
 
 LANES = group_of(0xDEAD0000)
@@ -114,7 +114,7 @@ def test_a_result_sent_back_to_the_switch(job: Job) -> None:
     frame[36:38] = (9347).to_bytes(2, "big")
     sent = IP(bytes(frame[14:]))
     del sent.chksum
-    refused(job, bytes(frame[:14]) + bytes(sent), Event.DROP_NOT_A_CONTRIBUTION)
+    refused(job, bytes(frame[:14]) + bytes(sent), Event.DROP_WRONG_SENDER)
 
 
 def test_wrong_job(job: Job) -> None:
@@ -132,6 +132,48 @@ def test_another_worker_of_the_same_job(job: Job) -> None:
 
 def test_wrong_port(job: Job) -> None:
     refused(job, spoiled(job, weir()), Event.DROP_NOT_ADMITTED, port=3)
+
+
+def addressed(layer: type[IP] | type[UDP], **fields: Any) -> Callable[[Any], None]:
+    """Write fields of the IPv4 or the UDP header over."""
+
+    def spoil(frame: Any) -> None:
+        for name, value in fields.items():
+            frame[layer].setfieldval(name, value)
+
+    return spoil
+
+
+SENDERS: dict[str, Callable[[Any], None]] = {
+    "another process of the worker's host": addressed(UDP, sport=45678),
+    "the UDP port of the other worker": addressed(UDP, sport=9000),
+    "the port of results": addressed(UDP, sport=UDP_PORT),
+    "a second address of the host": addressed(IP, src="10.0.77.2"),
+    "the other worker's address": addressed(IP, src="10.0.0.1"),
+    "the switch's own address": addressed(IP, src=AGGREGATION_IP),
+    "no address": addressed(IP, src="0.0.0.0"),
+}
+
+
+@pytest.mark.parametrize("spoil", SENDERS.values(), ids=SENDERS.keys())
+def test_wrong_sender(job: Job, spoil: Callable[[Any], None]) -> None:
+    """Port, job and worker can be guessed; it takes rights on the worker's host to send from its UDP port."""
+    refused(job, spoiled(job, spoil), Event.DROP_WRONG_SENDER)
+
+
+@pytest.mark.parametrize("lanes", [{0: LANES}, {}])
+@pytest.mark.parametrize("ahead", [4, 6, 2**16, 2**31 - 2])
+def test_a_round_too_far_ahead(job: Job, ahead: int, lanes: dict[int, list[int]]) -> None:
+    """One packet of it would make all others of the slot stale for good."""
+    refused(job, spoiled(job, weir(), round=5 + ahead, lanes=lanes), Event.DROP_FAR_ROUND)
+
+
+def test_a_round_too_far_ahead_again_and_again(job: Job) -> None:
+    """Nor does it come true by being repeated, nor with others in between."""
+    for round in (9, 9, 11, 9, 2**31 + 3, 9):
+        assert job.lab.send(2, spoiled(job, weir(), round=round)) == []
+    assert job.lab.events() == {Event.DROP_FAR_ROUND: 6}
+    refused(job, spoiled(job, weir(), round=9), Event.DROP_FAR_ROUND)
 
 
 @pytest.mark.parametrize("slot", [4, 5, 1023, 1024, 65535])
@@ -166,7 +208,7 @@ def test_a_result_without_a_receiver(lab: Lab) -> None:
         "WeirIngress.admission.workers",
         (4, job.id, 5),
         "WeirIngress.admission.admit",
-        (0, 4, 1 << 5, 1 << 5, 3500, 0, 0),
+        (*(ip_number(job.stations[0].ip), job.stations[0].udp_port), *(0, 4, 1 << 5, 1 << 5, 3500, 0, 0)),
     )
     frame = job.contribution(0, lanes={0: LANES}, round=77)
     frame[Weir].worker = 5

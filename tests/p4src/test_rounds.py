@@ -180,11 +180,56 @@ def test_rounds_wrap_around(lab: Lab) -> None:
     ("ahead", "newer"), [(2**31 - 2, True), (2**31, False), (2**31 + 2, False), (2**32 - 2, False)]
 )
 def test_newer_means_less_than_half_the_numbers_ahead(lab: Lab, ahead: int, newer: bool) -> None:
-    job = lab.job(2)
-    assert job.send(0, round=9, lanes={0: A}) == []
+    job = lab.job(1)
+    job.send(0, round=9, lanes={0: A})
     lab.events()
-    assert job.send(0, round=(9 + ahead) % 2**32, lanes={0: B}) == []
-    assert lab.events() == {Event.CONTRIBUTION if newer else Event.DROP_STALE_ROUND: 1}
+    job.send(0, round=(9 + ahead) % 2**32, lanes={0: B})
+    assert lab.events() == {Event.ROUND_COMPLETE if newer else Event.DROP_STALE_ROUND: 1}
+
+
+def test_a_round_far_ahead_begins_when_a_second_worker_is_in_it(lab: Lab) -> None:
+    """A switch that starts anew may take an old packet in: then its cell is behind where all workers are."""
+    job = lab.job(3)
+    assert job.send(0, round=1, lanes={0: A}) == []
+    lab.events()
+    for lanes in ({0: A}, {}, {0: A}):
+        assert job.send(0, round=9, lanes=lanes) == []
+    assert lab.events() == {Event.DROP_FAR_ROUND: 3}
+    assert job.send(1, round=9, lanes={0: B}) == []
+    assert job.send(0, round=9, lanes={0: A}) == []
+    assert job.send(2, round=9, lanes={0: C}) == job.results(round=9, lanes={0: added(A, B, C)})
+    assert job.send(0, round=1, lanes={0: C}) == []
+    assert lab.events() == {Event.CONTRIBUTION: 2, Event.ROUND_COMPLETE: 1, Event.DROP_STALE_ROUND: 1}
+
+
+def test_what_another_job_was_ahead_by_does_not_count(lab: Lab) -> None:
+    old = lab.job(3)
+    assert old.send(0, round=1) == []
+    assert old.send(0, round=9) == []
+    new = lab.job(3)
+    assert new.send(1, round=1, lanes={0: A}) == []
+    lab.events()
+    assert new.send(1, round=9, lanes={0: B}) == []
+    assert lab.events() == {Event.DROP_FAR_ROUND: 1}
+
+
+def test_rounds_far_ahead_that_differ_do_not_add_up(lab: Lab) -> None:
+    job = lab.job(3)
+    assert job.send(0, round=1, lanes={0: A}) == []
+    lab.events()
+    for worker, round in ((0, 9), (1, 11), (0, 13), (1, 2**31 - 1)):
+        assert job.send(worker, round=round, lanes={0: C}) == []
+    assert lab.events() == {Event.DROP_FAR_ROUND: 4}
+    assert job.send(1, round=1, lanes={0: B}) == []
+    assert job.send(2, round=1) == job.results(round=1, lanes={0: added(A, B)}, included=0b011)
+
+
+def test_a_question_of_a_far_round_asks_for_nothing(lab: Lab) -> None:
+    job = lab.job(2)
+    assert job.send(0, round=1, lanes={0: A}) == []
+    lab.events()
+    assert job.send(1, round=9, flags=Flag.TRIMMED | Flag.PROTECTED | Flag.ANSWER) == []
+    assert lab.events() == {Event.DROP_FAR_ROUND: 1}
 
 
 def test_a_new_job_starts_afresh_on_used_slots(lab: Lab) -> None:

@@ -153,7 +153,7 @@ def recorded() -> Recording:
             draw = Draw(random.Random(place), place, workers, op if both == 1 else Op.ADD, both)
             at = install(target, place, workers, 0xE0000000)
             for _ in range(240):
-                draw.packet().send(at)
+                draw.send(at)
     at = install(target, "leaf", 1, 0xE0000001)
     for packet in marked_rounds(both):
         packet.send(at)

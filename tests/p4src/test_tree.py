@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two tiers: a rack's switch as the spine's worker, and a spine over racks, one switch at a time."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.harness.lab import PROTECTED_FRONT, RELIABLE, Job, Lab, Uplink, group_of
@@ -76,6 +78,21 @@ class TestRack:
             )
         ]
         assert job.send(1, flags=0) == [up]  # the ordinary timer means it
+
+    @pytest.mark.parametrize("kind", [PacketType.RESULT, PacketType.REPEAT])
+    def test_nobody_else_behind_the_spines_port_passes_for_it(
+        self, lab: Lab, rack: Uplink, kind: PacketType
+    ) -> None:
+        """What a host of another rack sends to this rack's switch comes in where results do."""
+        job = rack.job
+        assert job.send(0, lanes={0: A}) == []
+        up = rack.partial(lanes={0: added(A, B)}, included=0b11)
+        assert job.send(1, lanes={0: B}) == [up]
+        lab.events()
+        for other in (replace(rack.spine, ip="10.0.9.1"), replace(rack.spine, udp_port=40000)):
+            assert Uplink(job, other, rack.member).send(kind, lanes={0: D}, **TOTAL) == []
+        assert lab.events() == {Event.DROP_WRONG_SENDER: 2}
+        assert rack.send(PacketType.RESULT, lanes={0: C}, **TOTAL) == job.results(lanes={0: C}, **DOWN)
 
     def test_a_second_result_is_dropped(self, lab: Lab, rack: Uplink) -> None:
         job = rack.job
@@ -311,6 +328,24 @@ class TestSpine:
         expected = {Event.CONTRIBUTION: 2, Event.ROUND_COMPLETE: 1, Event.REPEAT_ASKED: 1}
         expected |= {Event.DUPLICATE_PENDING: 1, Event.DUPLICATE_ANSWERED: 1}
         assert lab.events() == expected
+
+    def test_a_rack_that_is_far_ahead_makes_the_spine_ask_the_others(self, lab: Lab, spine: Job) -> None:
+        """Which has the round's result sends nothing by itself; which waits for it confirms the round."""
+        spine.send(0, round=1, lanes={0: A}, included=1)
+        lab.events()
+        lanes = {} if lab.target.headroom >= 1024 else {0: B}
+        questions = [spine.repeat(worker, round=9, lanes=lanes) for worker in (0, 2)]
+        assert spine.send(1, round=9, lanes={0: B}, included=1) == questions
+        total = {"lanes": {0: D}, "included": 0b1111, "round": 9}
+        relayed = [spine.result(worker, **total) for worker in (1, 2)]
+        assert spine.send(0, type=PacketType.RESULT, **total) == relayed
+        answer = {"round": 9, "included": 1, "flags": Flag.PROTECTED | Flag.ANSWER}
+        assert spine.send(2, lanes={0: C}, **answer) == []
+        assert spine.send(1, lanes={0: B}, **answer) == []
+        total = {"round": 9, "lanes": {0: added(A, B, C)}, "included": 0b111}
+        assert spine.send(0, lanes={0: A}, round=9, included=1) == spine.results(**total)
+        expected = {Event.REPEAT_ASKED: 1, Event.RESULT_RELAYED: 1, Event.CONTRIBUTION: 2}
+        assert lab.events() == expected | {Event.ROUND_COMPLETE: 1}
 
     def test_racks_may_not_ask(self, lab: Lab, spine: Job) -> None:
         assert spine.send(1, type=PacketType.REPEAT) == []

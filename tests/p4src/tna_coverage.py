@@ -49,7 +49,7 @@ def _send_all(target: TnaTarget, reached: Reached, groups: int) -> None:
             draw = Draw(random.Random(f"{place} {workers}"), place, workers, op, groups)
             at = install(target, place, workers, 1)
             for _ in range(STEPS):
-                draw.packet().send(at)
+                draw.send(at)
                 reached.look()
     for place in ("root", "spine"):
         at = install(target, place, FULL, 2)

@@ -75,8 +75,9 @@ static enum weir_verdict check_header(const weir_transport *t, const weir_result
     if (age > 0 || (age == 0 && !slot->active)) return WEIR_STALE;
     if (age != 0 || !slot->sends) return WEIR_BAD_ROUND;
     /* Before anything of the packet's shape, which is that of whichever worker's packet came last. */
-    if (h->type == WEIR_TYPE_RESULT && (h->flags & WEIR_FLAG_DISAGREE || h->check != t->check))
-        return WEIR_DISAGREE;
+    if (h->type == WEIR_TYPE_RESULT && h->flags & WEIR_FLAG_DISAGREE) return WEIR_DISAGREE;
+    /* Our contribution is in every result: had it had another check than the others', the result would say so. */
+    if (h->type == WEIR_TYPE_RESULT && h->check != t->check) return WEIR_BAD_CHECK;
     if (h->op != t->op) return WEIR_BAD_OP;
     if (h->block_log2 != t->wire_log2) return WEIR_BAD_BLOCK_SIZE;
     if (h->type == WEIR_TYPE_REPEAT && h->groups) return WEIR_BAD_GROUPS;

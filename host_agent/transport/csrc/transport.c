@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "siphash.h"
 #include "state.h"
 
 /* How far marks close the window: as many bytes as DCTCP's two segments (RFC 8257), which meet ours in one queue.
@@ -137,7 +138,7 @@ static uint64_t mix(uint64_t hash, uint64_t word)
     return hash ^ hash >> 33;
 }
 
-/* A hash of what must be the same on all workers. */
+/* A hash of what must be the same on all workers, and that nobody else can know: it depends on the job's key. */
 static uint32_t fingerprint(const weir_transport *t, uint32_t operation)
 {
     uint64_t hash = mix(0, (uint64_t)operation << 32 | t->reduces);
@@ -145,7 +146,7 @@ static uint32_t fingerprint(const weir_transport *t, uint32_t operation)
     for (uint64_t block = 0; t->audiences && block < t->blocks; block++)
         if (!block || t->audiences[block] != t->audiences[block - 1])
             hash = mix(hash, block << 16 | t->audiences[block]);
-    return (uint32_t)(hash ^ hash >> 32);
+    return (uint32_t)weir_siphash(t->config.key, hash);
 }
 
 int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, uint32_t *lanes, uint64_t count,

@@ -48,6 +48,7 @@ enum weir_verdict {
     WEIR_BAD_AUDIENCE, /* not the round's; or lanes that we want went elsewhere */
     WEIR_NO_MEMORY,    /* for lanes to be returned; the switch still has the result */
     WEIR_NOT_OURS,     /* a frame that is no Weir packet for this host; counted by drivers */
+    WEIR_BAD_CHECK, /* not made with the job's key, or of another operation: no switch sent it in this round */
     WEIR_VERDICTS
 };
 
@@ -64,8 +65,9 @@ typedef struct {
     uint32_t wide;       /* packets of one block of WEIR_WIDE_LANES lanes of ADD may be sent */
     uint32_t keep;       /* contributions to rounds that are over, for a switch that starts anew */
     int64_t initial_rto_ns, min_rto_ns, max_rto_ns;
-    int64_t min_probe_ns;  /* lower bound of the timeout after which we ask */
-    int64_t reordering_ns; /* packets sent less than this apart may overtake each other */
+    int64_t min_probe_ns;        /* lower bound of the timeout after which we ask */
+    int64_t reordering_ns;       /* packets sent less than this apart may overtake each other */
+    uint8_t key[WEIR_KEY_BYTES]; /* the job's secret, which goes into the check of its packets */
 } weir_config;
 
 /* What a reduce's packets are marked with, and how much of it may go missing. The arrays are the caller's, and

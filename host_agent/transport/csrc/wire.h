@@ -80,6 +80,7 @@
 #define WEIR_EVENTS 26u
 #define WEIR_WIDE_BLOCK_LOG2 10u
 #define WEIR_WIDE_LANES 1024u
+#define WEIR_KEY_BYTES 16u
 
 /* what every Weir packet starts with */
 #define WEIR_WEIR_SIZE 28u

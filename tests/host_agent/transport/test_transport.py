@@ -392,11 +392,34 @@ class TestRefusals:
         assert t.disagrees and not t.done
         np.testing.assert_array_equal(lanes, before)
 
-    def test_a_result_of_another_operation_is_not_applied(self) -> None:
+    def test_a_result_that_no_switch_can_have_sent_is_refused(self) -> None:
+        """Of contributions with different checks the result says that they disagree; and ours is in it."""
         t, lanes, sent = _begun()
         before, packet = lanes.copy(), packets(sent)[0]
-        assert t.on_packet(result(packet, check=packet.check ^ 1).encode(), 1) == Verdict.DISAGREE
+        assert t.on_packet(result(packet, check=packet.check ^ 1).encode(), 1) == Verdict.BAD_CHECK
+        assert not t.disagrees
         np.testing.assert_array_equal(lanes, before)
+
+    def test_results_of_an_earlier_run_change_no_sum_of_the_next(self) -> None:
+        """All that they say can be the same again: job, rounds, operations; but for what the key makes."""
+
+        def run(key: bytes, before: list[bytes]) -> list[bytes]:
+            t, answers = transport(slots=2, key=key), []
+            for step in range(3):
+                lanes = vector(5)
+                t.begin(Op.ADD, 256, lanes, operation=step)
+                while not t.done:
+                    for packet in packets(t.poll(step)[0]):
+                        verdicts = {t.on_packet(answer, step) for answer in before}
+                        assert verdicts <= {Verdict.STALE, Verdict.BAD_ROUND, Verdict.BAD_CHECK}
+                        total = dict.fromkeys(packet.groups, (key[0],) * 32)
+                        answers.append(result(packet, groups=total).encode())
+                        assert t.on_packet(answers[-1], step) == Verdict.ACCEPTED
+                assert set(lanes) == {key[0]}
+                assert (Verdict.BAD_CHECK in t.report().refused) == bool(before)
+            return answers
+
+        run(b"a second secret.", run(b"the first secret", []))
 
     def test_an_old_disagreement_is_stale(self) -> None:
         t = transport(slots=1)
