@@ -140,7 +140,8 @@ def _parse(data: bytes) -> tuple[_JobRecord, ...]:
     """Return the jobs of a file. Raises ValueError unless it is as it was written."""
     found = parse_object(data).get("format")
     if found != _FORMAT:
-        raise ValueError(f"its format is {found!r:.60}, this version of Weir reads {_FORMAT!r}")
+        said = "it names no format" if found is None else f"its format is {found!r:.60}"
+        raise ValueError(f"{said}, not {_FORMAT!r}: it is damaged, or of another version of Weir")
     try:
         jobs = _File.model_validate_json(data).jobs
     except ValidationError as error:

@@ -73,7 +73,7 @@ def test_the_command_trains_by_a_plan_and_says_what_its_links_carried(plans: dic
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--placement", "nosuch.json", "--mode", "ps"), "nosuch.json is no placement"),
+        (("--placement", "nosuch.json", "--mode", "ps"), "nosuch.json cannot be read: No such file"),
         (("--placement", "nosuch.json"), "--placement: of --mode ps alone"),
         (
             ("--placement", "nosuch.json", "--mode", "ps", "--model", "cnn"),

@@ -285,14 +285,15 @@ class AsynchronousSession:
             owes = f"to apply step {worker.made}"
         else:
             owes = "to have the steps of all workers that this one must not be ahead of"
-        remedy = ""
+        about, remedy = self._meeting.whereabouts(line.index), ""
         if silent > _PATIENCE_S + _LOOK_S:
             at = time.strftime("%H:%M:%S", time.localtime(time.time() - silent))
+            about += f"; silent for {silent:.0f} s, since {at}"
             remedy = (
-                f", which has said nothing for {silent:.0f} s, since {at}: start it again with its state "
-                f"(weir server --index {line.index} --state DIR), or start the job anew"
+                f": start it again with its state (weir server --index {line.index} --state DIR), or start "
+                "the job anew"
             )
-        return f"{self._meeting.whereabouts(line.index)}, {owes}{remedy}"
+        return f"parameter server {line.index} {owes} ({about}){remedy}"
 
     def _meet(self, where: str) -> None:
         """Wait until all workers that are still there are here."""

@@ -95,7 +95,7 @@ class Lines:
         return [rank for rank in servers if self._found(rank)]
 
     def whereabouts(self, server: int) -> str:
-        """Return words for a server that is waited for: which one, where it is, and what it has said."""
+        """Return words about a server that is waited for: where it is, and what it has said."""
         return self._meeting.whereabouts(server)
 
     def call(self, rank: int, words: Words) -> None:

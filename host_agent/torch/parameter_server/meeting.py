@@ -126,12 +126,10 @@ class Meeting:
         return ""
 
     def whereabouts(self, server: int) -> str:
-        """Return words for a server that is waited for: which one, where it is, and what it has said."""
+        """Return words about a server that is waited for: where it is, and what it has said."""
         place, said = self.find(server), self.word(server)
-        where = (
-            f", at {place.ip}:{place.port}" if place is not None else "" if said else ", which has not come"
-        )
-        return f"parameter server {server}{where}" + (f", which says: {said}" if said else "")
+        where = [f"at {place.ip}:{place.port}"] if place is not None else [] if said else ["it has not come"]
+        return "; ".join([*where, *([f"it says: {said}"] if said else [])])
 
     def begin(self, servers: int) -> None:
         """Forget what servers of an earlier job have said; for worker 0, before it says the terms."""

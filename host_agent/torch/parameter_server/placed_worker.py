@@ -242,9 +242,12 @@ class PlacedServers:
 
     def _awaited(self) -> str:
         """Return words for the servers that are waited for, and what to do."""
-        silent = [server for server, _ in self.worker.unanswered()]
+        silent = (
+            f"parameter server {server} ({self.lines.whereabouts(server)})"
+            for server, _ in self.worker.unanswered()
+        )
         return (
-            f"{'; '.join(map(self.lines.whereabouts, silent))} to answer step {self.worker.turns - 1}: "
+            f"{', '.join(silent)} to answer step {self.worker.turns - 1}: "
             "start what has ended again with its state (weir server --index I --state DIR), or the job anew"
         )
 

@@ -31,7 +31,7 @@ from weir.host_agent.parameter_server.messages import FromServer, FromWorker, Ki
 from weir.host_agent.parameter_server.payload import Words, decode
 from weir.host_agent.parameter_server.residual import Residual
 from weir.host_agent.parameter_server.update_server import ServerRules, UpdateServer
-from weir.host_agent.parameter_server.update_worker import UpdateWorker, WorkerRules
+from weir.host_agent.parameter_server.update_worker import RefusedError, UpdateWorker, WorkerRules
 from weir.host_agent.parameter_server.value_filter import Bits, FilterRule, Floats
 
 SIZE = 40
@@ -464,6 +464,21 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
     server._journal.close()
     with pytest.raises(JournalError, match="99 parameters, the model has 98"):
         UpdateServer(Momentum(np.zeros(98, np.float32)), ServerRules(), Journal(tmp_path))
+
+
+def test_a_server_that_has_lost_its_state_says_so_to_a_worker_that_knows_more() -> None:
+    """One that waited for parameters would be waited for in turn."""
+    model = np.linspace(0, 5, 30, dtype=np.float32)
+    server = UpdateServer(Sum(np.zeros(30, np.float32)), ServerRules(), begun=False)
+    worker = UpdateWorker(0, 1, np.empty(30, np.uint32), WorkerRules(), Residual(30))
+    server.handle(worker.beginning(model))
+    for answer in server.handle(worker.hello()):
+        worker.on_message(answer)
+    assert worker.ready
+    again = UpdateServer(Sum(np.zeros(30, np.float32)), ServerRules(), begun=False)
+    (answer,) = again.handle(worker.hello())
+    with pytest.raises(RefusedError, match="knows of more than the server, which has no state"):
+        worker.on_message(answer)
 
 
 def test_a_server_without_parameters_waits_for_them(tmp_path: Path) -> None:

@@ -162,7 +162,8 @@ def test_a_server_that_does_not_come_back_is_named(tmp_path: Path) -> None:
         wait_for(lambda: len(list(tmp_path.iterdir())) == 2)
         job.processes[2].kill()
         for rank, said in enumerate(job.outcomes([0, 1])):
-            assert f"worker {rank}: parameter server 0, at " in said
+            assert f"worker {rank} has waited for {6 - rank} s for parameter server 0 to apply step " in said
+            assert " (at 127.0.0.1:" in said and "silent for " in said
             assert "start it again with its state" in said
 
 
