@@ -160,7 +160,7 @@ class Team:
 
     def submit(self, work: Callable[[], Any]) -> QueuedWork:
         """Queue ``work``, which reduces by ``operate``, behind this process's other operations."""
-        return submit(self.connection.operations, work)
+        return submit(self.connection.operations, lambda: self.connection.attempt(work))
 
     def operate(self, name: str, facts: tuple[Any, ...], work: Callable[[], T]) -> T:
         """Do an operation of all members, here and now; to be called by what was submitted.

@@ -55,7 +55,7 @@ class PointToPoint:
         """
         caller = CallerStreams(devices_of(tensor))
         with caller.followed():
-            host, is_ready = _fetched(tensor.detach())
+            host, is_ready = _fetched(tensor.detach().resolve_conj().resolve_neg())
         send = Send(destination, tag, _name(tensor.dtype), byte_view(host).data, is_ready)
         messenger = self._opened()
         messenger.send(send)
@@ -72,7 +72,7 @@ class PointToPoint:
         """
         devices = devices_of(tensor)
         target = tensor.detach()
-        in_place = not devices and target.is_contiguous()
+        in_place = not (devices or target.is_conj() or target.is_neg()) and target.is_contiguous()
         host = target if in_place else torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=bool(devices))
         caller = CallerStreams(devices)
 
