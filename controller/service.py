@@ -63,6 +63,10 @@ class AgentService:
         try:
             spec = self._spec(request)
             job = self._registry.join(spec, time.monotonic(), request.timeout_s or self._join_timeout_s)
+        except JobError as error:
+            log.warning("refused a join from %s: %s", context.peer(), error)
+            await _abort(context, error)
+        try:
             formed = self._formed.setdefault(job.id, asyncio.get_running_loop().create_future())
             log.info("job %r: rank %d of %d joined from %s", job.name, spec.rank, job.size, spec.host.name)
             self._react()
@@ -105,7 +109,9 @@ class AgentService:
     async def Leave(self, request: Any, context: Any) -> Any:  # noqa: N802 - the RPC's name
         """See agent.proto."""
         try:
-            self._registry.leave(request.job_id, request.rank, request.token, time.monotonic())
+            self._registry.leave(
+                request.job_id, request.rank, request.token, time.monotonic(), request.reason
+            )
         except JobError as error:
             await _abort(context, error)
         self._react()

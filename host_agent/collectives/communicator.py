@@ -103,8 +103,8 @@ class Communicator(ABC):
         Every worker is to be in the same operation at a time; where one is not, a reduction raises on every
         worker. An operation that reduces nothing ends with a barrier. Inside another it is a part of that.
 
-        Where ``work`` raises, this worker takes part in a last round, as one that failed. So the others, which
-        wait for it, are told; where all have failed, they agree and go on.
+        Where ``work`` raises, this worker takes part in a last round, as one that failed. So the others,
+        which wait for it, are told. Where all have failed, they agree, and go on.
         """
         if self.call is not None:
             return work(*args, **kwargs)

@@ -27,7 +27,7 @@ from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.device_vector import DeviceCollectives, are_long, are_long_parts
 from weir.host_agent.torch.joining import LocalStep, open_connection
 from weir.host_agent.torch.point_to_point import PointToPoint
-from weir.host_agent.torch.rendezvous import StartCluster
+from weir.host_agent.torch.rendezvous import WHOLE, Members, StartCluster
 from weir.host_agent.torch.splitting import SplittableGroup
 from weir.host_agent.torch.staging import devices_of, on_host, wait_here
 from weir.host_agent.torch.work import QueuedWork, submit
@@ -140,8 +140,8 @@ class WeirProcessGroup(SplittableGroup):
 
     @contextlib.contextmanager
     def issuing(self) -> Iterator[None]:
-        """Issue an operation in the block. Where the block raises, the other ranks are told, as they would wait
-        for this one, and a failed operation takes the place of the one that was not issued.
+        """Issue an operation in the block. Where the block raises, a failed operation takes its place, which
+        tells the other ranks: they would wait for this one.
         """
         try:
             yield
@@ -487,6 +487,9 @@ def create(
     start: StartCluster, options: _DistributedBackendOptions, group_options: GroupOptions | None = None
 ) -> WeirProcessGroup:
     """Join the job of a group that torch makes, and return the group when all its ranks have joined."""
+    default = dist.distributed_c10d._world.default_pg
+    if isinstance(default, WeirProcessGroup):
+        default.connection.refuse_fork()  # its store's connection is the parent's
     rank, size = options.group_rank, options.group_size
     if size > MAX_WORKERS:
         raise ValueError(
@@ -494,6 +497,9 @@ def create(
             f"the weir backend takes at most {MAX_WORKERS}. Use fewer processes"
         )
     ranks = list(options.global_ranks_in_group) or list(range(size))
+    whole = default is None
+    remedy = f"were {size} processes started, as WORLD_SIZE says?" if whole else "have they called it, too?"
+    members = Members(WHOLE if whole else "new_group", remedy=remedy)
     chosen = group_options or GroupOptions()
     chosen.precision.form(size)  # which refuses what so many ranks cannot have
     connection = open_connection(
@@ -506,6 +512,7 @@ def create(
         chosen.slots,
         str(chosen) if chosen != GroupOptions() else "",
         chosen.local,
+        members,
     )
     connection.precision = chosen.precision
     return WeirProcessGroup(options, chosen, connection, start)

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from torch._C._distributed_c10d import Store
 
 from weir.host_agent.collectives.operation import Call
+from weir.host_agent.torch.silent_store import within
 
 _WAIT_S: Final = 8.0  # for what the others called; torch's stores look up names, which may take 5 s
 _POLL_S: Final = 0.01
@@ -51,24 +52,25 @@ class CallBoard:
         own = Said(number, words, failed=call is not None and bool(call.failure))
         known = {self._rank: own}
         with contextlib.suppress(RuntimeError):  # a store that is gone: the own call is better than nothing
-            store = self._store.clone()  # type: ignore[attr-defined]  # another thread may hold the connection while it waits
-            store.set(f"{self._prefix}/{self._rank}", json.dumps(own))
-            known |= self._others(store)
-            if store.add(f"{self._prefix}/read", 1) == self._size:
-                store.set(f"{self._prefix}/all-read", "")
-            _wait(store, [f"{self._prefix}/all-read"], _READ_S)
+            until = time.monotonic() + _WAIT_S
+            known |= within(_WAIT_S + 2 * _READ_S, lambda: self._exchange(own, until))
         return sentence(known, self._size)
 
-    def _others(self, store: Store) -> dict[int, Said]:
-        """Return what all ranks say that do so in time."""
+    def _exchange(self, own: Said, until: float) -> dict[int, Said]:
+        """Write down what this rank says, and return what all ranks say that do so in time, by ``until``."""
+        store = self._store.clone()  # type: ignore[attr-defined]  # another thread may hold the connection while it waits
+        store.set(f"{self._prefix}/{self._rank}", json.dumps(own))
         keys = {rank: f"{self._prefix}/{rank}" for rank in range(self._size)}
-        _wait(store, list(keys.values()), _WAIT_S)
-        return {rank: Said(*json.loads(store.get(key))) for rank, key in keys.items() if store.check([key])}
+        _wait(store, list(keys.values()), until)
+        found = {rank: Said(*json.loads(store.get(key))) for rank, key in keys.items() if store.check([key])}
+        if store.add(f"{self._prefix}/read", 1) == self._size:
+            store.set(f"{self._prefix}/all-read", "")
+        _wait(store, [f"{self._prefix}/all-read"], min(time.monotonic(), until) + _READ_S)
+        return found
 
 
-def _wait(store: Store, keys: list[str], seconds: float) -> None:
-    """Return when the keys are there, or after a while; the store's own wait shows that in the log."""
-    until = time.monotonic() + seconds
+def _wait(store: Store, keys: list[str], until: float) -> None:
+    """Return when the keys are there, or at a time; the store's own wait shows that in the log."""
     while not store.check(keys) and time.monotonic() < until:
         time.sleep(_POLL_S)
 
