@@ -157,10 +157,10 @@ from datetime import timedelta
 import torch, torch.distributed as dist, weir.torch
 from weir.host_agent.torch import call_board
 
-call_board._WAIT_S = 2.0  # for less time in this test
+call_board._WAIT_S = 1.0  # for less time in this test
 dist.init_process_group("weir", timeout=timedelta(seconds=30))
 rank, launcher = dist.get_rank(), os.getppid()
-group = dist.new_group(timeout=timedelta(seconds=3))
+group = dist.new_group(timeout=timedelta(seconds=5))
 for made in (group, None):
     dist.all_reduce(torch.ones(3), group=made)
 
@@ -182,7 +182,7 @@ if rank == 0:
 try:
     dist.barrier(group)
     outcome(lambda: dist.all_reduce(torch.ones(3)))
-    outcome(lambda: dist.new_group(timeout=timedelta(seconds=3)))
+    outcome(lambda: dist.new_group(timeout=timedelta(seconds=1)))
     outcome(lambda: dist.all_reduce(torch.ones(4 + rank), group=group))
     outcome(lambda: dist.all_reduce(torch.ones(3)))
     dist.barrier()
@@ -213,7 +213,7 @@ def test_a_launcher_that_is_stopped_makes_nobody_wait_for_ever(
         summed, made, disagreed, went_on = (tmp_path / str(rank)).read_text().splitlines()
         assert summed == went_on == "nothing"
         assert (
-            made.startswith("RendezvousError: after 3 s still waiting for torch's store")
+            made.startswith("RendezvousError: after 1 s still waiting for torch's store")
             and "stopped?" in made
         )
         assert f"rank {rank} called all_reduce(float32[{4 + rank}], SUM)" in disagreed
