@@ -34,7 +34,7 @@ class Call(NamedTuple):
 
     @property
     def said(self) -> str:
-        """What this rank did, in words: ``called barrier()``."""
+        """Return what this rank did, in words: ``called barrier()``."""
         if not self.failure:
             return f"called {self}"
         return f"failed in {self}: {self.failure}" if self.name else f"failed: {self.failure}"

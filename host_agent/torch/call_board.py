@@ -20,7 +20,7 @@ REMEDY: Final = "Every rank must call the same collectives in the same order wit
 
 
 class Said(NamedTuple):
-    """What one rank says: the number of its operation, what it did, in words, and whether it failed there."""
+    """One rank's statement: the number of its operation, its call or failure in words, whether it failed."""
 
     number: int
     words: str

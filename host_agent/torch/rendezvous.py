@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from weir.agent_service.waiting import FIRST_S, logged_wait, next_line
 from weir.host_agent.collectives.host_sum import Hosts, group_hosts
@@ -248,7 +248,10 @@ def _meet(
     def look() -> tuple[dict[int, tuple[str, str, str]], bool]:
         """Return what the members say that are there, and whether somebody has seen a conflict."""
         here = [member for member, key in keys.items() if store.check([key])]
-        return {member: json.loads(store.get(keys[member])) for member in here}, store.check([conflict])
+        said = {member: json.loads(store.get(keys[member])) for member in here}
+        return {
+            member: (machine, group, host) for member, (machine, group, host) in said.items()
+        }, store.check([conflict])
 
     within(limit, lambda: store.set(f"{attempt}/rank/{ranks[rank]}", json.dumps(own)))
     while True:
@@ -258,7 +261,7 @@ def _meet(
             within(limit, lambda: store.add(conflict, 1))
             raise RendezvousError(within(limit + 2 * _CONFLICT_S, lambda: _conflict(store, attempt, ranks)))
         if len(said) == len(ranks):
-            return [tuple(said[member]) for member in ranks]
+            return [said[member] for member in ranks]
         missing = [place for place, member in enumerate(ranks) if member not in said]
         if members.group == WHOLE and _serves_the_store(
             store
@@ -281,9 +284,9 @@ def _meet(
 
 def _serves_the_store(store: Store) -> bool:
     """Return whether global rank 0 holds a store that answers, in its own process; torchrun may hold one."""
-    while isinstance(store, dist.PrefixStore):
+    while isinstance(store, PrefixStore):
         store = store.underlying_store
-    return isinstance(store, dist.TCPStore) and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
+    return isinstance(store, TCPStore) and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
 
 
 def _conflict(store: Store, attempt: str, ranks: list[int]) -> str:
