@@ -234,7 +234,7 @@ def test_a_store_that_does_not_answer(
     with pytest.raises(TimeoutError, match="the call's own"):
         within(20, late)
     for_ever = threading.Event()
-    with pytest.raises(StoreSilentError, match="after 0.2 s still waiting for torch's store"):
+    with pytest.raises(StoreSilentError, match=r"after 0\.2 s still waiting for torch's store"):
         within(0.2, for_ever.wait)
     for_ever.set()
     assert "still waiting for torch's store" in caplog.text

@@ -38,8 +38,9 @@ class World:
     """``size`` processes in one process group of the "weir" backend.
 
     environment: what rank r's process finds in its environment; by default nothing of Weir's. ranks: those
-    that there are, by default all. sizes: how many ranks each says that there are. device: where the tensors are that tests make, see ``on_device``; None: as
-    the tests say. An error of init_process_group is the outcome of whatever is run.
+    that there are, by default all. sizes: how many ranks each says that there are. device: where the tensors
+    are that tests make, see ``on_device``; None: as the tests say. An error of init_process_group is the
+    outcome of whatever is run.
 
     ``run(function, *args)`` calls ``function(*args)`` on every rank at once and returns the results by rank.
     ``dist.get_rank()`` and the like work inside it.
