@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -184,7 +185,7 @@ def _attend(store: Store, attempt: str, timeout: timedelta) -> Rendezvous:
     limit = timeout.total_seconds()
     try:
         words = {attempt: "rank 0 to say which controller to join"}
-        within(limit + FIRST_S, lambda: _wait(store, words, timeout))
+        _wait(store, words, timeout)
     except StoreSilentError:
         raise
     except RuntimeError as error:
@@ -321,12 +322,16 @@ def _wait(store: Store, keys: dict[str, str], timeout: timedelta) -> None:
     while True:
         waited, limit = time.monotonic() - began, timeout.total_seconds()
         try:
-            store.wait(list(keys), timedelta(seconds=max(min(due, limit) - waited, 0.001)))
+            rest = max(min(due, limit) - waited, 0.001)
+            part = timedelta(seconds=rest)
+            within(limit, partial(store.wait, list(keys), part), waits_s=rest)
             return
+        except StoreSilentError:
+            raise
         except RuntimeError:
             if time.monotonic() - began >= limit:
                 raise
-        missing = [words for key, words in keys.items() if not store.check([key])]
+        missing = within(limit, lambda: [words for key, words in keys.items() if not store.check([key])])
         log.warning("after %.0f s still waiting for %s", due, ", ".join(missing))
         due = next_line(due)
 

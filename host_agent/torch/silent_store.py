@@ -27,17 +27,22 @@ class StoreSilentError(RuntimeError):
     """The store did not answer in time."""
 
 
-def within(seconds: float, call: Callable[[], T]) -> T:
+def within(seconds: float, call: Callable[[], T], *, waits_s: float = 0.0) -> T:
     """Return what a call to a store returns; the log says after 5 s that there is no answer.
 
+    Args:
+        seconds: how long to wait for an answer.
+        call: runs in a thread of its own.
+        waits_s: how long the store itself may wait before it answers.
+
     Raises:
-        StoreSilentError: it took longer than ``seconds``. The call goes on in a thread of its own.
+        StoreSilentError: there was none. The call goes on.
     """
     outcome: Future[T] = Future()
     threading.Thread(target=complete, args=(outcome, call), name="weir-store", daemon=True).start()
-    began, due = time.monotonic(), FIRST_S
+    began, due = time.monotonic() + waits_s, FIRST_S
     while True:
-        waited = time.monotonic() - began
+        waited = time.monotonic() - began  # below zero as long as that is the store's own
         if waited >= seconds:
             raise StoreSilentError(f"after {seconds:g} s still waiting for {WHO}")
         if waited >= due:

@@ -238,3 +238,6 @@ def test_a_store_that_does_not_answer(
         within(0.2, for_ever.wait)
     for_ever.set()
     assert "still waiting for torch's store" in caplog.text
+    caplog.clear()
+    assert not within(20, lambda: threading.Event().wait(0.2), waits_s=10)  # a wait of the store's own
+    assert not caplog.text
