@@ -11,6 +11,7 @@
     client.close()
 """
 
+import contextlib
 import functools
 import logging
 import os
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 10.0  # for a controller that is being started
 CALL_TIMEOUT_S = 10.0
+GIVE_UP_TIMEOUT_S = 2.0
 RETRY_S = 0.1
 JOIN_MARGIN_S = 20.0  # beyond the join's own deadline: the answer is the controller's to give
 
@@ -144,6 +146,7 @@ class AgentClient:
         self._on_leave: list[Callable[[int, str], None]] = []
         self._stopped: str | None = None
         self._left: list[tuple[int, str]] = []
+        self._process = os.getpid()
 
     # ---- the life of a membership
 
@@ -221,7 +224,7 @@ class AgentClient:
             AgentError: the controller could not be told; the membership is over for this client all the same.
         """
         membership, heartbeats = self.membership, self._heartbeats
-        if membership is None or heartbeats is None:
+        if membership is None or heartbeats is None or os.getpid() != self._process:
             return
         self.membership = self._heartbeats = None
         heartbeats.leaving()
@@ -236,8 +239,27 @@ class AgentClient:
         finally:
             heartbeats.close()
 
+    def give_up(self, reason: str) -> None:
+        """End the membership and the job with it, and close the connection: the others are told the reason.
+
+        A controller that does not answer at once finds out by the closed connection that this member is lost.
+        """
+        if os.getpid() != self._process:
+            return
+        membership, heartbeats = self.membership, self._heartbeats
+        if membership is not None and heartbeats is not None and self._stopped is None:
+            heartbeats.leaving()
+            request = agent_pb2.LeaveRequest(
+                job_id=membership.job_id, rank=membership.rank, token=self._token, reason=reason
+            )
+            with contextlib.suppress(grpc.RpcError, ValueError):  # the latter: it is closed already
+                self._stub.Leave(request, timeout=GIVE_UP_TIMEOUT_S)
+        self.close()
+
     def close(self) -> None:
         """Close the connection. A membership not left counts as lost: the job stops."""
+        if os.getpid() != self._process:
+            return  # a fork: connection and membership are its parent's
         if self._heartbeats is not None:
             self._heartbeats.close()
             self.membership = self._heartbeats = None
@@ -336,6 +358,8 @@ class AgentClient:
 
     def _call(self, method: Any, request: Any, timeout_s: float | None) -> Any:
         """Make one call. A controller that is not there (yet) is tried again for CONNECT_TIMEOUT_S."""
+        if os.getpid() != self._process:
+            raise AgentError(f"this connection is of process {self._process}; a fork of it needs its own")
         until = time.monotonic() + CONNECT_TIMEOUT_S
         while True:
             try:

@@ -33,6 +33,7 @@ from weir.controller.jobs import (
 from weir.controller.slots import LEAST_SLOTS, SlotExhaustedError, SlotPool, take, take_share
 from weir.controller.wiring import Wiring
 
+_MOST_WORDS = 1000  # characters of a member's reason
 _TOMBSTONES = 1024  # jobs that are over whose end can still be asked for
 
 
@@ -197,8 +198,10 @@ class JobRegistry:
         if job.id in self._jobs and member.state is not MemberState.LEFT:
             self._stop(job, f"{member} went away without leaving: its connection broke")
 
-    def leave(self, job_id: int, rank: int, token: str, now: float) -> None:
+    def leave(self, job_id: int, rank: int, token: str, now: float, reason: str = "") -> None:
         """Let a member go. Leaving a job that is over, or leaving twice, is fine.
+
+        reason: why the member gives up, which stops the job; empty: it leaves cleanly.
 
         Raises:
             JobError: no such job or member, or wrong token.
@@ -207,6 +210,9 @@ class JobRegistry:
             return
         job, member = self._member(job_id, rank, token)
         if member.state is MemberState.LEFT:
+            return
+        if reason:
+            self._stop(job, f"{member} gave up: {reason[:_MOST_WORDS]}")
             return
         member.state = MemberState.LEFT
         if len(job.departed()) == job.size:

@@ -106,7 +106,9 @@ class AgentService:
     async def Leave(self, request: Any, context: Any) -> Any:  # noqa: N802 - the RPC's name
         """See agent.proto."""
         try:
-            self._registry.leave(request.job_id, request.rank, request.token, time.monotonic())
+            self._registry.leave(
+                request.job_id, request.rank, request.token, time.monotonic(), request.reason
+            )
         except JobError as error:
             await _abort(context, error)
         self._react()

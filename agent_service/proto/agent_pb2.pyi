@@ -116,14 +116,16 @@ class JobEvent(_message.Message):
     def __init__(self, kind: _Optional[_Union[JobEvent.Kind, str]] = ..., reason: _Optional[str] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
-    __slots__ = ("job_id", "rank", "token")
+    __slots__ = ("job_id", "rank", "token", "reason")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     job_id: int
     rank: int
     token: str
-    def __init__(self, job_id: _Optional[int] = ..., rank: _Optional[int] = ..., token: _Optional[str] = ...) -> None: ...
+    reason: str
+    def __init__(self, job_id: _Optional[int] = ..., rank: _Optional[int] = ..., token: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class LeaveReply(_message.Message):
     __slots__ = ()

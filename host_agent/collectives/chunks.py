@@ -117,7 +117,7 @@ def reduce_in_chunks(
         TypeError: the operator is not defined for the dtype.
         NonFiniteError: a float sum meets NaN or infinity. Then the output has kept its values.
     """
-    check_supported(op, inputs[0].dtype)
+    check_supported(op, inputs[0].tensor.dtype)
     is_float_sum = op in _SUMS and inputs[0].dtype in FLOATS
     bounds = [vector.bounds() for vector in inputs] if is_float_sum else []
     chunks = chunks_of(inputs[0].count)

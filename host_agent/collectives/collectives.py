@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from weir.host_agent.collectives import data_movement
 from weir.host_agent.collectives.communicator import Communicator
-from weir.host_agent.collectives.dtypes import describe
+from weir.host_agent.collectives.dtypes import as_stored, describe
 from weir.host_agent.collectives.operation import Call
 from weir.host_agent.collectives.packing import Precision
 from weir.host_agent.collectives.reductions import RedOpType, reduce, reduce_parts
@@ -179,23 +179,23 @@ class Collectives:
 
     def _reduced(self, what: str, tensor: torch.Tensor, op: RedOpType) -> torch.Tensor:
         """Return the flat reduction of ``tensor``, in its memory or in new."""
-        values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
         title = self._title(what)
-        total = reduce(
+        return reduce(
             self.communicator,
-            values.detach().contiguous().reshape(-1),
+            as_stored(tensor).reshape(-1),
             op,
             lambda index: f"{title}, element {index} of a {describe(tensor)}",
         )
-        return torch.view_as_complex(total.view(-1, 2)) if tensor.is_complex() else total
 
     def _reduced_parts(
         self, what: str, tensors: Tensors, owners: Sequence[int], op: RedOpType
     ) -> torch.Tensor:
         """Return the flat reduction of the tensor that this rank owns; of no elements when it owns none."""
-        values = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
-        total = reduce_parts(self.communicator, values, owners, op, self._part_namer(what, tensors, owners))
-        return torch.view_as_complex(total.view(-1, 2)) if tensors[0].is_complex() else total
+        for tensor in tensors[1:]:
+            if tensor.dtype != tensors[0].dtype:
+                raise ValueError(f"{what}: a {describe(tensor)} stands beside a {describe(tensors[0])}")
+        name = self._part_namer(what, tensors, owners)
+        return reduce_parts(self.communicator, tensors, owners, op, name)
 
     def _part_namer(self, what: str, tensors: Tensors, owners: Sequence[int]) -> Callable[[int, int], str]:
         """Return what describes an element of a further reduction by its tensor's number and its own."""

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A group of workers, and the one operation on lanes that everything else is built from."""
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -79,26 +80,55 @@ class Communicator(ABC):
         self.call: Call | None = None
         self.number = self.fingerprint = 0
         self.exchanged = False
+        self._told: Exception | None = None  # the failure that the others know of
+
+    def attempt(self, work: Callable[[], T]) -> T:
+        """Return what ``work`` does: some operations, and what goes on before and after them.
+
+        Where this worker alone fails in that, the next operation raises on every other worker, and says why.
+        Where all fail, nothing is broken.
+        """
+        try:
+            return work()
+        except Exception as error:
+            if self._told is not error:
+                self.operate(Call(""), _raise, error)
+            raise
+        finally:
+            self._told = None
 
     def operate(self, call: Call, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what ``work`` does with the arguments: what a call is made of, as its packets say.
 
         Every worker is to be in the same operation at a time; where one is not, a reduction raises on every
         worker. An operation that reduces nothing ends with a barrier. Inside another it is a part of that.
+
+        Where ``work`` raises, this worker takes part in a last round, as one that failed. So the others,
+        which wait for it, are told. Where all have failed, they agree, and go on.
         """
         if self.call is not None:
             return work(*args, **kwargs)
-        self.call = call
         self.number += 1
-        self.fingerprint = fingerprint(self.number, call)
+        self._enter(call)
         self.exchanged = False
         try:
             result = work(*args, **kwargs)
             if not self.exchanged:
                 self.barrier()
             return result
+        except Exception as error:
+            self._told = error
+            self._enter(call.failed(error))
+            with contextlib.suppress(Exception):  # the group is over, and its next operation says why
+                self.barrier()
+            raise
         finally:
             self.call, self.fingerprint = None, 0
+
+    def _enter(self, call: Call) -> None:
+        """Let packets say that this worker is in a call, or that it has failed in it."""
+        self.call = call
+        self.fingerprint = fingerprint(self.number, call)
 
     @abstractmethod
     def reduce_lanes(
@@ -150,6 +180,10 @@ class Communicator(ABC):
     def barrier(self) -> None:
         """Return when every worker has called it."""
         self.reduce_lanes(np.empty(0, np.uint32), Op.ADD)
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 def fitting_block(lanes: int) -> int:

@@ -22,6 +22,7 @@ FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64}
 NARROW_INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32})  # fit one lane
 INTEGERS = NARROW_INTEGERS | {torch.int64}
 REDUCIBLE = FLOATS | INTEGERS | {torch.bool}
+COMPLEX = frozenset({torch.complex32, torch.complex64, torch.complex128})  # their parts are of FLOATS
 
 _SIGN32 = np.uint32(1 << 31)
 _SIGN64 = np.uint64(1 << 63)
@@ -45,18 +46,25 @@ def byte_view(contiguous: torch.Tensor) -> npt.NDArray[np.uint8]:
     return view
 
 
+def as_stored(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor whose memory holds its values, one after another: the same one, where its does.
+
+    Torch conjugates and negates lazily, by a mark on the tensor; its memory holds other values then.
+    """
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+
+
 def write_bytes(lanes: Lanes, offset: int, tensor: torch.Tensor) -> None:
     """Copy the tensor's values into ``lanes`` from lane ``offset`` on; the padding is left as it is."""
-    data = byte_view(tensor.detach().contiguous())
+    data = byte_view(as_stored(tensor))
     lanes[offset:].view(np.uint8)[: data.size] = data
 
 
 def read_bytes(lanes: Lanes, offset: int, tensor: torch.Tensor) -> None:
     """Overwrite the tensor's values, whatever its strides, with the bytes from lane ``offset`` on."""
     target = tensor.detach()
-    packed = (
-        target if target.is_contiguous() else torch.empty_like(target, memory_format=torch.contiguous_format)
-    )
+    in_place = target.is_contiguous() and not (target.is_conj() or target.is_neg())
+    packed = target if in_place else torch.empty(target.shape, dtype=target.dtype)
     data = byte_view(packed)
     data[:] = lanes[offset:].view(np.uint8)[: data.size]
     if packed is not target:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+_MOST_WORDS = 1000  # characters of an error that other ranks are told
 _SHOWN = 4  # of a list of equal things, this many are written out
 
 
@@ -23,11 +24,24 @@ class Call(NamedTuple):
         name: as users know it.
         facts: what must be the same on every rank: numbers, strings, dtypes, operators.
         arguments: for people; tensors in lists, operators and strings.
+        failure: why this rank cannot do it, in words; empty where it can.
     """
 
     name: str
     facts: tuple[Hashable, ...] = ()
     arguments: tuple[Any, ...] = ()
+    failure: str = ""
+
+    @property
+    def said(self) -> str:
+        """Return what this rank did, in words: ``called barrier()``."""
+        if not self.failure:
+            return f"called {self}"
+        return f"failed in {self}: {self.failure}" if self.name else f"failed: {self.failure}"
+
+    def failed(self, error: Exception) -> "Call":
+        """Return the call as one that this rank could not do."""
+        return self._replace(failure=f"{type(error).__name__}: {error}"[:_MOST_WORDS])
 
     def __str__(self) -> str:
         """Return it as a user would write it: ``all_reduce(float32[5], SUM)``."""
@@ -40,9 +54,10 @@ def _hash(name: str, facts: tuple[Hashable, ...]) -> int:
 
 
 def fingerprint(number: int, call: Call) -> int:
-    """Return 32 bits of a call that is operation ``number`` of its group."""
+    """Return 32 bits of a call that is operation ``number`` of its group; the same of all that failed."""
+    hashed = _hash("failed", ()) if call.failure else _hash(call.name, call.facts)
     # By an odd factor, so that operations of one kind differ from their neighbours in many bits.
-    return (_hash(call.name, call.facts) ^ number * 0x9E3779B1) & 0xFFFFFFFF
+    return (hashed ^ number * 0x9E3779B1) & 0xFFFFFFFF
 
 
 def _words(argument: Any) -> str:

@@ -34,7 +34,7 @@ def reduce(
 
     Args:
         communicator: of all workers.
-        flat: as ``parts`` lays it out.
+        flat: as ``parts`` lays it out; complex only without.
         op: how values are combined.
         name: describes an element by flat index, for errors.
         parts: who wants what; None: every rank wants all.
@@ -44,6 +44,11 @@ def reduce(
         NonFiniteError: a float sum meets NaN or infinity.
     """
     check_supported(op, flat.dtype)
+    if flat.is_complex():
+        assert parts is None
+        halves = torch.view_as_real(flat).reshape(-1)
+        total = _REDUCTIONS[op](communicator, halves, lambda index: name(index // 2), None)
+        return torch.view_as_complex(total.view(-1, 2))
     return _REDUCTIONS[op](communicator, flat, name, parts)
 
 
@@ -58,7 +63,7 @@ def reduce_parts(
 
     Args:
         communicator: of all workers, which make the same call.
-        tensors: of one dtype, not complex.
+        tensors: of one dtype.
         owners: the rank that wants each.
         op: how values are combined.
         name: describes an element by its tensor's number and its flat index there, for errors.
@@ -66,6 +71,11 @@ def reduce_parts(
     Raises:
         TypeError, NonFiniteError: as of ``reduce``.
     """
+    check_supported(op, tensors[0].dtype)
+    if tensors[0].is_complex():
+        halves = [torch.view_as_real(dtypes.as_stored(tensor)) for tensor in tensors]
+        found = reduce_parts(communicator, halves, owners, op, lambda part, index: name(part, index // 2))
+        return torch.view_as_complex(found.view(-1, 2))
     dtype, rank = tensors[0].dtype, communicator.rank
     parts = Parts.of([tensor.numel() for tensor in tensors], owners, dtype)
     joined = parts.join(tensors, dtype)
@@ -74,11 +84,18 @@ def reduce_parts(
 
 
 def check_supported(op: RedOpType, dtype: torch.dtype) -> None:
-    """Raise TypeError unless ``reduce`` can do this."""
+    """Raise TypeError unless tensors of a dtype can be reduced by an operator; every entrance asks here."""
     if op not in _REDUCTIONS:
         raise TypeError(f"the weir backend has no reduction {op}; it has {', '.join(map(str, _REDUCTIONS))}")
+    if dtype in dtypes.COMPLEX:
+        if op not in _LINEAR:
+            raise TypeError(
+                f"{op} is not defined for {dtype}: of complex numbers there are SUM and AVG. If real and "
+                "imaginary parts are meant, each by itself, reduce torch.view_as_real(tensor).clone()"
+            )
+        return
     if dtype not in dtypes.REDUCIBLE:
-        known = ", ".join(sorted(str(known) for known in dtypes.REDUCIBLE))
+        known = ", ".join(sorted(str(known) for known in dtypes.REDUCIBLE | dtypes.COMPLEX))
         raise TypeError(f"the weir backend cannot reduce {dtype}; it reduces {known}")
     if op in _BITWISE and dtype in FLOATS:
         raise TypeError(f"{op} is defined for integers and bool, not for {dtype}")
@@ -202,6 +219,7 @@ def _fold(
 
 
 _BITWISE = frozenset({ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR})
+_LINEAR = frozenset({ReduceOp.SUM, ReduceOp.AVG})  # of complex numbers: of their real and imaginary parts
 _REDUCTIONS: dict[RedOpType, Callable[[Communicator, torch.Tensor, Namer, Parts | None], torch.Tensor]] = {
     ReduceOp.SUM: _sum,
     ReduceOp.AVG: _average,

@@ -8,11 +8,12 @@ one operation and returns its handle at once. Operations of a process run in the
 # Torch's stubs declare overloads and parameter names that neither its front end nor DDP uses on a group.
 # mypy: disable-error-code="override, assignment"
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
-from typing import Any, ClassVar
+from functools import partial, wraps
+from typing import Any, ClassVar, Concatenate, NoReturn, ParamSpec
 
 import torch
 import torch.distributed as dist
@@ -20,19 +21,20 @@ from torch._C._distributed_c10d import _DistributedBackendOptions
 
 from weir.host_agent.collectives.long_collectives import LongCollectives
 from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits, Precision
-from weir.host_agent.collectives.reductions import RedOpType
+from weir.host_agent.collectives.reductions import RedOpType, check_supported
 from weir.host_agent.torch.compiling import never_compiled
 from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.device_vector import DeviceCollectives, are_long, are_long_parts
 from weir.host_agent.torch.joining import LocalStep, open_connection
 from weir.host_agent.torch.point_to_point import PointToPoint
-from weir.host_agent.torch.rendezvous import StartCluster
+from weir.host_agent.torch.rendezvous import WHOLE, Members, StartCluster
 from weir.host_agent.torch.splitting import SplittableGroup
 from weir.host_agent.torch.staging import devices_of, on_host, wait_here
 from weir.host_agent.torch.work import QueuedWork, submit
 from weir.wire.definition import MAX_WORKERS
 
 BACKEND = "weir"
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,19 @@ class GroupOptions:
     def precision(self) -> Precision:
         """Return how float sums are made."""
         return Precision(self.lane_bits, self.lane_error, self.exact)
+
+
+def collective(
+    method: Callable[Concatenate["WeirProcessGroup", P], QueuedWork],
+) -> Callable[Concatenate["WeirProcessGroup", P], QueuedWork]:
+    """Decorate a method that issues an operation: where that fails, the other ranks are told."""
+
+    @wraps(method)
+    def issue(self: "WeirProcessGroup", /, *args: P.args, **kwargs: P.kwargs) -> QueuedWork:
+        with self.issuing():
+            return method(self, *args, **kwargs)
+
+    return issue
 
 
 @never_compiled
@@ -119,9 +134,21 @@ class WeirProcessGroup(SplittableGroup):
 
         def guarded() -> Any:
             with self.connection.deadline(limit):
-                return run()
+                return self.connection.attempt(run)
 
         return submit(self.connection.operations, guarded, devices, group=self.connection, yields=yields)
+
+    @contextlib.contextmanager
+    def issuing(self) -> Iterator[None]:
+        """Issue an operation in the block. Where the block raises, a failed operation takes its place, which
+        tells the other ranks: they would wait for this one.
+        """
+        try:
+            yield
+        except Exception as error:
+            with contextlib.suppress(RuntimeError):  # the group is closed
+                self.submit(partial(_raise, error))
+            raise
 
     def _queue(self, opts: Any, run: Callable[[Any, Any], None], outputs: Any, inputs: Any) -> QueuedWork:
         """Queue ``run(outputs, inputs)``, both in host memory, which overwrites ``outputs``, its result.
@@ -177,6 +204,7 @@ class WeirProcessGroup(SplittableGroup):
 
     # Reductions.
 
+    @collective
     def allreduce(self, tensors: Any, opts: Any = None) -> QueuedWork:
         """Overwrite each tensor by its reduction over all ranks."""
         tensors, op = _listed(tensors), _operator(opts)
@@ -191,6 +219,7 @@ class WeirProcessGroup(SplittableGroup):
 
     allreduce_coalesced = allreduce
 
+    @collective
     def reduce(self, tensors: Any, opts: Any) -> QueuedWork:
         """Overwrite the root's tensor by the reduction."""
         tensors, op, root = _listed(tensors), _operator(opts), opts.rootRank
@@ -203,6 +232,7 @@ class WeirProcessGroup(SplittableGroup):
             tensors,
         )
 
+    @collective
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
         """Overwrite each output by this rank's part of the reduction of the input list beside it."""
         op = _operator(opts)
@@ -223,9 +253,13 @@ class WeirProcessGroup(SplittableGroup):
 
     _reduce_scatter_base = reduce_scatter_single
 
+    @collective
     def reduce_scatter_single_coalesced(self, outputs: Any, wholes: Any, opts: Any = None) -> QueuedWork:
         """Do several ``reduce_scatter_single``."""
         op = _operator(opts)
+        for output, whole in zip(outputs, wholes, strict=True):
+            if not output._is_view() and (numbers := _parts_of(whole)) is not None:
+                check_supported(op, numbers)
         return self._queue_each(
             opts,
             lambda output, whole: self.collectives.reduce_scatter_single(output, whole, op),
@@ -239,6 +273,7 @@ class WeirProcessGroup(SplittableGroup):
 
     # Data movement.
 
+    @collective
     def broadcast(self, tensors: Any, opts: Any) -> QueuedWork:
         """Overwrite each tensor by the root's."""
         tensors, root = _listed(tensors), opts.rootRank
@@ -251,10 +286,12 @@ class WeirProcessGroup(SplittableGroup):
             tensors,
         )
 
+    @collective
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
         """Overwrite each output list by all ranks' input beside it."""
         return self._all_gather_lists(opts, outputs, inputs, outputs)
 
+    @collective
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
         """Do an ``allgather`` with the lists transposed: ``outputs[r][i]`` gets rank r's ``inputs[i]``."""
         return self._all_gather_lists(opts, list(zip(*outputs, strict=True)), inputs, outputs)
@@ -276,6 +313,7 @@ class WeirProcessGroup(SplittableGroup):
 
     _allgather_base = all_gather_single
 
+    @collective
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
         """Do several ``all_gather_single``."""
         return self._queue_each(
@@ -289,6 +327,7 @@ class WeirProcessGroup(SplittableGroup):
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
+    @collective
     def gather(self, outputs: Any, inputs: Any, opts: Any) -> QueuedWork:
         """Overwrite the root's output list by all ranks' input."""
         root = opts.rootRank
@@ -299,6 +338,7 @@ class WeirProcessGroup(SplittableGroup):
 
         return self._queue(opts, run, outputs, inputs)
 
+    @collective
     def scatter(self, outputs: Any, inputs: Any, opts: Any) -> QueuedWork:
         """Overwrite each rank's output by its part of the root's input list."""
         root = opts.rootRank
@@ -309,10 +349,12 @@ class WeirProcessGroup(SplittableGroup):
 
         return self._queue(opts, run, outputs, inputs)
 
+    @collective
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
         """Overwrite ``outputs[r]`` by rank r's input for this rank."""
         return self._queue(opts, self.collectives.all_to_all, outputs, inputs)
 
+    @collective
     def all_to_all_single(
         self,
         output: torch.Tensor,
@@ -330,6 +372,7 @@ class WeirProcessGroup(SplittableGroup):
 
     alltoall_base = all_to_all_single
 
+    @collective
     def barrier(self, opts: Any = None) -> QueuedWork:
         """Return when every rank has called it.
 
@@ -417,6 +460,20 @@ def _only(tensors: Any) -> torch.Tensor:
     return tensor
 
 
+def _raise(error: Exception) -> NoReturn:
+    raise error
+
+
+def _parts_of(tensor: torch.Tensor) -> torch.dtype | None:
+    """Return of which complex dtype a tensor is the real and imaginary parts, if that can be seen.
+
+    torch's functional ``reduce_scatter_tensor`` hands complex numbers over so, whatever the operator.
+    """
+    base = tensor._base
+    in_pairs = tensor.shape[-1:] == (2,) and tensor.stride(-1) == 1
+    return base.dtype if base is not None and base.is_complex() and in_pairs else None
+
+
 def _operator(opts: Any) -> RedOpType:
     """Return the operator in torch's options; sum when there are none."""
     if opts is None:
@@ -430,6 +487,9 @@ def create(
     start: StartCluster, options: _DistributedBackendOptions, group_options: GroupOptions | None = None
 ) -> WeirProcessGroup:
     """Join the job of a group that torch makes, and return the group when all its ranks have joined."""
+    default = dist.distributed_c10d._world.default_pg
+    if isinstance(default, WeirProcessGroup):
+        default.connection.refuse_fork()  # its store's connection is the parent's
     rank, size = options.group_rank, options.group_size
     if size > MAX_WORKERS:
         raise ValueError(
@@ -437,6 +497,9 @@ def create(
             f"the weir backend takes at most {MAX_WORKERS}. Use fewer processes"
         )
     ranks = list(options.global_ranks_in_group) or list(range(size))
+    whole = default is None
+    remedy = f"were {size} processes started, as WORLD_SIZE says?" if whole else "have they called it, too?"
+    members = Members(WHOLE if whole else "new_group", remedy=remedy)
     chosen = group_options or GroupOptions()
     chosen.precision.form(size)  # which refuses what so many ranks cannot have
     connection = open_connection(
@@ -449,6 +512,7 @@ def create(
         chosen.slots,
         str(chosen) if chosen != GroupOptions() else "",
         chosen.local,
+        members,
     )
     connection.precision = chosen.precision
     return WeirProcessGroup(options, chosen, connection, start)

@@ -3,6 +3,7 @@
 
 import contextlib
 import logging
+import os
 import threading
 from abc import abstractmethod
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from weir.host_agent.collectives.communicator import Audience, Communicator
 from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.torch.call_board import CallBoard
 from weir.host_agent.transport.links import Aborted, DisagreementError, TransportTimeout
-from weir.host_agent.transport.operations import OperationQueue
+from weir.host_agent.transport.operations import OperationQueue, refuse_fork
 from weir.host_agent.transport.reducer import ReducerStats
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
@@ -58,6 +59,7 @@ class Connection(Communicator):
         self.job = job
         self.broken: str | None = None
         self.disagreement = ""
+        self._process = os.getpid()
         self._calls = CallBoard(store, job, rank, size)
         self._closing = threading.Lock()
         self._closed = False
@@ -174,14 +176,18 @@ class Connection(Communicator):
         self._companions.append(close)
 
     def abort(self, reason: str) -> None:
-        """End what is running and the group with it; the other ranks are told that this one is lost."""
-        self._give_up(reason)
+        """End what is running and the group with it; the other ranks are told that this one gave up."""
+        if os.getpid() == self._process:
+            self._give_up(reason)
 
     def close(self) -> None:
         """Leave the job, after aborting what still runs. Can be called twice, from any thread.
 
-        Stops the local cluster that this process started for the group, when no job is left on it.
+        Stops the local cluster that this process started for the group, when no job is left on it. Does
+        nothing in a fork of the process, which is no member.
         """
+        if os.getpid() != self._process:
+            return
         with self._closing:
             if self._closed:
                 return
@@ -197,6 +203,10 @@ class Connection(Communicator):
     @abstractmethod
     def _leave(self) -> None:
         """Abort what still runs, tell the other ranks, and let go of everything; called once."""
+
+    def refuse_fork(self) -> None:
+        """Raise ForkedError in a fork of the process."""
+        refuse_fork(self._process)
 
     @abstractmethod
     def interrupt(self, reason: str) -> None:

@@ -248,12 +248,14 @@ def hook(state: HookState, bucket: GradBucket) -> torch.futures.Future[torch.Ten
             "weir.torch.hook sums buckets, and DDP's Python reducer has none: "
             "leave torch._dynamo.config.optimize_ddp as it is, or train without the hook"
         )
-    buffer = bucket.buffer()
-    if buffer.dtype not in _HOOKABLE:
-        raise TypeError(
-            f"weir.torch.hook sums gradients in float32, these are {buffer.dtype}: "
-            "train without the hook, and the weir backend sums them in 64 bits"
-        )
-    layout, last = state.layout_of(bucket), bucket.is_last()
-    work = state.group.submit(lambda: state.exchange(layout, buffer, last), devices=devices_of(buffer))
+    with state.group.issuing():
+        buffer = bucket.buffer()
+        parts = [one.dtype for one in bucket.parameters() if one.is_complex()]  # the buffer has those of
+        if parts or buffer.dtype not in _HOOKABLE:
+            raise TypeError(
+                f"weir.torch.hook sums gradients in float32, these are {(parts or [buffer.dtype])[0]}: "
+                "train without the hook, and the weir backend sums them in 64 bits"
+            )
+        layout, last = state.layout_of(bucket), bucket.is_last()
+        work = state.group.submit(lambda: state.exchange(layout, buffer, last), devices=devices_of(buffer))
     return work.get_future()

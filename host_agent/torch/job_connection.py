@@ -92,7 +92,12 @@ class JobConnection(Connection):
         self._reducer = Reducer(share, config, timeout_s=timeout.total_seconds())
         self._watch = ClusterWatch(Path(met.notice), cluster, self._cluster_died) if met.notice else None
         self._stalls = StallWatch(
-            self._name(), membership.job_id, lambda: self._reducer.waiting_since, client.status, seat.ranks
+            self._name(),
+            membership.job_id,
+            lambda: self._reducer.waiting_since,
+            client.status,
+            seat.ranks,
+            self._break,
         )
         client.on_stop(self._stopped)
         client.on_leave(self._member_left)
@@ -132,7 +137,11 @@ class JobConnection(Connection):
                 timeout_s=timeout.total_seconds(),
                 ranks=seat.own,
             )
-            share = choose_port(membership, wanted, udp)
+            try:
+                share = choose_port(membership, wanted, udp)
+            except Exception as error:
+                client.give_up(str(error))  # the others learn why
+                raise
             undo.callback(share.release)
             connection = cls(client, membership, seat, share, met, cluster, timeout, store)
             undo.pop_all()
@@ -273,7 +282,7 @@ class JobConnection(Connection):
 
     def _give_up(self, reason: str) -> None:
         self._break(reason)
-        self._client.close()
+        self._client.give_up(reason)
 
     def known(self) -> str:
         """Return what is known of a reduction that stands still; empty when nothing is."""

@@ -33,6 +33,7 @@ def open_connection(
     slots: int = 0,
     options: str = "",
     local: LocalStep | None = "off",
+    members: rendezvous.Members | None = None,
 ) -> Connection:
     """Join the job of a group; return when all its ranks have.
 
@@ -46,13 +47,22 @@ def open_connection(
         slots: how many of the switch's the job is to have; 0: a share of what is free.
         options: of the group, in words; all ranks must have the same.
         local: see GroupOptions; None: as WEIR_LOCAL says.
+        members: words for them; None: for ranks of a group.
 
     Raises:
         RendezvousError, AgentError, OSError: each says what is missing.
     """
     with contextlib.ExitStack() as undo:
         met, hosts, cluster = rendezvous.agree(
-            store, ranks, rank, group, timeout, start, options, host_of(local or local_step())
+            store,
+            ranks,
+            rank,
+            group,
+            timeout,
+            start,
+            options,
+            host_of(local or local_step()),
+            members or rendezvous.Members(),
         )
         undo.callback(rendezvous.leave, met)
         if cluster is not None:

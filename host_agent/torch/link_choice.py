@@ -2,6 +2,7 @@
 """The link that a member of a job takes: its host's shared-memory port, or a UDP socket."""
 
 import os
+import socket
 from typing import Literal
 
 from weir.agent_service.client import Membership
@@ -32,6 +33,10 @@ def choose_port(membership: Membership, wanted: LinkKind | None, udp: UdpLink | 
     """Return the port of a member: its host's shared-memory port where there is one, else ``udp``.
 
     Takes ``udp`` over: it is closed when it is not used.
+
+    Raises:
+        ValueError: the host has no such link, or its address is another machine's.
+        OSError: the port cannot be opened.
     """
     if membership.shm_dir is not None and wanted != "udp":
         if udp is not None:
@@ -47,5 +52,32 @@ def choose_port(membership: Membership, wanted: LinkKind | None, udp: UdpLink | 
             "controller's topology: give it one (shm: DIRECTORY), or set WEIR_LINK=udp"
         )
     aggregator = (membership.aggregation.ip, membership.aggregation.udp_port)
+    _require_own_address(membership)
     udp.connect(aggregator, MAX_PAYLOAD if membership.wide else USUAL_PAYLOAD)
     return own_socket(udp, f"weir-{membership.job_id}")
+
+
+def _require_own_address(membership: Membership) -> None:
+    """Raise ValueError unless this machine has the address that the topology gives its host.
+
+    The switch takes a host's packets from its port alone, and sends results to its address.
+    """
+    ip, name = membership.host.ip, membership.host_name
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((ip, 0))
+        except OSError:
+            pass
+        else:
+            return
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((membership.aggregation.ip, membership.aggregation.udp_port))  # sends nothing
+            here = f"its packets to the switch would come from {probe.getsockname()[0]}"
+        except OSError as error:
+            here = f"it has no way to the switch ({membership.aggregation.ip}: {error.strerror})"
+    raise ValueError(
+        f"this machine is not host {name!r}, which has the address {ip} in the controller's topology: no "
+        f"interface here has it, and {here}. Set WEIR_HOST to the name of this machine there, or give "
+        f"the interface the address {ip}"
+    )

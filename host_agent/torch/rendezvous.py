@@ -14,17 +14,21 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from torch._C._distributed_c10d import Store
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from weir.agent_service.waiting import FIRST_S, logged_wait, next_line
 from weir.host_agent.collectives.host_sum import Hosts, group_hosts
+from weir.host_agent.torch.silent_store import StoreSilentError, within
 from weir.native.json_text import parse_json, parse_object, parse_record
 
 log = logging.getLogger(__name__)
 
+WHOLE = "init_process_group"
 _LOOK_S = 0.2  # how often, at least, ranks look whether others have come, and which group they want
 _CONFLICT_S = 1.0  # for all who want one to say so
 _BEYOND = 32  # ranks above the greatest of our own may want a group with us, too
@@ -55,6 +59,26 @@ class LocalCluster(Protocol):
 
 StartCluster = Callable[[int], LocalCluster]
 """Start a cluster for so many workers of this machine and return it when they can join."""
+
+
+@dataclass(frozen=True)
+class Members:
+    """The words for a group and its members, for messages.
+
+    group: how it is made, as users call it. names: of the members; none: their ranks. remedy: what to do when
+    some do not come.
+    """
+
+    group: str = "new_group"
+    names: tuple[str, ...] = ()
+    remedy: str = "do they run?"
+
+    def name(self, place: int, size: int) -> str:
+        """Return the words for one of ``size`` members."""
+        return self.names[place] if self.names else f"rank {place} of {size}"
+
+
+_RANKS = Members()
 
 
 class RendezvousError(RuntimeError):
@@ -94,6 +118,7 @@ def agree(
     start: StartCluster,
     options: str = "",
     host: str = "",
+    members: Members = _RANKS,
 ) -> tuple[Rendezvous, Hosts, LocalCluster | None]:
     """Return the group's rendezvous, its ranks by host, and the cluster that this process started for it and
     has to stop.
@@ -107,23 +132,48 @@ def agree(
         start: starts a cluster, where one is needed.
         options: that the ranks must agree on, in words.
         host: ranks that say the same are on one host; empty: this one is alone.
+        members: words for them.
 
     Raises:
         RendezvousError: a rank did not come, wants another group, or no controller was found.
     """
+    try:
+        return _agree(store, ranks, rank, group, timeout, start, options, host, members)
+    except StoreSilentError as error:
+        raise RendezvousError(str(error)) from None
+    except dist.DistNetworkError as error:
+        raise RendezvousError(
+            f"torch's store cannot be reached: {error}. Does torchrun still run, or rank 0, which holds it?"
+        ) from error
+
+
+def _agree(
+    store: Store,
+    ranks: list[int],
+    rank: int,
+    group: str,
+    timeout: timedelta,
+    start: StartCluster,
+    options: str,
+    host: str,
+    members: Members,
+) -> tuple[Rendezvous, Hosts, LocalCluster | None]:
+    limit = timeout.total_seconds()
     # A group can be made again on the same store; every rank counts the times for itself.
-    attempt = f"weir/rendezvous-{store.add(f'weir/rendezvous-of/{ranks[rank]}', 1)}"
-    wanted = f"new_group({', '.join(filter(None, (str(ranks), options)))})"
-    said = _meet(store, attempt, ranks, rank, (_machine(), wanted, host), timeout)
+    times = within(limit, lambda: store.add(f"weir/rendezvous-of/{ranks[rank]}", 1))
+    attempt = f"weir/rendezvous-{times}"
+    wanted = f"{members.group}({', '.join(filter(None, (str(ranks), options)))})"
+    said = _meet(store, attempt, ranks, rank, (_machine(), wanted, host), timeout, members)
     hosts = group_hosts([host for _, _, host in said])
     if rank:
         return _attend(store, attempt, timeout), hosts, None
     try:
         met, cluster = _convene({machine for machine, _, _ in said}, hosts, ranks, group, start)
     except Exception as error:
-        store.set(attempt, json.dumps({"error": str(error)}))
+        words = json.dumps({"error": str(error)})
+        within(limit, lambda: store.set(attempt, words))
         raise
-    store.set(attempt, json.dumps(asdict(met)))
+    within(limit, lambda: store.set(attempt, json.dumps(asdict(met))))
     return met, hosts, cluster
 
 
@@ -134,16 +184,21 @@ def leave(met: Rendezvous) -> None:
 
 
 def _attend(store: Store, attempt: str, timeout: timedelta) -> Rendezvous:
+    limit = timeout.total_seconds()
     try:
-        _wait(store, {attempt: "rank 0 to say which controller to join"}, timeout)
+        words = {attempt: "rank 0 to say which controller to join"}
+        _wait(store, words, timeout)
+    except StoreSilentError:
+        raise
     except RuntimeError as error:
         raise RendezvousError(
             f"rank 0 did not say within {timeout.total_seconds():g} s which controller to join: does it run?"
         ) from error
+    text = within(limit, lambda: store.get(attempt))
     try:
-        if "error" in (said := parse_object(store.get(attempt))):
+        if "error" in (said := parse_object(text)):
             raise RendezvousError(f"rank 0 could not find or start a controller: {said['error']}")
-        met = parse_record(Rendezvous, store.get(attempt))
+        met = parse_record(Rendezvous, text)
         hosts = {int(rank): str(host) for rank, host in met.hosts.items()}
     except ValueError as error:
         raise RendezvousError(
@@ -178,7 +233,13 @@ def _convene(
 
 
 def _meet(
-    store: Store, attempt: str, ranks: list[int], rank: int, own: tuple[str, str, str], timeout: timedelta
+    store: Store,
+    attempt: str,
+    ranks: list[int],
+    rank: int,
+    own: tuple[str, str, str],
+    timeout: timedelta,
+    members: Members,
 ) -> list[tuple[str, str, str]]:
     """Wait until all members want the same group, and return what each says: its machine, the group that it
     wants, and its host.
@@ -189,28 +250,37 @@ def _meet(
         RendezvousError: they do not; or some did not come in time.
     """
     wanted = own[1]
-    store.set(f"{attempt}/rank/{ranks[rank]}", json.dumps(own))
     keys = {member: f"{attempt}/rank/{member}" for member in ranks}
     conflict = f"{attempt}/conflict"
     began, due, limit = time.monotonic(), FIRST_S, timeout.total_seconds()
-    while True:
-        waited = time.monotonic() - began
+
+    def look() -> tuple[dict[int, tuple[str, str, str]], bool]:
+        """Return what the members say that are there, and whether somebody has seen a conflict."""
         here = [member for member, key in keys.items() if store.check([key])]
-        said = {member: _said(store, keys[member], member) for member in here}
-        if any(words != wanted for _, words, _ in said.values()) or store.check([conflict]):
-            store.add(conflict, 1)
-            raise RendezvousError(_conflict(store, attempt, ranks))
+        return {member: _said(store, keys[member], member) for member in here}, store.check([conflict])
+
+    within(limit, lambda: store.set(f"{attempt}/rank/{ranks[rank]}", json.dumps(own)))
+    while True:
+        said, conflicting = within(limit, look)
+        waited = time.monotonic() - began
+        if conflicting or any(words != wanted for _, words, _ in said.values()):
+            within(limit, lambda: store.add(conflict, 1))
+            raise RendezvousError(within(limit + 2 * _CONFLICT_S, lambda: _conflict(store, attempt, ranks)))
         if len(said) == len(ranks):
             return [said[member] for member in ranks]
         missing = [place for place, member in enumerate(ranks) if member not in said]
+        if members.group == WHOLE and _serves_the_store(
+            store
+        ):  # it runs, and torch has it wait for the others
+            missing = [place for place in missing if ranks[place] != 0] or missing
+        names = [members.name(place, len(ranks)) for place in missing]
         if waited >= limit:
             raise RendezvousError(
-                f"of {len(ranks)} ranks these did not come within {limit:g} s: {missing}"
-                if rank == 0 or 0 not in missing
-                else f"rank 0 did not say within {limit:g} s which controller to join: does it run?"
+                f"of {len(ranks)} ranks these did not come within {limit:g} s: {', '.join(names)}; "
+                f"{members.remedy}"
             )
         if waited >= due:
-            words = ", ".join(f"rank {place} of {len(ranks)} to come" for place in missing)
+            words = ", ".join(f"{name} to come" for name in names)
             log.warning("after %.0f s still waiting for %s", due, words)
             due = next_line(due)
         time.sleep(
@@ -227,6 +297,13 @@ def _said(store: Store, key: str, member: int) -> tuple[str, str, str]:
             f"rank {member} says what this rank does not understand ({error}): {_VERSIONS}"
         ) from None
     return machine, wanted, host
+
+
+def _serves_the_store(store: Store) -> bool:
+    """Return whether global rank 0 holds a store that answers, in its own process; torchrun may hold one."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return isinstance(store, TCPStore) and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
 
 
 def _conflict(store: Store, attempt: str, ranks: list[int]) -> str:
@@ -261,12 +338,16 @@ def _wait(store: Store, keys: dict[str, str], timeout: timedelta) -> None:
     while True:
         waited, limit = time.monotonic() - began, timeout.total_seconds()
         try:
-            store.wait(list(keys), timedelta(seconds=max(min(due, limit) - waited, 0.001)))
+            rest = max(min(due, limit) - waited, 0.001)
+            part = timedelta(seconds=rest)
+            within(limit, partial(store.wait, list(keys), part), waits_s=rest)
             return
+        except StoreSilentError:
+            raise
         except RuntimeError:
             if time.monotonic() - began >= limit:
                 raise
-        missing = [words for key, words in keys.items() if not store.check([key])]
+        missing = within(limit, lambda: [words for key, words in keys.items() if not store.check([key])])
         log.warning("after %.0f s still waiting for %s", due, ", ".join(missing))
         due = next_line(due)
 

@@ -18,6 +18,9 @@ from weir.wire.definition import Event
 log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.5
+_GONE: Final = (
+    "the controller knows the job no more: it was stopped, or the controller began without its state"
+)
 _COUNTED_S: Final = 2.5  # longer than the longest pause between repeated packets
 _REFUSALS: Final = (Event.DROP_NOT_ADMITTED, Event.DROP_WRONG_SENDER, Event.DROP_FAR_ROUND)
 """The reasons for which switches refuse contributions that are not their sender's to send."""
@@ -33,6 +36,7 @@ class StallWatch:
             None when it moves, or when there is none.
         status: returns the controller's ``StatusReply``.
         ranks: of the group, by the job's workers.
+        gone: called once, in the watch's thread, with a sentence, when the controller knows the job no more.
     """
 
     def __init__(
@@ -42,11 +46,12 @@ class StallWatch:
         since: Callable[[], float | None],
         status: Callable[[], Any],
         ranks: Sequence[Sequence[int]],
+        gone: Callable[[str], None],
     ) -> None:
         self.words = ""
         """What is known of the reduction that stands still: a sentence, or "" while none does."""
         self._name, self._job_id, self._since, self._status = name, job_id, since, status
-        self._ranks = ranks
+        self._ranks, self._gone = ranks, gone
         self._ended = threading.Event()
         threading.Thread(target=self._run, name="weir-stall-watch", daemon=True).start()
 
@@ -83,7 +88,8 @@ class StallWatch:
         """Return who is missing, by the packets that the switch had counted of each before and has after."""
         silent = [worker for worker in after if after[worker] == before.get(worker)]
         if not after:
-            return "the controller knows the job no more"
+            self._gone(_GONE)
+            return _GONE
         if len(silent) == len(after):
             leaves = ", ".join(name for job in self._jobs(status) for name in job.leaves)
             return f"switch {leaves} gets no packets, not even this rank's: it hangs, or the way to it is cut"

@@ -8,6 +8,7 @@ Below the queue nothing waits for a turn: links and reducers refuse a second cal
 An operation that is long may yield to others of its own group, which it runs itself: see ``passing``.
 """
 
+import os
 import queue
 import threading
 from collections import deque
@@ -20,6 +21,19 @@ T = TypeVar("T")
 
 class QueueClosedError(RuntimeError):
     """The queue takes no more operations."""
+
+
+class ForkedError(RuntimeError):
+    """This process was forked from one that is a member of a job, and is none itself."""
+
+
+def refuse_fork(member: int) -> None:
+    """Raise ForkedError unless this is the process numbered ``member``: threads do not survive a fork."""
+    if os.getpid() != member:
+        raise ForkedError(
+            f"process {os.getpid()} was forked from process {member}, which is a member of a job; a child is "
+            "none, as it has none of its threads: make groups in the child, or start it by 'spawn'"
+        )
 
 
 class _Item(NamedTuple):
@@ -47,6 +61,7 @@ class OperationQueue:
         )  # at least one for each item; False: the end
         self._lock = threading.Lock()
         self._closed = False
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._serve, name=name)
         self._thread.start()
 
@@ -62,7 +77,9 @@ class OperationQueue:
 
         Raises:
             QueueClosedError: ``close`` was called.
+            ForkedError: this process is a fork of the queue's.
         """
+        refuse_fork(self._process)
         outcome: Future[T] = Future()
         with self._lock:
             if self._closed:

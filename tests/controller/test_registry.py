@@ -417,6 +417,37 @@ def test_leaving_one_by_one_ends_the_job(registry: JobRegistry) -> None:
     assert registry.pools["s1"].used == 0
 
 
+def test_a_member_that_gives_up_stops_the_job_with_its_reason(registry: JobRegistry) -> None:
+    job = run(registry, 3)
+    with pytest.raises(JobError):
+        registry.leave(job.id, 1, "guess", 1, "no memory")
+    assert registry.programmed() == [job]
+    registry.leave(job.id, 1, "secret", 1, "no memory" * 1000)
+    (stopped,) = registry.effects()
+    assert isinstance(stopped, Stopped)
+    assert (
+        stopped.reason.startswith("job 'digits' was stopped: rank 1 (h2) gave up: no memoryno")
+        and len(stopped.reason) < 1100
+    )
+    assert registry.pools["s1"].used == 0
+    registry.leave(job.id, 0, "secret", 2, "me too")  # it is over
+    assert registry.effects() == []
+
+
+def test_a_lease_begins_whenever_the_job_runs(registry: JobRegistry) -> None:
+    """Programming the switches may take longer than a lease, in which nobody attends."""
+    for rank in range(2):
+        job = registry.join(spec(rank), 0, 600)
+    registry.tick(500)
+    registry.started(job, 500)
+    registry.tick(509.9)
+    assert [type(effect) for effect in registry.effects()] == [Formed]
+    registry.tick(510)
+    assert registry.effects() == [
+        Stopped(job, "job 'digits' was stopped: rank 0 (h1) is lost: it never attended for 10.0 s")
+    ]
+
+
 def test_who_stays_when_others_left_is_told_after_a_lease(registry: JobRegistry) -> None:
     job = run(registry, 3)
     registry.leave(job.id, 2, "secret", 1)

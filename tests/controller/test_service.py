@@ -253,7 +253,11 @@ def test_a_worker_that_knows_no_keys_is_refused(world: World) -> None:
     ],
 )
 def test_a_bad_join_is_refused_at_once_and_nobody_else_notices(
-    lonely: World, asked: dict[str, object], error: type[AgentError], says: str
+    lonely: World,
+    asked: dict[str, object],
+    error: type[AgentError],
+    says: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     first = lonely.agent()
     waiting = lonely.later(
@@ -264,6 +268,7 @@ def test_a_bad_join_is_refused_at_once_and_nobody_else_notices(
     with pytest.raises(error) as caught:
         lonely.agent().join(**request)  # type: ignore[arg-type]
     assert says in str(caught.value)
+    assert [one for one in caplog.messages if one.startswith("Join from ") and says in one]
     assert not waiting.done()
     first.close()
     with pytest.raises(AgentError):
@@ -365,6 +370,29 @@ def test_a_worker_that_is_frozen_is_lost_after_its_lease(world: World) -> None:
     finally:
         frozen.kill()
         frozen.communicate()
+
+
+def test_a_worker_that_is_frozen_while_it_joins_is_lost_after_a_lease(world: World) -> None:
+    """It has no heartbeat yet: its lease begins when the job runs."""
+    frozen = _worker(world.address, rank=0, then="time.sleep(3600)")
+    try:
+        agent = world.agent()
+        until(lambda: bool(agent.status().jobs))
+        frozen.send_signal(signal.SIGSTOP)
+        agent.join(job="digits", size=2, rank=1, host="h2")
+        assert "rank 0 (h1) is lost: it never attended for 1." in watch(agent).get()
+    finally:
+        frozen.kill()
+        frozen.communicate()
+
+
+def test_a_member_that_gives_up_stops_the_job_and_says_why(world: World) -> None:
+    agents = [world.agent() for _ in range(2)]
+    world.join(agents)
+    reason = watch(agents[0])
+    agents[1].give_up("no memory")
+    assert reason.get() == "job 'digits' was stopped: rank 1 (h2) gave up: no memory"
+    agents[1].give_up("twice")
 
 
 def test_a_worker_whose_program_ends_in_an_exception_does_not_live_on(world: World) -> None:

@@ -54,7 +54,8 @@ class LayersFirst:
         piece: lanes that are summed at a time, a multiple of 256: what is in front waits for one piece.
 
     Raises:
-        TypeError: the group is not the weir backend's, or a part of the model is compiled: it would use
+        TypeError: a parameter is complex, the group is not the weir backend's, or a part of the model is
+            compiled: it would use
             parameters where nobody sees it.
         ValueError: no optimizer, or a piece that is no multiple of 256.
 
@@ -78,6 +79,9 @@ class LayersFirst:
         if not optimizers:
             raise ValueError("LayersFirst(ddp, optimizer): it needs the optimizers whose steps it is to make")
         _refuse_compiled(ddp.module)
+        for name, parameter in ddp.module.named_parameters():
+            if parameter.is_complex():
+                raise TypeError(f"{name} is {parameter.dtype}: train it without LayersFirst, DDP sums it")
         if piece < SLOT_LANES or piece % SLOT_LANES:
             raise ValueError(f"a piece has a multiple of {SLOT_LANES} lanes, a packet's, not {piece}")
         self._exchange = Exchange(group, piece)

@@ -18,7 +18,7 @@ from weir.host_agent.parameter_server.commands import COMMAND_LANES, Command, pa
 from weir.host_agent.parameter_server.terms import Terms
 from weir.host_agent.torch.connection import GroupBrokenError
 from weir.host_agent.torch.joining import open_connection
-from weir.host_agent.torch.rendezvous import RendezvousError, StartCluster
+from weir.host_agent.torch.rendezvous import Members, RendezvousError, StartCluster
 from weir.host_agent.torch.work import QueuedWork, submit
 from weir.wire.definition import Op
 
@@ -136,6 +136,14 @@ def await_terms(store: Store, timeout: timedelta = TIMEOUT) -> Terms:
         ) from None
 
 
+def members_of(terms: Terms) -> Members:
+    """Return the words for the workers and servers of a job."""
+    workers = [f"worker {worker}" for worker in range(terms.workers)]
+    servers = [f"server {server} (rank {terms.workers + server})" for server in range(terms.servers)]
+    remedy = "every worker makes a ParameterServer, every server is started by `weir server`"
+    return Members("parameter_server", (*workers, *servers), remedy)
+
+
 class Team:
     """One member's place among the workers and servers of a job.
 
@@ -156,7 +164,13 @@ class Team:
         self.terms, self.rank = terms, rank
         self.size = terms.workers + terms.servers
         self.connection = open_connection(
-            store, rank, list(range(self.size)), "parameter-server", timeout, _start_cluster
+            store,
+            rank,
+            list(range(self.size)),
+            "parameter-server",
+            timeout,
+            _start_cluster,
+            members=members_of(terms),
         )
 
     @property
@@ -166,7 +180,7 @@ class Team:
 
     def submit(self, work: Callable[[], Any]) -> QueuedWork:
         """Queue ``work``, which reduces by ``operate``, behind this process's other operations."""
-        return submit(self.connection.operations, work)
+        return submit(self.connection.operations, lambda: self.connection.attempt(work))
 
     def operate(self, name: str, facts: tuple[Any, ...], work: Callable[[], T]) -> T:
         """Do an operation of all members, here and now; to be called by what was submitted.

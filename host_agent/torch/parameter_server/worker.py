@@ -336,7 +336,12 @@ def place_of(rank: int | None, workers: int | None) -> tuple[int, int]:
 def trained(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer
 ) -> dict[str, tuple[torch.nn.Parameter, int]]:
-    """Return the parameters that the optimizer is of, in the model's order, with their groups, by name."""
+    """Return the parameters that the optimizer is of, in the model's order, with their groups, by name.
+
+    Raises:
+        TypeError: a parameter of complex numbers.
+        ValueError: a parameter that is none of the model's.
+    """
     groups = {
         parameter: index
         for index, group in enumerate(optimizer.param_groups)
@@ -348,6 +353,11 @@ def trained(
         for name, parameter in model.named_parameters()
         if parameter in groups
     }
+    for name, (parameter, _) in found.items():
+        if parameter.is_complex():
+            raise TypeError(
+                f"servers have real numbers, {name} is {parameter.dtype}: train view_as_real of it"
+            )
     if len(found) != len(groups):
         raise ValueError(
             f"the optimizer has {len(groups) - len(found)} parameters that are none of the model's"

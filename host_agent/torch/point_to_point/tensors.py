@@ -20,6 +20,7 @@ from weir.host_agent.torch.compiling import never_compiled
 from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.point_to_point.inbox import Receive, Send
 from weir.host_agent.torch.point_to_point.messenger import MessageError, Messenger
+from weir.host_agent.torch.silent_store import within
 from weir.host_agent.torch.staging import CallerStreams, devices_of, to_device
 from weir.host_agent.torch.work import QueuedWork
 
@@ -55,9 +56,9 @@ class PointToPoint:
         """
         caller = CallerStreams(devices_of(tensor))
         with caller.followed():
-            host, is_ready = _fetched(tensor.detach())
+            host, is_ready = _fetched(tensor.detach().resolve_conj().resolve_neg())
         send = Send(destination, tag, _name(tensor.dtype), byte_view(host).data, is_ready)
-        messenger = self._opened()
+        messenger = self._opened(timeout)
         messenger.send(send)
         return MessageWork(send, messenger, timeout, f"rank {destination} to receive (tag {tag})", caller)
 
@@ -72,7 +73,7 @@ class PointToPoint:
         """
         devices = devices_of(tensor)
         target = tensor.detach()
-        in_place = not devices and target.is_contiguous()
+        in_place = not (devices or target.is_conj() or target.is_neg()) and target.is_contiguous()
         host = target if in_place else torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=bool(devices))
         caller = CallerStreams(devices)
 
@@ -84,7 +85,7 @@ class PointToPoint:
                     target.copy_(host)
 
         receive = Receive(source, tag, _name(tensor.dtype), byte_view(host).data, finish)
-        messenger = self._opened()
+        messenger = self._opened(timeout)
         messenger.receive(receive)
         whom = "any rank" if source is None else f"rank {source}"
         return MessageWork(receive, messenger, timeout, f"{whom} to send (tag {tag})", caller, [tensor])
@@ -96,14 +97,16 @@ class PointToPoint:
         if self._messenger is not None:
             self._messenger.close()
 
-    def _opened(self) -> Messenger:
+    def _opened(self, timeout: timedelta) -> Messenger:
+        self._connection.refuse_fork()
         with self._opening:
             if self._closed:
                 raise RuntimeError("the process group was destroyed: it takes no more messages")
             if self._messenger is None:
                 rank, size = self._connection.rank, self._connection.size
                 address = own_address(self._store, self._connection.controller)
-                self._messenger = Messenger(rank, size, self._store.clone(), address, self._connection)
+                store = within(timeout.total_seconds(), self._store.clone)
+                self._messenger = Messenger(rank, size, store, address, self._connection)
             return self._messenger
 
 

@@ -14,12 +14,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import weir.torch
+from weir.host_agent.collectives import data_movement
+from weir.host_agent.compression.sparsifiers.topk import TopK
+from weir.host_agent.torch.backend import WeirProcessGroup
 
 Program = Callable[[int, dist.ProcessGroup], object]
 
@@ -139,12 +143,6 @@ def threads(*counts: int) -> Program:
         raise errors[0]
 
     return program
-
-
-def refused_here(_rank: int, group: dist.ProcessGroup) -> None:
-    """Catch an error that only this rank meets, and go on as if nothing had been."""
-    with contextlib.suppress(TypeError):
-        dist.all_reduce(ones(3), ReduceOp.BAND, group=group)
 
 
 def objects(count: int) -> Program:
@@ -287,9 +285,6 @@ ROWS: dict[str, Row] = {
     "one left out of several alike": Row(
         both(sums(5, 5, 5), barrier), both(sums(5, 5), barrier), (SUM5, "barrier()"), 3
     ),
-    "one refused on one rank alone": Row(
-        both(sums(5), sums(3)), both(refused_here, sums(3)), (SUM5, f"{SUM3} as operation 2")
-    ),
     "hook, no hook": Row(train(), train(hook=False), (HOOK, "all_reduce(float32[8580], SUM)"), None),
     "hook, another method": Row(
         train(sparsifier="dense"), train(sparsifier="topk"), (f"{HOOK}dense()", f"{HOOK}topk("), None
@@ -311,6 +306,107 @@ ROWS: dict[str, Row] = {
         train(sparsifier="dense", width=4096, bucket_mb=25),
         ("bucket 0: 3 parameters, 324 elements", "bucket 0: 6 parameters, 528708 elements"),
         None,
+    ),
+}
+
+
+def alone(error: Exception) -> Program:
+    """Return an operation that raises when it begins, in the group's thread."""
+
+    def begin() -> None:
+        raise error
+
+    def program(_rank: int, group: dist.ProcessGroup) -> None:
+        assert isinstance(group, WeirProcessGroup)
+        group.submit(begin).wait()
+
+    return program
+
+
+def half_done(_rank: int, group: dist.ProcessGroup) -> None:
+    """Run out of memory between the two reductions of an all_to_all."""
+    inputs, outputs = [ones(2) for _ in range(3)], [ones(2) for _ in range(3)]
+    with patch.object(data_movement, "deliver", side_effect=MemoryError("no room for the parts")):
+        dist.all_to_all(outputs, inputs, group=group)
+
+
+def sparse(_rank: int, group: dist.ProcessGroup) -> None:
+    dist.all_reduce(ones(5).to_sparse(), group=group)
+
+
+def faulty(rank: int, group: dist.ProcessGroup) -> None:
+    """Train with a method whose code has a fault that this rank meets."""
+    fault = IndexError("index 12 is out of bounds")
+    with patch.object(TopK, "encode", side_effect=fault), patch.object(TopK, "encode_all", side_effect=fault):
+        train(sparsifier="topk")(rank, group)
+
+
+def caught(program: Program) -> Program:
+    """Return a program that goes on after an error as if nothing had been, and calls something else."""
+
+    def run(rank: int, group: dist.ProcessGroup) -> None:
+        try:
+            program(rank, group)
+        except TypeError as error:
+            with contextlib.suppress(weir.torch.GroupBrokenError):
+                dist.all_reduce(ones(3), group=group)
+            raise error from None
+
+    return run
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What ranks 0 and 2 do, and rank 1, which fails alone; its error; what the others called."""
+
+    usual: Program
+    odd: Program
+    error: str
+    calls: tuple[str, ...]
+
+
+FAILURES: dict[str, Failure] = {
+    "an operator that is not defined": Failure(
+        sums(5),
+        lambda _rank, group: dist.all_reduce(ones(3), ReduceOp.BAND, group=group),
+        "TypeError: RedOpType.BAND is defined for integers and bool, not for torch.float32",
+        ("rank 1 failed in all_reduce(float32[3], BAND): ", SUM5),
+    ),
+    "the same, caught": Failure(
+        sums(5),
+        caught(lambda _rank, group: dist.all_reduce(ones(3), ReduceOp.BAND, group=group)),
+        "TypeError: RedOpType.BAND is defined for integers and bool, not for torch.float32",
+        ("rank 1 failed in all_reduce(float32[3], BAND): ", SUM5),
+    ),
+    "a tensor that is refused at once": Failure(
+        sums(5), sparse, "TypeError: the weir backend works on dense CPU", ("rank 1 failed: ", SUM5)
+    ),
+    "sizes that do not fit": Failure(
+        gather_single(2),
+        lambda _rank, group: dist.all_gather_into_tensor(ones(5), ones(2), group=group),
+        "ValueError: all_gather_single: a float32 tensor of shape (5,) is not 3 times",
+        (
+            "rank 1 failed in all_gather_into_tensor(float32[5], float32[2]): ",
+            "all_gather_into_tensor(float32[6]",
+        ),
+    ),
+    "no memory before it begins": Failure(
+        sums(200_000),
+        alone(MemoryError("no page-locked memory")),
+        "MemoryError: no page-locked memory",
+        ("rank 1 failed: ",),
+    ),
+    "no memory in its middle": Failure(
+        all_to_all(torch.float32),
+        half_done,
+        "MemoryError: no room for the parts",
+        ("rank 1 failed in all_to_all([float32[2], float32[2], float32[2]], ", "all_to_all("),
+    ),
+    "a method's fault": Failure(
+        train(sparsifier="topk"),
+        faulty,
+        "IndexError: index 12 is out of bounds",
+        (f"rank 1 failed in {HOOK}", HOOK),
     ),
 }
 
@@ -365,10 +461,10 @@ def main() -> None:
     dist.init_process_group("weir")
     rank = dist.get_rank()
     outcomes = {}
-    for name in names or ROWS:
+    for name in names or (*ROWS, *FAILURES):
         group = dist.new_group()
         assert group is not None
-        row = ROWS[name]
+        row = (ROWS | FAILURES)[name]
         outcomes[name] = outcome(row.odd if rank == 1 else row.usual, rank, group)
         dist.barrier()
         dist.destroy_process_group(group)

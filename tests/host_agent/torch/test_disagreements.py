@@ -2,6 +2,7 @@
 """Ranks that disagree, started as users start them: every rank says at once what each of them called."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from tests.harness.started import TORCHRUN, started
 from tests.host_agent.torch import disagreements
-from tests.host_agent.torch.disagreements import GROUPS, ROWS
+from tests.host_agent.torch.disagreements import FAILURES, GROUPS, ROWS
 
 RANKS = 3
 MOMENTS_S = 30.0
@@ -61,6 +62,20 @@ def check(name: str, outcomes: Outcomes) -> None:
 @pytest.mark.parametrize("name", ROWS)
 def test_every_rank_says_what_each_called(outcomes: Outcomes, name: str) -> None:
     check(name, outcomes)
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_rank_that_fails_alone_tells_the_others_why(outcomes: Outcomes, name: str) -> None:
+    failure = FAILURES[name]
+    for rank, outcome in enumerate(one[name] for one in outcomes):
+        said, broken = outcome["said"], r"operation \d+ cannot be completed: rank 1 failed"
+        if rank == 1:
+            assert failure.error in said
+        else:
+            assert "GroupBrokenError: rank " in said and re.search(broken, said), said
+            assert failure.error in said and all(words in said for words in failure.calls), said
+        assert outcome["seconds"] < MOMENTS_S
+        assert re.search(broken, outcome["after"]), outcome["after"]
 
 
 @pytest.mark.parametrize("name", GROUPS)

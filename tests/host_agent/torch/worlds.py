@@ -38,8 +38,9 @@ class World:
     """``size`` processes in one process group of the "weir" backend.
 
     environment: what rank r's process finds in its environment; by default nothing of Weir's. ranks: those
-    that there are, by default all. device: where the tensors are that tests make, see ``on_device``; None: as
-    the tests say. An error of init_process_group is the outcome of whatever is run.
+    that there are, by default all. sizes: how many ranks each says that there are. device: where the tensors
+    are that tests make, see ``on_device``; None: as the tests say. An error of init_process_group is the
+    outcome of whatever is run.
 
     ``run(function, *args)`` calls ``function(*args)`` on every rank at once and returns the results by rank.
     ``dist.get_rank()`` and the like work inside it.
@@ -52,6 +53,7 @@ class World:
         *,
         timeout_s: float = 30.0,
         ranks: Sequence[int] | None = None,
+        sizes: Sequence[int] = (),
         device: str | None = None,
     ) -> None:
         self.size = size
@@ -62,7 +64,17 @@ class World:
             ours, theirs = _context.Pipe()
             process = _context.Process(
                 target=_serve,
-                args=(theirs, Place(store, rank, size, timeout_s, dict(environment(rank)), device)),
+                args=(
+                    theirs,
+                    Place(
+                        store,
+                        rank,
+                        sizes[rank] if sizes else size,
+                        timeout_s,
+                        dict(environment(rank)),
+                        device,
+                    ),
+                ),
             )
             process.start()
             theirs.close()

@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every dtype with every operator at every entrance: the result is torch's own, or the call is refused."""
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch.distributed import ReduceOp
+from torch.nn.parallel import DistributedDataParallel
+
+import weir
+import weir.torch
+from tests.host_agent.torch.test_long_tensors import CHUNK, as_on_a_device
+from tests.host_agent.torch.worlds import World
+
+SIZE = 2
+COUNT = 6  # an even number: reduce_scatter halves it
+
+FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+COMPLEX = [torch.complex32, torch.complex64, torch.complex128]
+OTHERS = [
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    *(getattr(torch, name) for name in dir(torch) if name.startswith("float8_")),
+]
+DTYPES = [*FLOATS, *INTEGERS, torch.bool, *COMPLEX, *OTHERS]
+OPERATORS = list(ReduceOp.RedOpType.__members__.values())
+
+SUM, AVG, PRODUCT, MIN, MAX = ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX
+BAND, BOR, BXOR = ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR
+DEFINED = (
+    {(dtype, op) for dtype in FLOATS for op in (SUM, AVG, PRODUCT, MIN, MAX)}
+    | {(dtype, op) for dtype in [*INTEGERS, torch.bool] for op in (SUM, PRODUCT, MIN, MAX, BAND, BOR, BXOR)}
+    | {(dtype, op) for dtype in COMPLEX for op in (SUM, AVG)}
+)
+"""The table of docs/collectives.md."""
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with weir.local_cluster(workers=SIZE) as cluster, World(SIZE, cluster.environment) as world:
+        yield world
+
+
+def values(dtype: torch.dtype, rank: int, count: int = COUNT) -> torch.Tensor:
+    """A rank's values: small whole numbers, whose sums, halves and products every dtype holds."""
+    generator = torch.Generator().manual_seed(rank)
+    whole = torch.randint(1, 4, (2, count), generator=generator)
+    if dtype.is_complex:
+        return torch.complex(*(whole - 2).double()).to(dtype)
+    if dtype.is_floating_point or dtype.is_signed:
+        whole = whole * (1 - 2 * torch.randint(0, 2, (2, count), generator=generator))
+    return (whole[0] > 1 if dtype == torch.bool else whole[0]).to(dtype)
+
+
+def expected(dtype: torch.dtype, op: Any, count: int = COUNT) -> torch.Tensor:
+    """Return what torch makes of all ranks' values in one process; in 64 bits, then rounded once."""
+    wide = {torch.bool: torch.bool}.get(
+        dtype,
+        torch.complex128 if dtype.is_complex else torch.float64 if dtype.is_floating_point else torch.int64,
+    )
+    rows = torch.stack([values(dtype, rank, count) for rank in range(SIZE)]).to(wide)
+    folds: dict[Any, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+        SUM: torch.add, AVG: torch.add, PRODUCT: torch.mul, MIN: torch.minimum, MAX: torch.maximum,
+        BAND: torch.bitwise_and, BOR: torch.bitwise_or, BXOR: torch.bitwise_xor,
+    }  # fmt: skip
+    found = functools.reduce(folds[op], rows)
+    return (found / SIZE if op == AVG else found).to(dtype)
+
+
+# ---- the entrances: each returns (what came out, which part of the whole it is)
+
+Outcome = tuple[torch.Tensor, slice]
+WHOLE = slice(None)
+
+
+def mine(count: int = COUNT) -> slice:
+    return slice(dist.get_rank() * count // SIZE, (dist.get_rank() + 1) * count // SIZE)
+
+
+def group() -> Any:
+    return dist.group.WORLD
+
+
+def word(op: Any) -> str:
+    return str(op.name).lower()
+
+
+def all_reduce(tensor: torch.Tensor, op: Any) -> Outcome:
+    dist.all_reduce(tensor, op)
+    return tensor, WHOLE
+
+
+def all_reduce_coalesced(tensor: torch.Tensor, op: Any) -> Outcome:
+    dist.all_reduce_coalesced([tensor], op)
+    return tensor, WHOLE
+
+
+def all_reduce_in_a_coalescing_manager(tensor: torch.Tensor, op: Any) -> Outcome:
+    with dist._coalescing_manager():
+        dist.all_reduce(tensor, op)
+    return tensor, WHOLE
+
+
+def all_reduce_as_ddp_does(tensor: torch.Tensor, op: Any) -> Outcome:
+    options = dist.AllreduceOptions()
+    options.reduceOp = op
+    group().allreduce([tensor], options).wait()
+    return tensor, WHOLE
+
+
+def reduce(tensor: torch.Tensor, op: Any) -> Outcome:
+    dist.reduce(tensor, 1, op)
+    return tensor, WHOLE if dist.get_rank() == 1 else slice(0)
+
+
+def reduce_scatter(tensor: torch.Tensor, op: Any, count: int = COUNT) -> Outcome:
+    output = torch.empty(count // SIZE, dtype=tensor.dtype)
+    dist.reduce_scatter(output, list(torch.chunk(tensor, SIZE)), op)
+    return output, mine(count)
+
+
+def reduce_scatter_single(tensor: torch.Tensor, op: Any, count: int = COUNT) -> Outcome:
+    output = torch.empty(count // SIZE, dtype=tensor.dtype)
+    dist.reduce_scatter_single(output, tensor, op)
+    return output, mine(count)
+
+
+def reduce_scatter_in_a_coalescing_manager(tensor: torch.Tensor, op: Any) -> Outcome:
+    output = torch.empty(COUNT // SIZE, dtype=tensor.dtype)
+    with dist._coalescing_manager():
+        dist.reduce_scatter_single(output, tensor, op)
+    return output, mine()
+
+
+def functional_all_reduce(tensor: torch.Tensor, op: Any) -> Outcome:
+    return functional.all_reduce(tensor, word(op), group()).clone(), WHOLE
+
+
+def functional_all_reduce_in_place(tensor: torch.Tensor, op: Any) -> Outcome:
+    ops = torch.ops._c10d_functional
+    return ops.wait_tensor(ops.all_reduce_(tensor, word(op), group().group_name)), WHOLE
+
+
+def functional_all_reduce_coalesced(tensor: torch.Tensor, op: Any) -> Outcome:
+    return functional.all_reduce_coalesced([tensor], word(op), group())[0].clone(), WHOLE
+
+
+def functional_reduce_scatter(tensor: torch.Tensor, op: Any) -> Outcome:
+    return functional.reduce_scatter_tensor(tensor, word(op), 0, group()).clone(), mine()
+
+
+def functional_reduce_scatter_coalesced(tensor: torch.Tensor, op: Any) -> Outcome:
+    found = functional.reduce_scatter_tensor_coalesced([tensor], word(op), [0], group())
+    return found[0].clone(), mine()
+
+
+ENTRANCES = [
+    all_reduce,
+    all_reduce_coalesced,
+    all_reduce_in_a_coalescing_manager,
+    all_reduce_as_ddp_does,
+    reduce,
+    reduce_scatter,
+    reduce_scatter_single,
+    reduce_scatter_in_a_coalescing_manager,
+    functional_all_reduce,
+    functional_all_reduce_in_place,
+    functional_all_reduce_coalesced,
+    functional_reduce_scatter,
+    functional_reduce_scatter_coalesced,
+]
+
+
+def check(
+    call: Callable[[torch.Tensor, Any], Outcome], dtype: torch.dtype, op: Any, count: int = COUNT
+) -> str:
+    """Return what is wrong with a call, or ""."""
+    what = f"{call.__name__} {dtype} {op.name}: "
+    tensor = values(dtype, dist.get_rank(), count)
+    try:
+        found, part = call(tensor, op)
+    except (TypeError, ValueError, RuntimeError) as error:
+        dist.distributed_c10d._world.pg_coalesce_state.clear()  # which torch's manager leaves behind
+        if isinstance(error, weir.torch.GroupBrokenError):
+            return f"{what}{error}"
+        said = str(error)
+        names = (
+            str(dtype).removeprefix("torch.") in said
+            or op.name in said
+            or word(op) in said
+            or "complex" in said
+        )
+        if (dtype, op) in DEFINED:
+            return f"{what}refused: {error}"
+        return "" if names else f"{what}does not say what is refused: {error}"
+    if (dtype, op) not in DEFINED:
+        return f"{what}not refused: {found}"
+    wanted = expected(dtype, op, count)[part]
+    found = found if part != slice(0) else found[part]
+    same = (
+        torch.equal(torch.view_as_real(found), torch.view_as_real(wanted))
+        if dtype.is_complex
+        else torch.equal(found, wanted)
+    )
+    return "" if same else f"{what}{found}, not {wanted}"
+
+
+def every_pair(entrance: int) -> list[str]:
+    warnings.simplefilter("ignore", FutureWarning)
+    return [wrong for dtype in DTYPES for op in OPERATORS if (wrong := check(ENTRANCES[entrance], dtype, op))]
+
+
+@pytest.mark.parametrize("entrance", range(len(ENTRANCES)), ids=lambda number: ENTRANCES[number].__name__)
+def test_every_pair_is_right_or_refused(world: World, entrance: int) -> None:
+    assert [wrong for one in world.run(every_pair, entrance) for wrong in one] == []
+
+
+def reduce_scatter_of_many(tensor: torch.Tensor, op: Any) -> Outcome:
+    return reduce_scatter(tensor, op, tensor.numel())
+
+
+def every_pair_in_chunks() -> list[str]:
+    """Return what is wrong with pairs where tensors are long, and taken for such on a device."""
+    count = 2 * SIZE * CHUNK
+    found = []
+    with as_on_a_device() as log:
+        for call in (all_reduce_as_ddp_does, reduce, reduce_scatter_of_many):
+            for dtype in (torch.float32, torch.int64, torch.complex64, torch.float8_e5m2):
+                for op in OPERATORS:
+                    log.clear()
+                    if wrong := check(call, dtype, op, count):
+                        found.append(wrong)
+    return found
+
+
+def test_tensors_of_a_device_too(world: World) -> None:
+    assert [wrong for one in world.run(every_pair_in_chunks) for wrong in one] == []
+
+
+def marked() -> None:
+    """Conjugated and negated lazily: the memory holds other values than the tensor."""
+    rank = dist.get_rank()
+    numbers = torch.tensor([1 + 2j, 3 - 1j]) * (rank + 1)
+    conjugated = numbers.conj()
+    negated = torch._neg_view(torch.tensor([1.0, 2.0]) * (rank + 1))
+    total, minus = torch.tensor([3 - 6j, 9 + 3j]), torch.tensor([-3.0, -6.0])
+    assert conjugated.is_conj() and negated.is_neg()
+
+    def summed(tensor: torch.Tensor) -> torch.Tensor:
+        group().allreduce([tensor]).wait()
+        return tensor
+
+    assert torch.equal(summed(conjugated.clone()).resolve_conj(), total)
+    kept = numbers.clone().conj()
+    assert torch.equal(summed(kept).resolve_conj(), total)
+    assert torch.equal(summed(torch._neg_view(-negated)), minus)
+    for tensor, whole in ((conjugated, total), (negated, minus)):
+        output = torch.empty(1, dtype=tensor.dtype)
+        dist.reduce_scatter(output, [tensor[:1], tensor[1:]])
+        assert torch.equal(output, whole[rank : rank + 1])
+        root = tensor.clone() if rank else tensor
+        group().broadcast(root, dist.BroadcastOptions()).wait()
+        assert torch.equal(
+            root.resolve_conj().resolve_neg(), tensor.resolve_conj().resolve_neg() / (rank + 1)
+        )
+
+
+def sent() -> None:
+    numbers = torch.tensor([1 + 2j, 3 - 1j])
+    for tensor, values in (
+        (numbers.conj(), numbers.conj().resolve_conj()),
+        (torch._neg_view(torch.ones(2)), -torch.ones(2)),
+    ):
+        if dist.get_rank() == 0:
+            group().send([tensor], 1, 0).wait()
+        else:
+            received = torch.zeros_like(values)
+            group().recv([received], 0, 0).wait()
+            assert torch.equal(received, values)
+
+
+def test_messages_of_such_tensors(world: World) -> None:
+    world.run(sent)
+
+
+class Complex(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor([1 + 1j, 2 - 1j]))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.view_as_real(self.weight * inputs).sum()
+
+
+def complex_gradients() -> None:
+    """DDP's own sums of complex gradients are right; whatever cannot make them says so, and goes on."""
+    rank = dist.get_rank()
+    wanted = torch.view_as_real(torch.full((2,), 1.5 + 0j) * (1 + 1j))  # the mean of (1 + j) (rank + 1)
+    ddp = DistributedDataParallel(Complex())
+    ddp(torch.ones(2) * (rank + 1)).backward()
+    assert torch.equal(torch.view_as_real(ddp.module.weight.grad), wanted)
+    ddp = DistributedDataParallel(Complex())
+    ddp.register_comm_hook(weir.torch.HookState(ddp), weir.torch.hook)
+    with pytest.raises(
+        (TypeError, RuntimeError), match=r"sums gradients in float32, these are torch\.complex64"
+    ):
+        ddp(torch.ones(2) * (rank + 1)).backward()
+    ddp = DistributedDataParallel(Complex())
+    with pytest.raises(TypeError, match=r"weight is torch\.complex64: train it without LayersFirst"):
+        weir.torch.LayersFirst(ddp, torch.optim.SGD(ddp.parameters(), lr=1.0))
+    dist.barrier()
+
+
+def test_complex_gradients(world: World) -> None:
+    world.run(complex_gradients)
+
+
+@pytest.mark.parametrize("servers", [weir.torch.ParameterServer, weir.torch.PlacedServers])
+def test_servers_refuse_complex_parameters(servers: Any) -> None:
+    model = Complex()
+    with pytest.raises(TypeError, match=r"servers have real numbers, weight is torch\.complex64"):
+        servers(model, torch.optim.SGD(model.parameters(), lr=1.0), servers=1, rank=0, workers=1)
+
+
+def test_tensors_that_torch_conjugates_or_negates_lazily(world: World) -> None:
+    world.run(marked)
+
+
+def parts_of_complex_numbers() -> None:
+    """Real views of complex numbers are what they are: numbers of their own."""
+    tensor = torch.view_as_real(values(torch.complex64, dist.get_rank()))
+    both = torch.stack([torch.view_as_real(values(torch.complex64, rank)) for rank in range(SIZE)])
+    dist.all_reduce(tensor, MAX)
+    assert torch.equal(tensor, both.amax(0))
+    real = values(torch.complex64, dist.get_rank()).real
+    output = torch.empty(COUNT // SIZE)
+    dist.reduce_scatter_single(output, real, MAX)
+    assert torch.equal(output, both.amax(0)[:, 0][mine()])
+
+
+def test_parts_of_complex_numbers_may_be_reduced(world: World) -> None:
+    world.run(parts_of_complex_numbers)
+
+
+def mixed() -> None:
+    options = dist.ReduceScatterOptions()
+    parts = [torch.ones(2), torch.ones(2, dtype=torch.float64)]
+    with pytest.raises(ValueError, match=r"stands beside a|has a float32 tensor"):
+        group().reduce_scatter(
+            [torch.empty(2)], [parts if dist.get_rank() == 0 else parts[::-1]], options
+        ).wait()
+
+
+def test_parts_of_several_dtypes_are_refused(world: World) -> None:
+    world.run(mixed)
