@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a topology, in sentences: where, what is allowed there, and an example."""
+"""Sentences about a topology that is wrong: the place, what is allowed there, and an example."""
 
 import json
 from collections.abc import Iterator, Sequence
