@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why TLS fails, in words: of gRPC one hears only that the other side is unavailable."""
+"""The reasons why TLS fails, in words: of gRPC one hears only that the other side is unavailable."""
 
 import contextlib
 import math

@@ -64,8 +64,6 @@ def filled(
             continue
         first = page.rank if job.number == page.job else 0
         members = [member for rank, member in sorted(job.members.items()) if rank >= first]
-        if first and not members:
-            continue
         reply.continued = reply.continued or first > 0
         for start in range(0, max(len(members), 1), MOST_MEMBERS):
             part, more = members[start : start + MOST_MEMBERS], len(members) > start + MOST_MEMBERS

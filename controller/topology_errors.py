@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a topology, in sentences: where, what is allowed there, and an example."""
+"""Sentences about a topology that is wrong: the place, what is allowed there, and an example."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -196,5 +196,8 @@ def _shown(value: object) -> str:
     """Return a value as a topology file has it."""
     if value is None:
         return "nothing"
-    text = repr(value) if isinstance(value, str) else json.dumps(value, default=str)
+    try:
+        text = repr(value) if isinstance(value, str) else json.dumps(value, default=str)
+    except (ValueError, RecursionError, TypeError):  # YAML can say that a list holds itself, or keys that are no text
+        text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

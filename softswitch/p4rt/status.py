@@ -99,4 +99,5 @@ def _part(error: ControlError | None, most: int) -> Any:
 
 def _carried(status: Any) -> bool:
     """Return whether gRPC carries a status in a call's trailers: the message twice, the details in base64."""
-    return len(quote(status.message)) + 4 * (status.ByteSize() + 2) // 3 <= _MAX_TRAILERS
+    size: int = len(quote(status.message)) + 4 * (status.ByteSize() + 2) // 3
+    return size <= _MAX_TRAILERS

@@ -79,7 +79,7 @@ def test_training_options_are_those_of_a_training(command: str, name: str) -> No
         unset = fields[option].is_required() or fields[option].default == ()
         assert options[option].default == (None if unset else fields[option].default), option
     left_out = fields.keys() - options.keys()
-    own = {"hosts", "method", "seed", "reference", "pcap", "placement"}
+    own = {"hosts", "method", "seed", "reference", "pcap", "placement", "save_every", "resume"}
     assert left_out == (own if command == "compare" else set())
 
 

@@ -23,7 +23,7 @@ from weir.train.checkpoint import CheckpointError, latest, publish, write_part
 from weir.train.config import ConfigError, make_config
 from weir.train.resuming import resumed
 
-SHORT = ["--model", "mlp", "--workers", "2", "--epochs", "2", "--max-steps", "4", "--density", "0.1"]
+SHORT = ["--model", "mlp", "--workers", "3", "--epochs", "2", "--max-steps", "4", "--density", "0.1"]
 
 
 def weir(*words: str) -> str:
@@ -51,12 +51,12 @@ def checksums(out: Path) -> dict[str, str]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return where a run without a break is, which wrote checkpoints after 3 and 6 of its 8 steps."""
     out = tmp_path_factory.mktemp("whole") / "runs"
-    weir("train", *SHORT, "--method", "dfs", "--no-reference", "--save-every", "3", "--out", str(out))
+    weir("train", *SHORT, "--method", "dfs", "--save-every", "3", "--out", str(out))
     return out
 
 
 def test_a_run_that_goes_on_ends_with_the_same_bits(whole: Path, tmp_path: Path) -> None:
-    """From the middle of the second epoch."""
+    """From the middle of the second epoch, Weir's run and its reference: whose sums depend on their order."""
     assert latest(only(whole) / "checkpoints" / "weir").step == 6
     assert [folder.name for folder in (only(whole) / "checkpoints" / "weir").glob("step-*")] == ["step-6"]
     output = weir("train", "--resume", str(only(whole)), "--out", str(tmp_path / "runs"))
@@ -66,9 +66,9 @@ def test_a_run_that_goes_on_ends_with_the_same_bits(whole: Path, tmp_path: Path)
         json.loads(line)["step"]
         for line in (only(tmp_path / "runs") / "steps.jsonl").read_text().splitlines()
     ]
-    assert steps == [7, 8]
+    assert steps == [7, 8, 7, 8]
     runs = json.loads((only(tmp_path / "runs") / "summary.json").read_text())["runs"]
-    assert [run["resumed_after_step"] for run in runs.values()] == [6]
+    assert [run["resumed_after_step"] for run in runs.values()] == [6, 6]
 
 
 def test_a_checkpoint_that_was_not_finished_is_not_gone_on_from(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def damaged(whole: Path, folder: Path) -> Path:
         (
             "checkpoints/weir/latest.json",
             '{"schema": 1, "step": 6, "checksums": ["a"]}',
-            "of 1 workers, not of 2",
+            "of 1 workers, not of 3",
         ),
         ("checkpoints/weir/step-6/rank-1.pt", None, "cannot read .*rank-1.pt: No such file"),
         ("checkpoints/weir/step-6/rank-1.pt", "junk", "rank-1.pt is not as it was written: its checksum"),
@@ -203,21 +203,21 @@ def summary(folder: Path, runs: Sequence[str] = ("weir",), **config: Any) -> Pat
 
 
 def test_finished_runs_are_set_side_by_side(whole: Path, tmp_path: Path) -> None:
-    other = summary(tmp_path / "other", ("weir", "gloo"), workers=2, density=0.2)
+    other = summary(tmp_path / "other", ("weir", "gloo"), workers=3, density=0.2)
     done = CliRunner().invoke(
         app, ["compare", str(only(whole)), str(other), "--out", str(tmp_path / "out")], env={"COLUMNS": "200"}
     )
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()
-    assert lines[0] == "mlp on digits, 2 workers, batches of 8"
+    assert lines[0] == "mlp on digits, 3 workers, batches of 8"
     [row, reference] = [" ".join(line.split()) for line in lines if line.startswith("other ")]
     assert "90.0 % 10 100 B" in row
     assert reference.startswith("other (Gloo) dense, all-reduce 90.0 % 10 100 B")
     assert "density: 0.1, 0.2" in " ".join(done.output.split())
     folder = only(tmp_path / "out")
     assert (folder / "compared.png").read_bytes().startswith(b"\x89PNG")
-    figures = json.loads((folder / "compared.json").read_text())
-    assert [run["name"] for run in figures["runs"]] == [only(whole).name, "other", "other (Gloo)"]
+    figures, name = json.loads((folder / "compared.json").read_text()), only(whole).name
+    assert [run["name"] for run in figures["runs"]] == [name, f"{name} (Gloo)", "other", "other (Gloo)"]
     assert figures["runs"][-1]["bytes_up"] == 100.0
 
 

@@ -10,7 +10,6 @@ from rich.console import Console
 from weir.train import options
 from weir.train.config import DEFAULT_METHOD, ConfigError, make_config
 from weir.train.hosts import choose_hosts
-from weir.train.resuming import resumed
 
 
 @options.takes_training_options
@@ -92,6 +91,8 @@ def train(
         return
     try:
         if resume is not None:
+            from weir.train.resuming import resumed
+
             config, remark = resumed(resume, options.given(context))
         else:
             kind, remark = choose_hosts(hosts)
