@@ -5,10 +5,9 @@ import gc
 import json
 import logging
 import os
-import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,6 +21,7 @@ from weir.softswitch.dataplane.pcap import CaptureError, play
 from weir.softswitch.dataplane.port_spec import Pcap, PortSpec
 from weir.softswitch.dataplane.ports import Directions, PortError
 from weir.softswitch.device import Device
+from weir.softswitch.ending import Ending, ended_by_signals
 from weir.softswitch.p4rt.server import ServerError, Tls
 from weir.softswitch.program.errors import ProgramError
 from weir.softswitch.runtime.queueing import QueueStatistics
@@ -128,7 +128,7 @@ def _run(device: Device, settings: Settings, say: Callable[[str], None]) -> None
             _log.warning("no P4Info beside %s: a controller must set the pipeline first", settings.program)
     with ExitStack() as cleanup:
         cleanup.callback(_log_statistics, device)
-        stop = cleanup.enter_context(_ended_by_signal())  # before anybody is told that the switch is there
+        stop = cleanup.enter_context(ended_by_signals())  # before anybody is told that the switch is there
         if settings.control is not None:
             control = ControlServer(settings.control, Operations(device).calls())
             cleanup.callback(control.close)
@@ -193,19 +193,7 @@ class _Watch:
             _log.warning("%s", message)
 
 
-@contextmanager
-def _ended_by_signal() -> Iterator[threading.Event]:
-    """Yield an event that SIGINT and SIGTERM set."""
-    stop = threading.Event()
-    handlers = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-
-
-def _serve(device: Device, settings: Settings, stop: threading.Event) -> None:
+def _serve(device: Device, settings: Settings, stop: Ending) -> None:
     """Run until a signal or, when every port is a file, until all have been played."""
     files = {spec.number: spec.kind for spec in settings.ports if isinstance(spec.kind, Pcap)}
     inputs = {number: file.source for number, file in files.items() if file.source is not None}

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A switch ends whenever it is asked to, whatever it does at that moment and however often it is asked."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.harness.ports import free_port
+from tests.softswitch.p4rt.p4rt_client import CONTROL, PATIENCE, Controller
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# A signal at every step that the interpreter makes in the flag's functions, the handler's own included.
+_INTERRUPTED = """
+import faulthandler, signal, sys
+from weir.softswitch.ending import ended_by_signals
+
+def interrupt(frame, event, argument):
+    frame.f_trace_opcodes = True
+    signal.raise_signal(signal.SIGINT if frame.f_lasti % 4 else signal.SIGTERM)
+    return interrupt
+
+faulthandler.dump_traceback_later(20, exit=True)
+with ended_by_signals() as ending:
+    sys.settrace(interrupt)
+    ending.wait(0.0)
+    ending.set()
+    ended = ending.is_set() and ending.wait(60.0)
+    sys.settrace(None)
+sys.exit(0 if ended else "not set")
+"""
+_SWITCHES = 6
+_LAST_S = 3.0  # until the last is to end; they are ready after two or three
+# By the switch itself; by KeyboardInterrupt, before it has handlers; by Python's own end, or the kernel.
+_ENDED = (0, 1, 130, *(-number for number in _SIGNALS))
+
+
+def test_a_signal_may_come_at_any_step_of_the_flag() -> None:
+    command = [sys.executable, "-c", _INTERRUPTED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+class _Disturbed:
+    """A switch that starts or runs, with frames arriving at it, and a controller once it serves."""
+
+    def __init__(
+        self, folder: Path, stack: contextlib.ExitStack, *arguments: str, **environment: str
+    ) -> None:
+        folder.mkdir()
+        self._ready, self._controller = folder / "ready.json", None
+        self._socket = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        self._socket.bind(("127.0.0.1", 0))
+        here, self._there = self._socket.getsockname()[1], free_port(socket.SOCK_DGRAM)
+        tunnel = f"1=udp:127.0.0.1:{self._there}:127.0.0.1:{here}"
+        options = ("--port", tunnel, "--grpc", f"unix:{folder}/s.sock", "--ready-file", str(self._ready))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "weir.softswitch", "--program", str(CONTROL), *options, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **environment},
+        )
+        self._stack = stack
+        stack.callback(self._kill)
+
+    def disturb(self) -> None:
+        with contextlib.suppress(ConnectionRefusedError):  # what the frames before found, as nobody listened
+            for _ in range(20):
+                self._socket.sendto(bytes(60), ("127.0.0.1", self._there))
+        if self._controller is None and self._ready.exists():
+            self._controller = Controller(json.loads(self._ready.read_text())["grpc"])
+            self._stack.callback(self._controller.close)
+            self._controller.learn()
+
+    def _kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_switch_ends_at_any_moment(tmp_path: Path, signals: int) -> None:
+    """Moments are drawn from the first import to frames and a controller's session; two compile."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")  # of the moments; what the switches do at them, is the machine's
+    drawn = random.Random(seed)
+    with contextlib.ExitStack() as stack:
+        of_own = [{"WEIR_CACHE": str(tmp_path / "cache")}] * 2
+        switches = [
+            _Disturbed(
+                tmp_path / str(number), stack, "--no-control" if number % 2 else "--seed=1", **environment
+            )
+            for number, environment in enumerate([*of_own, *[{}] * (_SWITCHES - 2)])
+        ]
+        begin = time.monotonic()
+        for moment, switch in sorted((drawn.uniform(0.0, _LAST_S), number) for number in range(_SWITCHES)):
+            while time.monotonic() < begin + moment:
+                for each in switches:
+                    if each.process.poll() is None:
+                        each.disturb()
+                time.sleep(0.01)
+            for number in drawn.sample(_SIGNALS, signals):
+                switches[switch].process.send_signal(number)
+        for each in switches:
+            said, _ = each.process.communicate(timeout=PATIENCE)
+            assert each.process.returncode in _ENDED, said
