@@ -3,6 +3,7 @@
 
 import contextlib
 import json
+import math
 import os
 import random
 import signal
@@ -38,7 +39,7 @@ with ended_by_signals() as ending:
 sys.exit(0 if ended else "not set")
 """
 _SWITCHES = 6
-_LAST_S = 3.0  # until the last is to end; they are ready after two or three
+_EARLY_S, _LATE_S = 2.0, 0.3  # until a switch is to end, at most, from its start and when it serves
 # By the switch itself; by KeyboardInterrupt, before it has handlers; by Python's own end, or the kernel.
 _ENDED = (0, 1, 130, *(-number for number in _SIGNALS))
 
@@ -76,10 +77,14 @@ class _Disturbed:
         with contextlib.suppress(ConnectionRefusedError):  # what the frames before found, as nobody listened
             for _ in range(20):
                 self._socket.sendto(bytes(60), ("127.0.0.1", self._there))
-        if self._controller is None and self._ready.exists():
+        if self._controller is None and self.serves():
             self._controller = Controller(json.loads(self._ready.read_text())["grpc"])
             self._stack.callback(self._controller.close)
             self._controller.learn()
+
+    def serves(self) -> bool:
+        assert self.process.poll() is None, self.process.communicate()[0]
+        return self._ready.exists()
 
     def _kill(self) -> None:
         self.process.kill()
@@ -88,27 +93,33 @@ class _Disturbed:
 
 @pytest.mark.parametrize("signals", [1, 2])
 def test_a_switch_ends_at_any_moment(tmp_path: Path, signals: int) -> None:
-    """Moments are drawn from the first import to frames and a controller's session; two compile."""
+    """Moments are drawn: for half of the switches from their start, while two compile."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")  # of the moments; what the switches do at them, is the machine's
     drawn = random.Random(seed)
     with contextlib.ExitStack() as stack:
         of_own = [{"WEIR_CACHE": str(tmp_path / "cache")}] * 2
-        switches = [
+        waiting = [
             _Disturbed(
                 tmp_path / str(number), stack, "--no-control" if number % 2 else "--seed=1", **environment
             )
             for number, environment in enumerate([*of_own, *[{}] * (_SWITCHES - 2)])
         ]
-        begin = time.monotonic()
-        for moment, switch in sorted((drawn.uniform(0.0, _LAST_S), number) for number in range(_SWITCHES)):
-            while time.monotonic() < begin + moment:
-                for each in switches:
-                    if each.process.poll() is None:
-                        each.disturb()
-                time.sleep(0.01)
-            for number in drawn.sample(_SIGNALS, signals):
-                switches[switch].process.send_signal(number)
-        for each in switches:
+        early = waiting[: _SWITCHES // 2]
+        moments = {each: time.monotonic() + drawn.uniform(0.0, _EARLY_S) for each in early}
+        ended: list[_Disturbed] = []
+        while waiting:
+            for each in list(waiting):
+                if each not in moments and each.serves():
+                    moments[each] = time.monotonic() + drawn.uniform(0.0, _LATE_S)
+                if moments.get(each, math.inf) < time.monotonic():
+                    for number in drawn.sample(_SIGNALS, signals):
+                        each.process.send_signal(number)
+                    waiting.remove(each)
+                    ended.append(each)
+                else:
+                    each.disturb()
+            time.sleep(0.01)
+        for each in ended:
             said, _ = each.process.communicate(timeout=PATIENCE)
             assert each.process.returncode in _ENDED, said
