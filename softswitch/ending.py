@@ -8,6 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
+class Ended(BaseException):
+    """A signal asked for the end of something that was not to be waited for."""
+
+
 class Ending:
     """A flag like ``threading.Event``, without a lock, so that a signal's handler may set it.
 
@@ -17,6 +21,7 @@ class Ending:
 
     def __init__(self) -> None:
         self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._interrupts = False
 
     def set(self) -> None:
         """Set the flag, from any thread or signal handler. It stays set."""
@@ -32,6 +37,22 @@ class Ending:
         poller.register(self._descriptor, select.POLLIN)
         return bool(poller.poll(1000.0 * seconds))
 
+    @contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """Let the first signal raise Ended in this block, which may take long. It sets the flag besides."""
+        self._interrupts = True
+        try:
+            yield
+        finally:
+            self._interrupts = False
+
+    def signalled(self, *_: object) -> None:
+        """Handle a signal."""
+        self.set()
+        if self._interrupts:
+            self._interrupts = False
+            raise Ended
+
     def close(self) -> None:
         """Free the flag, which nobody may use any more."""
         os.close(self._descriptor)
@@ -39,11 +60,13 @@ class Ending:
 
 @contextmanager
 def ended_by_signals() -> Iterator[Ending]:
-    """Yield a flag that SIGINT and SIGTERM set; afterwards both do what they did before."""
+    """Yield a flag that SIGINT and SIGTERM set; afterwards both do what they did before.
+
+    What is opened in the block is closed in it too: a further signal must not interrupt that, because a thread
+    that is left behind keeps the process alive.
+    """
     ending = Ending()
-    handlers = {
-        each: signal.signal(each, lambda *_: ending.set()) for each in (signal.SIGINT, signal.SIGTERM)
-    }
+    handlers = {each: signal.signal(each, ending.signalled) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield ending
     finally:

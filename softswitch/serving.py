@@ -21,7 +21,7 @@ from weir.softswitch.dataplane.pcap import CaptureError, play
 from weir.softswitch.dataplane.port_spec import Pcap, PortSpec
 from weir.softswitch.dataplane.ports import Directions, PortError
 from weir.softswitch.device import Device
-from weir.softswitch.ending import Ending, ended_by_signals
+from weir.softswitch.ending import Ended, Ending, ended_by_signals
 from weir.softswitch.p4rt.server import ServerError, Tls
 from weir.softswitch.program.errors import ProgramError
 from weir.softswitch.runtime.queueing import QueueStatistics
@@ -91,13 +91,20 @@ def run(settings: Settings, say: Callable[[str], None]) -> None:
     ``say`` takes what the user is to be told when all is ready. Raises StartError.
     """
     try:
-        with Device(
-            device_id=settings.device_id,
-            cpu_port=settings.cpu_port,
-            seed=settings.seed,
-            threads=settings.threads,
-        ) as device:
-            _run(device, settings, say)
+        with (
+            ended_by_signals() as stop,
+            Device(
+                device_id=settings.device_id,
+                cpu_port=settings.cpu_port,
+                seed=settings.seed,
+                threads=settings.threads,
+            ) as device,
+        ):
+            with stop.interrupting():
+                _open(device, settings)
+            _run(device, settings, say, stop)
+    except Ended:
+        _log.info("ended before it was there")
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise StartError(f"{where}{error.strerror or error}") from error
@@ -113,7 +120,8 @@ def run(settings: Settings, say: Callable[[str], None]) -> None:
         raise StartError(str(error)) from error
 
 
-def _run(device: Device, settings: Settings, say: Callable[[str], None]) -> None:
+def _open(device: Device, settings: Settings) -> None:
+    """Open ports and files, and load the program, for which a compiler may run long."""
     if settings.shm is not None:
         device.open_shm(settings.shm)
     for spec in settings.ports:
@@ -126,9 +134,11 @@ def _run(device: Device, settings: Settings, say: Callable[[str], None]) -> None
         described = device.load(settings.program, settings.p4info)
         if settings.grpc is not None and not described:
             _log.warning("no P4Info beside %s: a controller must set the pipeline first", settings.program)
+
+
+def _run(device: Device, settings: Settings, say: Callable[[str], None], stop: Ending) -> None:
     with ExitStack() as cleanup:
         cleanup.callback(_log_statistics, device)
-        stop = cleanup.enter_context(ended_by_signals())  # before anybody is told that the switch is there
         if settings.control is not None:
             control = ControlServer(settings.control, Operations(device).calls())
             cleanup.callback(control.close)

@@ -46,7 +46,7 @@ class Interface:
 
 def interfaces() -> dict[int, Interface]:
     """Return all interfaces of the caller's network namespace, by number. Raises OSError."""
-    found = {}
+    found: dict[int, Interface] = {}
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
         kernel.send(struct.pack("=IHHII16x", 32, _GET_LINK, _REQUEST_DUMP, 1, 0))
         while True:

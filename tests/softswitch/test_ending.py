@@ -50,6 +50,22 @@ def test_a_signal_may_come_at_any_step_of_the_flag() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("second", _SIGNALS)
+def test_a_second_signal_does_not_interrupt_the_closing(tmp_path: Path, second: signal.Signals) -> None:
+    with contextlib.ExitStack() as stack:
+        switch = _Disturbed(tmp_path / "switch", stack, "--no-control")
+        while not switch.serves():
+            time.sleep(0.01)
+        switch.process.send_signal(signal.SIGTERM)
+        assert switch.process.stdout is not None
+        for line in switch.process.stdout:
+            if "port 510 (cpu)" in line:  # the last that it says, before it closes everything
+                break
+        switch.process.send_signal(second)
+        said = switch.end()
+        assert switch.process.returncode == 0, said
+
+
 class _Disturbed:
     """A switch that starts or runs, with frames arriving at it, and a controller once it serves."""
 
@@ -68,7 +84,7 @@ class _Disturbed:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, **environment},
+            env={**os.environ, **environment, "PYTHONFAULTHANDLER": "1"},
         )
         self._stack = stack
         stack.callback(self._kill)
@@ -85,6 +101,13 @@ class _Disturbed:
     def serves(self) -> bool:
         assert self.process.poll() is None, self.process.communicate()[0]
         return self._ready.exists()
+
+    def end(self) -> str:
+        """Wait for its end, and return what it said: if it does not end, what its threads do."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.process.communicate(timeout=PATIENCE)[0]
+        self.process.send_signal(signal.SIGABRT)
+        return self.process.communicate(timeout=PATIENCE)[0]
 
     def _kill(self) -> None:
         self.process.kill()
@@ -121,5 +144,5 @@ def test_a_switch_ends_at_any_moment(tmp_path: Path, signals: int) -> None:
                     each.disturb()
             time.sleep(0.01)
         for each in ended:
-            said, _ = each.process.communicate(timeout=PATIENCE)
+            said = each.end()
             assert each.process.returncode in _ENDED, said
