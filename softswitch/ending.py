@@ -62,7 +62,7 @@ class Ending:
 def ended_by_signals() -> Iterator[Ending]:
     """Yield a flag that SIGINT and SIGTERM set; afterwards both do what they did before.
 
-    What is opened in the block is closed in it too: a further signal must not interrupt that, because a thread
+    What is opened in the block is closed in it too: no further signal may interrupt that, because a thread
     that is left behind keeps the process alive.
     """
     ending = Ending()
