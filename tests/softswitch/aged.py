@@ -4,10 +4,9 @@
 import copy
 import json
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
-from tests.softswitch.programs import FOLDER, raw
+from tests.softswitch.programs import raw
 from weir.softswitch.program.loader import Program, load_program
 
 _Json = Any
@@ -101,12 +100,3 @@ def _moved(node: _Json, places: dict[tuple[str, ...], tuple[str, ...]]) -> _Json
             return list(places[tuple(node)])
         return [_moved(each, places) for each in node]
     return node
-
-
-def write_aged(name: str, folder: Path) -> Path:
-    """Write an aged program, with the P4Info of today's form beside it, and return its path."""
-    path = folder / f"{name}.json"
-    path.write_text(json.dumps(with_own_metadata(aged(raw(name)))))
-    info = FOLDER / f"{name}.p4info.txtpb"
-    (folder / info.name).write_text(info.read_text())
-    return path
