@@ -4,10 +4,15 @@
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from ipaddress import IPv4Address
 from itertools import combinations
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from weir.controller.wiring import AGAIN_PORT, PIPE_PORTS, Link, Wiring
 from weir.wire.definition import SPINE_CLASSES
+
+PORT_REMEDY: Final = (
+    ": give each a port of its own, which is a network card of the switch's, or a tunnel where several hosts"
+    " are behind one card (docs/three-boxes.md)"
+)
 
 
 class _HasName(Protocol):
@@ -68,7 +73,7 @@ def link_problems(topology: Wiring) -> list[str]:
         if len(links) > 1 and len(names) > 1
     ]
     problems += [
-        f"switch port {switch} / {port} is used {len(them)} times (by {', '.join(them)})"
+        f"switch port {switch} / {port} is used {len(them)} times (by {', '.join(them)}){PORT_REMEDY}"
         for (switch, port), them in users.items()
         if len(them) > 1 and any(user.startswith("link") for user in them)
     ]
@@ -141,13 +146,15 @@ def tier_problems(topology: Wiring) -> list[str]:
     return problems
 
 
-def repeated(items: Iterable[_Named], what: str, key: Callable[[_Named], Hashable]) -> list[str]:
-    """Return a sentence for each value of ``key`` that several items have."""
+def repeated(
+    items: Iterable[_Named], what: str, key: Callable[[_Named], Hashable], remedy: str = ""
+) -> list[str]:
+    """Return a sentence for each value of ``key`` that several items have; it ends with the remedy."""
     names: dict[Hashable, list[str]] = {}
     for item in items:
         names.setdefault(key(item), []).append(item.name)
     return [
-        f"{what} {_text(value)} is used {len(users)} times (by {', '.join(users)})"
+        f"{what} {_text(value)} is used {len(users)} times (by {', '.join(users)}){remedy}"
         for value, users in names.items()
         if len(users) > 1
     ]

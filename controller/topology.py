@@ -31,7 +31,14 @@ import yaml
 from pydantic import ValidationError, model_validator
 
 from weir.controller.qos import Qos
-from weir.controller.tiers import link_problems, qos_problems, recirculation_problems, repeated, tier_problems
+from weir.controller.tiers import (
+    PORT_REMEDY,
+    link_problems,
+    qos_problems,
+    recirculation_problems,
+    repeated,
+    tier_problems,
+)
 from weir.controller.topology_errors import sentences
 from weir.controller.wiring import (
     V1MODEL_PROGRAM,
@@ -65,7 +72,7 @@ class Topology(Wiring):
             *repeated(self.switches, "switch name", lambda s: s.name),
             *repeated(self.switches, "switch address and device_id", lambda s: (s.grpc, s.device_id)),
             *repeated(self.hosts, "host name", lambda h: h.name),
-            *repeated(self.hosts, "switch port", lambda h: (h.switch, h.port)),
+            *repeated(self.hosts, "switch port", lambda h: (h.switch, h.port), PORT_REMEDY),
             *repeated(self.hosts, "MAC address", lambda h: h.mac),
             *repeated(self.hosts, "IP address", lambda h: h.ip),
         ]

@@ -5,10 +5,9 @@ import gc
 import json
 import logging
 import os
-import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,6 +21,7 @@ from weir.softswitch.dataplane.pcap import CaptureError, play
 from weir.softswitch.dataplane.port_spec import Pcap, PortSpec
 from weir.softswitch.dataplane.ports import Directions, PortError
 from weir.softswitch.device import Device
+from weir.softswitch.ending import Ended, Ending, ended_by_signals
 from weir.softswitch.p4rt.server import ServerError, Tls
 from weir.softswitch.program.errors import ProgramError
 from weir.softswitch.runtime.queueing import QueueStatistics
@@ -91,13 +91,20 @@ def run(settings: Settings, say: Callable[[str], None]) -> None:
     ``say`` takes what the user is to be told when all is ready. Raises StartError.
     """
     try:
-        with Device(
-            device_id=settings.device_id,
-            cpu_port=settings.cpu_port,
-            seed=settings.seed,
-            threads=settings.threads,
-        ) as device:
-            _run(device, settings, say)
+        with (
+            ended_by_signals() as stop,
+            Device(
+                device_id=settings.device_id,
+                cpu_port=settings.cpu_port,
+                seed=settings.seed,
+                threads=settings.threads,
+            ) as device,
+        ):
+            with stop.interrupting():
+                _open(device, settings)
+            _run(device, settings, say, stop)
+    except Ended:
+        _log.info("ended before it was there")
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise StartError(f"{where}{error.strerror or error}") from error
@@ -113,7 +120,8 @@ def run(settings: Settings, say: Callable[[str], None]) -> None:
         raise StartError(str(error)) from error
 
 
-def _run(device: Device, settings: Settings, say: Callable[[str], None]) -> None:
+def _open(device: Device, settings: Settings) -> None:
+    """Open ports and files, and load the program, for which a compiler may run long."""
     if settings.shm is not None:
         device.open_shm(settings.shm)
     for spec in settings.ports:
@@ -126,9 +134,11 @@ def _run(device: Device, settings: Settings, say: Callable[[str], None]) -> None
         described = device.load(settings.program, settings.p4info)
         if settings.grpc is not None and not described:
             _log.warning("no P4Info beside %s: a controller must set the pipeline first", settings.program)
+
+
+def _run(device: Device, settings: Settings, say: Callable[[str], None], stop: Ending) -> None:
     with ExitStack() as cleanup:
         cleanup.callback(_log_statistics, device)
-        stop = cleanup.enter_context(_ended_by_signal())  # before anybody is told that the switch is there
         if settings.control is not None:
             control = ControlServer(settings.control, Operations(device).calls())
             cleanup.callback(control.close)
@@ -193,19 +203,7 @@ class _Watch:
             _log.warning("%s", message)
 
 
-@contextmanager
-def _ended_by_signal() -> Iterator[threading.Event]:
-    """Yield an event that SIGINT and SIGTERM set."""
-    stop = threading.Event()
-    handlers = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-
-
-def _serve(device: Device, settings: Settings, stop: threading.Event) -> None:
+def _serve(device: Device, settings: Settings, stop: Ending) -> None:
     """Run until a signal or, when every port is a file, until all have been played."""
     files = {spec.number: spec.kind for spec in settings.ports if isinstance(spec.kind, Pcap)}
     inputs = {number: file.source for number, file in files.items() if file.source is not None}

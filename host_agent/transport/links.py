@@ -244,7 +244,16 @@ class UdpLink(_NativeLink):
 
         Raises OSError when there is no way there, or packets are too long for it, as far as is known.
         """
-        self._socket.connect(aggregator)
+        try:
+            self._socket.connect(aggregator)
+        except OSError as error:
+            why = os.strerror(error.errno or 0)
+            raise OSError(
+                error.errno,
+                f"this host has no way to the switch's aggregation address {aggregator[0]}: {why}; give an "
+                "interface of this host an address in the same subnet (ip address add ADDRESS/24 dev IFACE), "
+                f"or a route there (ip route add {aggregator[0]}/32 dev IFACE)",
+            ) from error
         mtu = self._socket.getsockopt(socket.IPPROTO_IP, _IP_MTU)
         if mtu < _HEADERS + payload:
             raise OSError(

@@ -1,10 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """BMv2's standard and intrinsic metadata: what the switch tells a program, and what a program asks of it."""
 
+from typing import Final
+
 from weir.softswitch.codegen.layout import Layout
 from weir.softswitch.program.ir import FieldRef
 
-_GROUPS = ("intrinsic_metadata", "queueing_metadata")
+ALL: Final = (
+    "ingress_port",
+    "packet_length",
+    "instance_type",
+    "parser_error",
+    "checksum_error",
+    "egress_spec",
+    "egress_port",
+    "egress_rid",
+    "mcast_grp",
+    "priority",
+    "qid",
+    "ingress_global_timestamp",
+    "egress_global_timestamp",
+    "enq_timestamp",
+    "enq_qdepth",
+    "deq_timedelta",
+    "deq_qdepth",
+)
+"""Names of the metadata that the switch goes by."""
 
 
 class Intrinsic:
@@ -19,9 +40,7 @@ class Intrinsic:
 
     def field(self, name: str) -> FieldRef | None:
         """Return the field that holds a piece of metadata, if the program uses it."""
-        aliases = self._layout.program.aliases
-        found = (aliases.get(f"{group}.{name}") for group in _GROUPS)
-        ref = next((each for each in found if each), FieldRef("standard_metadata", name))
+        ref = self._layout.program.intrinsic(name)
         return ref if ref in self._kept else None
 
     def set(self, name: str, value: str, state: str = "m") -> list[str]:

@@ -67,6 +67,7 @@ def private_fields(program: Program) -> set[FieldRef]:
         for ref in candidates - refused
         if program.headers[ref.header].metadata
         and ref.header != "standard_metadata"
+        and ref not in program.aliases.values()
         and program.field(ref).bits <= 128
         and not program.field(ref).varbit
     }

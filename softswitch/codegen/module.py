@@ -19,6 +19,7 @@ from weir.softswitch.codegen.exposure import forget_functions
 from weir.softswitch.codegen.frame_fields import frame_field_function
 from weir.softswitch.codegen.header_statements import shift_function
 from weir.softswitch.codegen.headers import header_functions
+from weir.softswitch.codegen.intrinsic import ALL
 from weir.softswitch.codegen.keys import arg_word_count, entry_words, key_layout
 from weir.softswitch.codegen.layout import Layout
 from weir.softswitch.codegen.locals import private_fields
@@ -42,7 +43,9 @@ _KINDS = {
 
 _OPTIONAL = re.compile(r"(?:static inline void|SW_INLINE int) ((?:get|put)_\w+|checksums_wrong)\(")
 
-_STANDARD_BITS = {"mcast_grp": 16}  # of the fields that the switch itself goes by, where not 64 (v1model.p4)
+# What simple_switch requires, and how wide it may be where not 64 bits (v1model.p4).
+_REQUIRED = ("ingress_port", "packet_length", "instance_type", "egress_spec", "egress_port")
+_MOST_BITS = {"mcast_grp": 16}
 
 
 def generate(program: Program, trace: bool = False) -> str:
@@ -143,16 +146,16 @@ def _used(program: Program, actions: list[Action]) -> set[FieldRef]:
     for action in actions:
         for statement in action.body:
             used |= statement_fields(program, statement)
-    standard = {field.name: field.bits for field in program.headers["standard_metadata"].type.fields}
-    for name in ("egress_spec", "mcast_grp"):
+    standard = [field.name for field in program.headers["standard_metadata"].type.fields]
+    for name in _REQUIRED:
         if name not in standard:
             raise ProgramError(f"program: 'standard_metadata' has no '{name}' (is this a v1model program?)")
-        used.add(FieldRef("standard_metadata", name))
-    for name, bits in standard.items():
-        most = _STANDARD_BITS.get(name, 64)
+    elsewhere = [(name, ref) for name in ALL if (ref := program.intrinsic(name)) is not None]
+    for name, ref in [*((name, FieldRef("standard_metadata", name)) for name in standard), *elsewhere]:
+        bits, most = program.field(ref).bits, _MOST_BITS.get(name, 64)
         if bits > most:
-            raise ProgramError(f"program: 'standard_metadata.{name}' has {bits} bits, more than {most}")
-    return used
+            raise ProgramError(f"program: '{ref.header}.{ref.field}' has {bits} bits, more than {most}")
+    return used.union(program.intrinsic_fields("egress_spec", "mcast_grp"))
 
 
 def _description(layout: Layout) -> str:

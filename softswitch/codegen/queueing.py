@@ -20,6 +20,7 @@ _SET_AT_DEPARTURE: Final = (
     "enq_qdepth",
     "deq_timedelta",
     "deq_qdepth",
+    "qid",
 )
 
 QUEUED_TYPE: Final = """// A packet in a queue.
@@ -104,7 +105,10 @@ def keep_time(program: Program) -> str:
 
 
 def copies_for_egress(layout: Layout, intrinsic: Intrinsic) -> list[str]:
-    """Return C statements that copy what egress may read of ``state *from`` to ``state *n``."""
+    """Return C statements that copy what egress may read of ``state *from`` to ``state *n``.
+
+    The queue, which is the priority that ingress chose, is noted here too.
+    """
     overwritten = {intrinsic.field(name) for name in _SET_AT_DEPARTURE}
     kept = egress_reads(layout.program)
     fields: list[FieldRef] = [
@@ -114,9 +118,10 @@ def copies_for_egress(layout: Layout, intrinsic: Intrinsic) -> list[str]:
     names += ["payload", "valid", "payload_length", "ingress_length", "length", "truncate", "recirculate"]
     names += layout.counts()
     wide = {slot.access[3:] for slot in map(layout.slot, fields) if slot.storage > 128 and not slot.varbit}
-    return [
+    copies = [
         f"memcpy(n->{name}, from->{name}, sizeof n->{name});"
         if name in wide or name == "valid"
         else f"n->{name} = from->{name};"
         for name in names
     ]
+    return copies + intrinsic.set("qid", intrinsic.get("priority", "from"), "n")

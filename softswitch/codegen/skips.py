@@ -128,6 +128,7 @@ def _read_from(program: Program, pipeline: Pipeline, start: str | None) -> set[F
     read = outside_actions(program)
     standard = program.headers["standard_metadata"].type
     read |= {FieldRef("standard_metadata", field.name) for field in standard.fields}
+    read |= set(program.aliases.values())
     actions = [] if pipeline is program.egress else pipeline_actions(program, program.egress)
     seen = {start}
     waiting = [] if start is None else [start]

@@ -125,8 +125,8 @@ class StatementWriter:
     def _mark_to_drop(self) -> list[str]:
         lines = []
         for name, value in (("egress_spec", DROP_PORT), ("mcast_grp", 0)):
-            ref = FieldRef("standard_metadata", name)
-            lines.append(f"{self._layout.slot(ref).access} = {value};")
+            fields = self._program.intrinsic_fields(name)
+            lines += [f"{self._layout.slot(ref).access} = {value};" for ref in fields]
         return lines
 
     def _of_headers(self, statement: HeaderStatement) -> list[str]:

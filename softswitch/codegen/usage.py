@@ -293,7 +293,5 @@ def statement_fields(program: Program, statement: Statement) -> set[FieldRef]:
     if isinstance(statement, CopyVarbit):
         used.update(each for each in (statement.dst, statement.src) if isinstance(each, FieldRef))
     if isinstance(statement, MarkToDrop):
-        used.update(
-            (FieldRef("standard_metadata", "egress_spec"), FieldRef("standard_metadata", "mcast_grp"))
-        )
+        used.update(program.intrinsic_fields("egress_spec", "mcast_grp"))
     return used

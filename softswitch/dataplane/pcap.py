@@ -3,11 +3,10 @@
 
 import heapq
 import struct
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from weir.softswitch.dataplane.ports import PortLoop
 
@@ -16,6 +15,12 @@ _PCAPNG_SECTION: Final = b"\x0a\x0d\x0d\x0a"
 _INTERFACE, _SIMPLE_PACKET, _ENHANCED_PACKET = 1, 3, 6
 _ETHERNET: Final = 1
 _TSRESOL: Final = 9
+
+
+class Flag(Protocol):
+    """Something that tells whether it is set."""
+
+    def is_set(self) -> bool: ...
 
 
 class CaptureError(ValueError):
@@ -110,7 +115,7 @@ def _resolution(options: bytes, order: str) -> float:
     return 1000.0
 
 
-def play(loop: PortLoop, inputs: Mapping[int, Path], stop: threading.Event) -> int:
+def play(loop: PortLoop, inputs: Mapping[int, Path], stop: Flag) -> int:
     """Put the frames of each queue port's capture file in, all files merged by time, as fast as they go.
 
     Returns how many frames were put in, once the program has taken them all or ``stop`` is set.
@@ -135,6 +140,6 @@ def play(loop: PortLoop, inputs: Mapping[int, Path], stop: threading.Event) -> i
     return frames
 
 
-def _drain(loop: PortLoop, port: int, stop: threading.Event) -> None:
+def _drain(loop: PortLoop, port: int, stop: Flag) -> None:
     while not stop.is_set() and not loop.drain(port, 0.1):
         pass

@@ -18,6 +18,7 @@ from typing import Final, Protocol
 
 from weir.native.ring import MAX_FRAME
 from weir.native.trains import trains_wanted
+from weir.softswitch.dataplane.interfaces import interfaces, shared
 from weir.softswitch.dataplane.loop_bindings import PortStatistics, Statistics, library
 from weir.softswitch.runtime.queueing import (
     Limits,
@@ -94,6 +95,7 @@ class PortLoop:
             raise OSError(ctypes.get_errno(), "the switch's loop could not be made")
         self._changing = threading.RLock()  # of what follows: one change at a time
         self._ports: dict[int, PortState] = {}
+        self._interfaces: dict[int, int] = {}  # of ports that are interfaces, their numbers in the kernel
         self._captures: dict[Path, tuple[tuple[int, ...] | None, Directions]] = {}
         self._thread: threading.Thread | None = None
 
@@ -154,7 +156,10 @@ class PortLoop:
         Trains of UDP datagrams that come in are cut; like frames leave as trains, unless WEIR_TRAINS is off.
         """
         what = f"interface {interface!r}"
-        self._add("loop_add_interface", number, what, interface.encode(), int(trains_wanted()))
+        with self._changing:
+            index = self._of_its_own(number, what, interface)
+            self._add("loop_add_interface", number, what, interface.encode(), int(trains_wanted()))
+            self._interfaces[number] = index
 
     def add_xdp(self, number: int, interface: str) -> None:
         """Attach port ``number`` to a network interface by AF_XDP: faster, with hosts' offloads off.
@@ -164,9 +169,30 @@ class PortLoop:
         """
         what = f"AF_XDP on {interface!r}"
         with self._changing:
+            index = self._of_its_own(number, what, interface)
             modes = self._add("loop_add_xdp", number, what, interface.encode(), reasons=_XDP_REASONS)
             driver = "zero copy" if modes & _XDP_ZERO_COPY else "native" if modes & _XDP_NATIVE else "generic"
             self._ports[number] = PortState(f"{what} ({driver})")
+            self._interfaces[number] = index
+
+    def _of_its_own(self, number: int, what: str, interface: str) -> int:
+        """Return the number of an interface that is to be a port. Raises PortError.
+
+        That is when another port has it, or one that leads to the same network.
+        """
+        try:
+            index, known = socket.if_nametoindex(interface), interfaces()
+        except OSError:
+            return 0  # opening it says why
+        for port, taken in self._interfaces.items():
+            common = shared(index, taken, known)
+            if port != number and common is not None:
+                raise PortError(
+                    f"port {number}, {what}: port {port} is {self._ports[port].attached}, and {common}. What "
+                    "comes in would come in twice, and what is flooded would go back to its sender. Give "
+                    "each port a network card of its own, or a tunnel (docs/three-boxes.md)"
+                )
+        return index
 
     def add_udp(self, number: int, local: tuple[str, int], peer: tuple[str, int]) -> None:
         """Make port ``number`` this end of a UDP tunnel: each frame is one datagram.
@@ -217,6 +243,7 @@ class PortLoop:
         with self._changing:
             self._check(self._library.loop_remove(self._handle, number), number)
             del self._ports[number]
+            self._interfaces.pop(number, None)
 
     def set_up(self, number: int, up: bool) -> None:
         """Bring a port up or down; one that is down drops and counts what comes and goes."""

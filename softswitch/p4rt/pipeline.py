@@ -9,6 +9,7 @@ from typing import Any, Final
 from weir import native
 from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
+from weir.softswitch.p4rt.device_config import program_json
 from weir.softswitch.p4rt.digests import DigestLists
 from weir.softswitch.p4rt.p4info import P4InfoIndex
 from weir.softswitch.p4rt.table_codec import TableCodec
@@ -177,7 +178,7 @@ class PipelineStore:
     def _build(self, config: Config) -> Pipeline:
         """Return a pipeline of its own, with the state that the program starts with."""
         try:
-            program = load_program(config.p4_device_config)
+            program = load_program(program_json(config.p4_device_config))
             info = P4InfoIndex(config.p4info)
             info.check_against(program)
             kept = p4runtime_pb2.ForwardingPipelineConfig()
@@ -233,7 +234,8 @@ class PipelineStore:
 
 
 def _same_program(one: Config, other: Config) -> bool:
-    return bool(one.p4_device_config == other.p4_device_config and one.p4info == other.p4info)
+    programs = {program_json(config.p4_device_config) for config in (one, other)}
+    return len(programs) == 1 and bool(one.p4info == other.p4info)
 
 
 def carry_over(old: Pipeline, new: Pipeline) -> None:

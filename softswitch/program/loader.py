@@ -24,9 +24,10 @@ from weir.softswitch.program.errors import ProgramError, UnsupportedConstruct
 from weir.softswitch.program.expressions import ExpressionReader
 from weir.softswitch.program.headers import read_headers
 from weir.softswitch.program.ir import FieldRef, Statement
-from weir.softswitch.program.json import Json, checked, hexstr, member, number, objects, pair, text
+from weir.softswitch.program.json import Json, checked, hexstr, member, number, objects, text
 from weir.softswitch.program.limits import check_limits
 from weir.softswitch.program.notify import read_digest, read_meter
+from weir.softswitch.program.older import rewritten
 from weir.softswitch.program.parser import ParserReader
 from weir.softswitch.program.primitives import PrimitiveReader
 from weir.softswitch.program.tables import PipelineReader, action_profile
@@ -50,6 +51,7 @@ _MAX_CELLS: Final = 1 << 28
 _REFUSED: Final = {
     "extern_instances": "extern instances",
 }
+_OF_TARGET: Final = ("parsers", "deparsers", "pipelines")
 _IN_DEPARSER: Final = frozenset(
     ("log_msg", "assert", "assume", "truncate", "count", "register_write", "no_op")
 )
@@ -88,11 +90,12 @@ def load_program(source: Path | bytes) -> Program:
     except (ValueError, RecursionError) as error:
         raise ProgramError(f"{name} is not JSON: {error}") from error
     _check_format(root, name)
+    _check_target(root)
     for key, construct in _REFUSED.items():
         for each in objects(root, key, "program"):
             raise UnsupportedConstruct(construct, f"{key}, {_name_of(each)}")
     try:
-        program = _Loader(root).program(hashlib.sha256(data).hexdigest())
+        program = _Loader(rewritten(root)).program(hashlib.sha256(data).hexdigest())
     except RecursionError:
         raise UnsupportedConstruct("expressions nested too deep", "program") from None
     check_limits(program)
@@ -108,6 +111,18 @@ def _check_format(root: Json, name: str) -> None:
     version = root.get("__meta__", {}).get("version") if isinstance(root.get("__meta__"), dict) else None
     if isinstance(version, list) and version[:1] != [_MAJOR]:
         raise ProgramError(f"{name} is BMv2 JSON version {version}; this switch reads version {_MAJOR}.x")
+
+
+def _check_target(root: Json) -> None:
+    """Refuse what p4c makes for BMv2's other targets."""
+    found = {key: [_name_of(each) for each in objects(root, key, "program")] for key in _OF_TARGET}
+    named = {*found["pipelines"]}
+    if len(found["parsers"]) != 1 or len(found["deparsers"]) != 1 or not {"ingress", "egress"} <= named:
+        parts = "; ".join(f"{key}: {', '.join(names) or 'none'}" for key, names in found.items())
+        raise ProgramError(
+            f"program: not for v1model, which has one parser, one deparser, and the pipelines ingress "
+            f"and egress ({parts}); like simple_switch, this switch runs none for psa_switch or pna_nic"
+        )
 
 
 def _name_of(node: Json) -> str:
@@ -155,15 +170,10 @@ class _Loader:
 
     def program(self, digest: str) -> Program:
         pipelines = {each.name: each for each in map(self._pipelines.pipeline, self._list("pipelines"))}
-        for name in ("ingress", "egress"):
-            if name not in pipelines:
-                raise ProgramError(f"program: no pipeline '{name}' (is this a v1model program?)")
         ingress, egress = pipelines["ingress"], pipelines["egress"]
         if shared := set(ingress.tables) & set(egress.tables):
             raise ProgramError(f"program: table {min(shared)} is in both pipelines")
         deparsers = self._list("deparsers")
-        if len(self._list("parsers")) != 1 or len(deparsers) != 1:
-            raise ProgramError("program: not exactly one parser and one deparser")
         order = tuple(checked(each, str, "deparser") for each in objects(deparsers[0], "order", "deparser"))
         for header in order:
             if header not in self._headers:
@@ -190,7 +200,7 @@ class _Loader:
             checksums=tuple(map(self._checksum, self._list("checksums"))),
             errors=dict(map(_error, self._list("errors"))),
             field_lists=self._field_lists,
-            aliases=dict(map(_alias, self._list("field_aliases"))),
+            aliases=dict(map(self._alias, self._list("field_aliases"))),
             action_profiles=self._profiles,
             assertions=tuple(self._primitives.assertions),
         )
@@ -258,10 +268,18 @@ class _Loader:
         where = f"field list {_name_of(node)}"
         fields = []
         for each in objects(node, "elements", where):
-            if text(each, "type", where) != "field":
-                raise UnsupportedConstruct(f"field list element '{each['type']}'", where)
+            kind = text(each, "type", where)
+            if kind == "hexstr":
+                continue  # a constant is kept in any case
+            if kind != "field":
+                raise UnsupportedConstruct(f"field list element '{kind}'", where)
             fields.append(_plain(self._expressions.field(each.get("value"), where), where))
         return number(node, "id", where), tuple(fields)
+
+    def _alias(self, node: Json) -> tuple[str, FieldRef]:
+        if not isinstance(node, list) or len(node) != 2 or not isinstance(node[0], str):
+            raise ProgramError(f"field_aliases: {node!r:.60}")
+        return node[0], self._field(node[1], "field_aliases")
 
     def _field(self, value: object, where: str) -> FieldRef:
         field = _plain(self._expressions.field(value, where), where)
@@ -311,7 +329,7 @@ def _value_set(node: Json) -> ValueSet:
 
 
 def _with_fields(value_set: ValueSet, parser: Parser) -> ValueSet:
-    """Return the set with the key elements of the states that look into it, which must agree."""
+    """Return the set with the key elements of the states that look into it: one, where they differ."""
     name = value_set.name
     keys = {
         state.key_bits
@@ -319,8 +337,8 @@ def _with_fields(value_set: ValueSet, parser: Parser) -> ValueSet:
         for case in state.transitions
         if case.value_set == name
     }
-    if len(keys) > 1:
-        raise UnsupportedConstruct("one value set for keys of several shapes", f"parser value set {name}")
+    if len(keys) > 1:  # all that they have in common is how many bits they are together
+        return replace(value_set, fields=(value_set.bits,))
     return replace(value_set, fields=keys.pop()) if keys else value_set
 
 
@@ -346,9 +364,3 @@ def _error(node: Json) -> tuple[str, int]:
     if not isinstance(node, list) or len(node) != 2:
         raise ProgramError(f"errors: {node!r:.60}")
     return checked(node[0], str, "errors"), checked(node[1], int, "errors")
-
-
-def _alias(node: Json) -> tuple[str, FieldRef]:
-    if not isinstance(node, list) or len(node) != 2 or not isinstance(node[0], str):
-        raise ProgramError(f"field_aliases: {node!r:.60}")
-    return node[0], FieldRef(*pair(node[1], "field_aliases"))

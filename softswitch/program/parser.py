@@ -144,9 +144,8 @@ class ParserReader:
             case "advance", [amount]:
                 return Advance(self._expressions.integer(amount, where))
             case "verify", [condition, error]:
-                return Verify(
-                    self._expressions.boolean(condition, where), self._expressions.integer(error, where)
-                )
+                code = Const(error) if type(error) is int else self._expressions.integer(error, where)
+                return Verify(self._expressions.boolean(condition, where), code)
             case "primitive", [call]:
                 statement = self._primitives.statement(call, where)
                 if isinstance(statement, _ALLOWED):

@@ -46,8 +46,6 @@ class PipelineReader:
         """Read one pipeline and checks that every node it names exists and that it cannot loop."""
         name = text(node, "name", "pipeline")
         where = f"pipeline {name}"
-        if objects(node, "action_calls", where):
-            raise UnsupportedConstruct("'action_calls'", where)
         tables = [self._table(each, where) for each in objects(node, "tables", where)]
         conditionals = [self._conditional(each, where) for each in objects(node, "conditionals", where)]
         names = [*(each.name for each in tables), *(each.name for each in conditionals)]

@@ -15,6 +15,8 @@ from weir.softswitch.program.source import Source
 
 DROP_PORT: Final = 511
 MAX_WIDTH: Final = 2048  # bits of a field, register cell or parameter that is computed with: p4c's own limit
+GROUPS: Final = ("intrinsic_metadata", "queueing_metadata")
+"""Headers of metadata, or names in aliases, that BMv2 knows besides ``standard_metadata``."""
 
 
 @dataclass(frozen=True)
@@ -421,6 +423,19 @@ class Program:
     def stateful_calculations(self) -> list[Calculation]:
         """Return the calculations that keep something between packets, in the order of their storage."""
         return [each for each in self.calculations.values() if each.algorithm.stateful]
+
+    def intrinsic(self, name: str) -> FieldRef | None:
+        """Return the field that holds a piece of BMv2's metadata, if any does."""
+        for group in GROUPS:
+            if (alias := self.aliases.get(f"{group}.{name}")) is not None:
+                return alias
+        header = self.headers.get("standard_metadata")
+        known = header is not None and any(field.name == name for field in header.type.fields)
+        return FieldRef("standard_metadata", name) if known else None
+
+    def intrinsic_fields(self, *names: str) -> list[FieldRef]:
+        """Return those of the fields `intrinsic` that the program has."""
+        return [ref for ref in map(self.intrinsic, names) if ref is not None]
 
     def field(self, ref: FieldRef) -> FieldType:
         """Return the type of a field."""

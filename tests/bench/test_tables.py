@@ -60,13 +60,14 @@ def test_all_tables_are_timed_and_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "x" / "tables.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.bmv2
+@pytest.mark.simple_switch
 @pytest.mark.parametrize("case", [ROUTER, ACL], ids=["router", "acl"])
 def test_bmv2_takes_part(case: Case) -> None:
     entries = case.entries(30, 1)
     frames = [packet.frame(LENGTH) for packet in case.packets(entries, FRAMES, 2)]
     rates = compare(case, entries, frames, 5000, repeats=1)
-    assert rates["soft switch"][0] > rates["BMv2"][0] > 100
+    assert {name: len(found) for name, found in rates.items()} == {"soft switch": 1, "BMv2": 1}
+    assert min(rates["soft switch"] + rates["BMv2"]) > 0, "frames left both"
 
 
 def test_what_weirs_program_declares_is_a_part_of_what_the_switch_holds() -> None:

@@ -54,7 +54,7 @@ def test_hosts_of_a_switch_come_by_port() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("port: 2", "port: 1", "switch port s1 / 1 is used 2 times (by h1, h2)"),
+        ("port: 2", "port: 1", "switch port s1 / 1 is used 2 times (by h1, h2): give each a port of its own"),
         ("name: h2", "name: h1", "host name h1 is used 2 times"),
         ("00:00:02", "00:00:01", "MAC address 02:00:00:00:00:01 is used 2 times (by h1, h2)"),
         ("ip: 10.0.0.2,", "ip: 10.0.0.1,", "IP address 10.0.0.1 is used 2 times"),

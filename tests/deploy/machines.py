@@ -117,8 +117,8 @@ def until(look: Callable[[], bool], words: Callable[[], str]) -> None:
 
 
 @contextlib.contextmanager
-def cabled(*shared: Path) -> Iterator[dict[str, Machine]]:
-    """Yield s1, h1 and h2: eth1 and eth2 of s1 go to eth1 of the others; eth0 of all are on one bridge.
+def on_one_switch(*shared: Path) -> Iterator[dict[str, Machine]]:
+    """Yield s1, h1 and h2, of which each has an eth0 on one bridge, the office's Ethernet switch.
 
     shared: folders that all of them see.
     """
@@ -132,6 +132,13 @@ def cabled(*shared: Path) -> Iterator[dict[str, Machine]]:
             office.links.set(name, bridge="office", up=True)
             machine.network.links.set("eth0", up=True)
             machine.network.links.add_address("eth0", f"192.168.7.{address}/24")
+        yield found
+
+
+@contextlib.contextmanager
+def cabled(*shared: Path) -> Iterator[dict[str, Machine]]:
+    """Yield the machines of `on_one_switch`; eth1 and eth2 of s1 also go to eth1 of the others."""
+    with on_one_switch(*shared) as found:
         for port, name in enumerate(("h1", "h2"), 1):
             host = found[name].network
             found["s1"].network.links.add_veth(f"eth{port}", "eth1", there=host.file)

@@ -52,6 +52,7 @@ def _cuda() -> str | None:
 _NEEDS: Final[dict[str, Callable[[], str | None]]] = {
     "root": _root,
     "bmv2": lambda: _on_path("simple_switch_grpc"),
+    "simple_switch": lambda: _on_path("simple_switch"),
     "p4c": lambda: _on_path("p4c-bm2-ss"),
     "tofino": lambda: _on_path("p4c-barefoot", "bfas"),
     "mininet": _mininet,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.softswitch.aged import aged_program
 from tests.softswitch.programs import pack, program, unpack
 from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.switch import MAX_FRAME, Switch
@@ -18,9 +19,10 @@ PAYLOAD = b"payload"
 KEPT, LOST = 0x77, 0x99  # metadata the program sets in ingress; the first is on the field list
 
 
-@pytest.fixture
-def switch() -> Iterator[Switch]:
-    with Switch(program("traffic")) as made:
+@pytest.fixture(params=["today's JSON", "p4c-bm's JSON"])
+def switch(request: pytest.FixtureRequest) -> Iterator[Switch]:
+    read = program if request.param == "today's JSON" else aged_program
+    with Switch(read("traffic")) as made:
         yield made
 
 

@@ -21,6 +21,7 @@ from weir.host_agent.transport.report import Verdict
 from weir.host_agent.transport.service_class import ServiceClass
 from weir.host_agent.transport.slot_transport import SlotTransport, TransportConfig
 from weir.native.ring import SWITCH, ShmPort
+from weir.netns import Namespace
 from weir.simulator.entries import AGGREGATION, host_addresses
 from weir.wire.definition import CE, ECT, NOT_ECT, Op, dscp
 
@@ -216,6 +217,28 @@ class TestUdp:
         with pytest.raises(TransportTimeout, match=r"cannot be reached.*Connection refused"):
             link.drive(begun(), 0.3, threading.Event())
         link.close()
+
+    @pytest.mark.parametrize(
+        "address", ["255.255.255.255", pytest.param("10.9.0.254", marks=pytest.mark.root)]
+    )
+    def test_no_way_to_the_aggregation_address(self, address: str) -> None:
+        """The second is in another subnet than this host, which has no gateway."""
+
+        def connect() -> None:
+            link = UdpLink(("0.0.0.0", 0))
+            with pytest.raises(OSError, match="no way to the switch's aggregation address") as caught:
+                link.connect((address, 9))
+            link.close()
+            assert f"ip route add {address}/32" in str(caught.value)
+
+        if address.startswith("255"):
+            connect()
+        else:
+            with Namespace() as host:
+                host.links.add_veth("eth0", "far")
+                host.links.set("eth0", up=True)
+                host.links.add_address("eth0", "10.0.0.1/24")
+                host.call(connect)
 
     def test_an_address_in_use(self) -> None:
         link = UdpLink(("127.0.0.1", 0))
