@@ -320,10 +320,10 @@ def packets(digest: Digest) -> None:
 
 
 SCENARIOS: dict[Callable[[Digest], None], str] = {
-    every_op_and_block: "51d1e30e87b3bf453bb8a546024b73871c80f29e955378f917faf088363a9f9d",
-    filled: "b3d0b96377f076125519e1a7ef3682c474b3b53c89d82f1ebd090e507b512043",
-    budgeted: "8cd22b16d4740ddb8b3eec0b2c632d12738aa2e557b3d8298236f43cbeca83bc",
-    two_tiers: "69bd35f7fcb97d0b7057e699e05ebea31ba693a8776485681d23e44f8f51bd98",
+    every_op_and_block: "bc0954b3ff0b86ebc21224cc39edfd81c86c7a53a2ad16a23a3043678425eaad",
+    filled: "1401a8cab4b6aaf3531dc27d38e7d964e77c7e52931e0e4e9cc9960679ceada2",
+    budgeted: "e7c406e1ea4e72ce358b4559dcc2c666803f5c1eead03f957232a27177f7968e",
+    two_tiers: "f70061d7c55f75db5449462cdd9336357d525c0f161466cae41336b6c93a3f92",
     parameter_server: "c9f02ff820074bfab422744a013cec9676055329b084cc7db94b28ba1887af14",
     fixed_point: "1ce4de608a1cddf819b159536ebb7811953c273f57818acc40a51107917adef6",
     packets: "3540d3cc2af232d825802f87e5b0000765c9a48a42c25ba33f92e1ae3b5ab08f",

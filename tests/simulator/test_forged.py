@@ -20,13 +20,13 @@ from weir.host_agent.transport.codec import Packet
 from weir.host_agent.transport.frames import Addresses, Endpoint, Framer
 from weir.simulator.link import Faults
 from weir.simulator.network import LinkSpec, Network
-from weir.wire.definition import ECT, GROUP_LANES, GROUPS, RELIABLE_DSCP, Event, PacketType
+from weir.wire.definition import BEST_EFFORT_DSCP, GROUP_LANES, GROUPS, Event, PacketType
 
 WORKERS: Final = ("h1", "h2", "h4", "h5")  # two in each of two racks; h3 and h6 are in no job
 OTHER_PORT: Final = 40_000  # of another process on a worker's host
-EVERY: Final = MS // 50
+EVERY: Final = MS // 5  # a fifth of what a link carries
 LINK: Final = LinkSpec(200_000_000, Faults(delay=20_000, jitter=20_000, loss=0.02, duplicate=0.02))
-TRAFFIC_CLASS: Final = RELIABLE_DSCP << 2 | ECT
+TRAFFIC_CLASS: Final = BEST_EFFORT_DSCP << 2
 
 
 class Forger:
@@ -41,7 +41,7 @@ class Forger:
         self._seen: deque[Packet] = deque(maxlen=32)
         for worker in WORKERS:
             leaf = network.stations[worker].host.switch
-            network.link(worker, leaf).tap = lambda _time, frame: self._seen.append(Packet.decode(frame[42:]))
+            network.link(worker, leaf).tap = self._look
         topology = network.topology
         self._switches = [Endpoint(s.aggregation.mac, s.aggregation.ip) for s in topology.switches]
         others = [network.stations[name].host for name in WORKERS if name != where]
@@ -50,18 +50,22 @@ class Forger:
         self._own = Endpoint(own.mac, own.ip, OTHER_PORT)
         leaf = topology.switch(own.switch).aggregation
         self._gateway = Endpoint(leaf.mac, leaf.ip)
-        self.sent = 0
+        self.sent: set[bytes] = set()
+
+    def _look(self, _time: int, frame: bytes) -> None:
+        if frame not in self.sent:
+            self._seen.append(Packet.decode(frame[42:]))
 
     def run(self) -> None:
         """Send one packet now, and go on."""
         if self._seen:
-            self._network.stations[self._where].send(self._forged())
-            self.sent += 1
+            self.sent.add(frame := self._forged())
+            self._network.stations[self._where].send(frame)
         self._network.clock.after(EVERY, self.run)
 
     def _forged(self) -> bytes:
         random = self._random
-        to = random.choice([*self._switches, *self._hosts])
+        to = random.choice([*[self._gateway] * 3, *self._switches, *self._hosts])
         source = self._own if self._honest else random.choice([self._own, *self._switches, *self._hosts])
         hop = random.choice([to, self._gateway])  # directly, or routed
         addresses = Addresses(source, dataclasses.replace(to, mac=hop.mac))
@@ -75,7 +79,7 @@ class Forger:
         return dataclasses.replace(
             seen,
             type=kind,
-            worker=random.choice([seen.worker, random.randrange(4)]),
+            worker=random.choice([0, 0, seen.worker, random.randrange(4)]),
             round=(seen.round + random.choice([0, 0, 0, 1, 2, 4, 1000, 2**30])) % 2**32,
             groups={} if kind == PacketType.REPEAT else groups,
             included=0b11 if kind == PacketType.RESULT else 0,
@@ -106,7 +110,7 @@ FORGERS: Final = {
 
 
 @pytest.mark.parametrize(("where", "honest"), FORGERS.values(), ids=FORGERS.keys())
-@settings(max_examples=15, print_blob=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, print_blob=True, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32 - 1), racks=st.integers(1, 2))
 def test_what_a_forger_sends_changes_no_sum_and_stops_no_job(
     where: str, honest: bool, seed: int, racks: int
@@ -123,5 +127,5 @@ def test_what_a_forger_sends_changes_no_sum_and_stops_no_job(
             check_exact(before, after)
         assert all(not report.refused for worker in job.workers for report in worker.reports)
         drops = refused(network)
-        assert forger.sent > 100
-        assert drops[Event.DROP_WRONG_SENDER if honest else Event.DROP_FORGED_SOURCE] > forger.sent // 20
+        assert len(forger.sent) > 50
+        assert drops[Event.DROP_WRONG_SENDER if honest else Event.DROP_FORGED_SOURCE]
