@@ -59,6 +59,7 @@ class Layout:
                 value = int.from_bytes(value, "big")
             for name, shift, mask in parts:
                 fields[name] = value >> shift & mask
+        fields.pop("", None)
         return fields
 
     def _add(self, run: list[tuple[str, int]]) -> None:
