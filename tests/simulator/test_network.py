@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import given, note
 from hypothesis import strategies as st
 
 from tests.simulator.reductions import (
@@ -18,6 +18,7 @@ from tests.simulator.reductions import (
     Lanes,
     check_exact,
     delivered,
+    drawn,
     network_faults,
     submit,
     vectors,
@@ -156,7 +157,7 @@ networks = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300, print_blob=True, suppress_health_check=list(HealthCheck))
+@drawn(300)
 @given(shape=networks)
 def test_two_tiers_sum_exactly_what_they_include_whatever_links_do(shape: dict[str, Any]) -> None:
     note(f"{shape!r}")
@@ -300,7 +301,7 @@ restarts = st.lists(
 )
 
 
-@settings(max_examples=150, print_blob=True, suppress_health_check=list(HealthCheck))
+@drawn(150)
 @given(
     racks=st.integers(1, 2),
     hosts=st.integers(1, 3),
@@ -411,7 +412,9 @@ def test_packets_that_go_in_a_circle_end_in_words(monkeypatch: pytest.MonkeyPatc
     with Network(topology, seed=5, link=UNLIMITED) as network:
         job = network.admit(everybody(topology), slots=16)
         submit(job, vectors(1, 4, 64))
-        with pytest.raises(StuckError, match=r"events in .* virtual seconds, and no end: seed 5, .* 4 workers"):
+        with pytest.raises(
+            StuckError, match=r"events in .* virtual seconds, and no end: seed 5, .* 4 workers"
+        ):
             network.run(lambda: job.idle, limit=600)
 
 
