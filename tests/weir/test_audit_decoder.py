@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit's decoder is scapy's reading of a packet, and agrees with the hosts' codec although it shares nothing."""
+"""The audit's decoder is scapy's reading, and agrees with the hosts' codec although it shares nothing."""
 
 import os
 import socket

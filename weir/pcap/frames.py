@@ -17,7 +17,8 @@ class CapturedFrame:
 
     Of ``packet``, ``flow`` and ``problem`` at most one is set for a Weir frame, and none for any other.
 
-    file, number, time, port, incoming: as of the ``RawFrame``. size: bytes. udp: of a Weir frame, what it is in.
+    file, number, time, port, incoming: as of the ``RawFrame``. size: bytes. udp: of a Weir frame, what it is
+    in. part: which of several packets of a frame it is.
     """
 
     file: str
