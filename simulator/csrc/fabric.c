@@ -281,8 +281,8 @@ int64_t fabric_run(fabric *f, uint64_t until)
 {
     for (size_t i = 0; i < f->out_count; i++) drop_frame(f, f->held[i]);
     f->out_count = 0;
-    uint64_t end = f->events + MOST_EVENTS;
-    while (f->events != end && f->out_count == 0 && f->length != 0 && f->heap[0].time <= until && !f->failed) {
+    for (uint32_t left = MOST_EVENTS; left != 0 && f->out_count == 0 && !f->failed; left--) {
+        if (f->length == 0 || f->heap[0].time > until) break;
         event first = pop(f);
         f->now = first.time;
         f->events++;

@@ -69,8 +69,9 @@ def decoded(raw: RawFrame) -> Iterator[CapturedFrame]:
             slots = decode.slot_packets(udp.payload)
     except decode.ReadError as error:
         problem = str(error)
-    packets = [(packet, None) for packet in slots] + [(None, flow) for flow in flows] or [(None, None)]
-    for part, (packet, flow) in enumerate(packets):
+    for part in range(max(len(slots), len(flows), 1)):
+        packet = slots[part] if slots else None
+        flow = flows[part] if flows else None
         yield CapturedFrame(
             raw.file,
             raw.number,

@@ -61,7 +61,8 @@ class Budgets:
             short = account.block - 1 if self._share else 0
             text = (
                 f"{account.missing} of {account.lanes} lanes of {host} are missing in operation "
-                f"{check:#010x} of job {job:#x}, {account.missing / account.lanes:.1%}; its budget is {self._share:.1%}"
+                f"{check:#010x} of job {job:#x}, {account.missing / account.lanes:.1%}; its "
+                f"budget is {self._share:.1%}"
             )
             allowed = self._share * account.lanes + short
             self._report.check(Rule.BUDGET, account.missing <= allowed, text, *account.frames)

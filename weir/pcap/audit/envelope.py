@@ -83,9 +83,9 @@ class Envelope:
         for (job, point, child, ip, port), sightings in self._contributions.items():
             senders[job, point, child].append((sightings.count, ip, port, sightings))
             points[job, ip].add(point)
-        homes = {who: max(found, key=lambda one: one[0])[1:3] for who, found in senders.items()}
-        for (job, point, child), found in senders.items():
-            for count, ip, port, sightings in found:
+        homes = {who: max(ends, key=lambda one: one[0])[1:3] for who, ends in senders.items()}
+        for (job, point, child), ends in senders.items():
+            for count, ip, port, sightings in ends:
                 home = homes[job, point, child]
                 text = (
                     f"child {child} of {point} in job {job:#x} is {_at(home)}; {count} packets of it are "
