@@ -3,13 +3,13 @@
 
 import heapq
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 SECOND = 1_000_000_000
 
 
 class StuckError(AssertionError):
-    """Something that was waited for did not happen within the virtual time it was given."""
+    """Something that was waited for did not happen within the virtual time, or the events, it was given."""
 
 
 class Engine(Protocol):
@@ -23,16 +23,27 @@ class Engine(Protocol):
     def now(self) -> int:
         """Return the time of what happened last in there."""
 
+    @property
+    def events(self) -> int:
+        """Return how much has happened in there."""
+
     def run(self, until: int) -> list[tuple[Callable[[bytes], None], bytes]]:
-        """Let things happen up to ``until``, or until some come out; return whom to call with what."""
+        """Let things happen up to ``until``, until some come out, or for a while.
+
+        Returns whom to call with what.
+        """
 
 
 class Clock:
     """A queue of actions in virtual time, in nanoseconds. Actions of one time run in order of scheduling, and
     after what happens in the ``engine`` at that time.
+
+    most_events: what may happen in one run; beyond it, packets go in a circle. None: any number.
     """
 
     __slots__ = ("_queue", "_scheduled", "engine", "now")
+
+    most_events: ClassVar[int | None] = None
 
     def __init__(self) -> None:
         self.now = 0
@@ -49,18 +60,22 @@ class Clock:
         """Run ``action(*args)`` ``delay`` nanoseconds from now."""
         self.at(self.now + delay, action, *args)
 
-    def step(self) -> bool:
-        """Go to the next action and run it. False when there is none. Without an engine."""
-        if not self._queue:
-            return False
-        self.now, _, action, args = heapq.heappop(self._queue)
-        action(*args)
-        return True
-
     def run(self, until: int, stop: Callable[[], bool]) -> bool:
-        """Run actions until ``stop()`` holds, asked after each one; return whether it did by ``until``."""
+        """Run actions until ``stop()`` holds, asked after each one; return whether it did by ``until``.
+
+        Raises:
+            StuckError: more than ``most_events`` happened.
+        """
         queue, pop, engine = self._queue, heapq.heappop, self.engine
+        most, actions, began = self.most_events, 0, self.now
+        before = 0 if engine is None else engine.events
         while not stop():
+            if most is not None:
+                actions += 1
+                events = actions + (0 if engine is None else engine.events - before)
+                if events > most:
+                    seconds = (self.now - began) / SECOND
+                    raise StuckError(f"{events:,} events in {seconds:.6f} virtual seconds, and no end")
             first = queue[0][0] if queue else until + 1
             if engine is not None and engine.next <= first:
                 if engine.next > until:

@@ -317,8 +317,16 @@ class Network:
     # -- time --------------------------------------------------------------------------------------
 
     def run(self, until: Callable[[], bool], limit: float = 600.0) -> None:
-        """Run until that holds. Raises StuckError after ``limit`` virtual seconds."""
-        if not self.clock.run(self.clock.now + round(limit * SECOND), until):
+        """Run until that holds.
+
+        Raises:
+            StuckError: it does not after ``limit`` virtual seconds, or `Clock.most_events` events.
+        """
+        try:
+            done = self.clock.run(self.clock.now + round(limit * SECOND), until)
+        except StuckError as error:
+            raise StuckError(f"{error}: {self._describe()}") from None
+        if not done:
             raise StuckError(self._describe())
 
     def run_for(self, seconds: float) -> None:
@@ -335,7 +343,7 @@ class Network:
             if not worker.idle
         ]
         first = "; ".join(f"{job}, rank {rank}: {rounds}" for job, rank, rounds in waiting[:_DESCRIBED])
-        when = f"at {self.clock.now / SECOND:.3f} virtual seconds"
+        when = f"seed {self._seed}, at {self.clock.now / SECOND:.3f} virtual seconds"
         return f"{when}, {len(waiting)} workers wait for (slot, round); {first}"
 
     def close(self) -> None:

@@ -47,7 +47,7 @@ class Rack:
         **config: Any,
     ) -> None:
         self.clock = Clock()
-        self._switch = switch
+        self._switch, self._seed = switch, seed
         self._job = SwitchJob(job, range(1, workers + 1), slot_base, slots, group)
         self._job.install(switch)
         random = Random(seed)
@@ -69,11 +69,18 @@ class Rack:
             host.submit(one)
 
     def run(self, limit: float = 600.0) -> None:
-        """Run until every host is done. Raises StuckError after ``limit`` virtual seconds."""
+        """Run until every host is done.
+
+        Raises:
+            StuckError: they are not after ``limit`` virtual seconds, or `Clock.most_events` events.
+        """
         end = self.clock.now + round(limit * SECOND)
-        while not all(host.idle for host in self.hosts):
-            if not self.clock.step() or self.clock.now > end:
-                raise StuckError(self._describe())
+        try:
+            done = self.clock.run(end, lambda: all(host.idle for host in self.hosts))
+        except StuckError as error:
+            raise StuckError(f"{error}: {self._describe()}") from None
+        if not done:
+            raise StuckError(self._describe())
 
     def _arrive(self, port: int, frame: bytes) -> None:
         for out_port, out_frame in self._switch.process(port, frame, self.clock.now):
@@ -81,7 +88,8 @@ class Rack:
 
     def _describe(self) -> str:
         waiting = {i: host.transport.waiting() for i, host in enumerate(self.hosts) if not host.idle}
-        return f"at {self.clock.now / SECOND:.3f} virtual seconds, workers wait for (slot, round): {waiting}"
+        when = f"seed {self._seed}, at {self.clock.now / SECOND:.3f} virtual seconds"
+        return f"{when}, workers wait for (slot, round): {waiting}"
 
     def close(self) -> None:
         """Take the job off the switch and free the transports."""

@@ -70,6 +70,8 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = {
         "weir.simulator": "weir.controller weir.host_agent.flows weir.host_agent.transport weir.native "
         "weir.p4src weir.softswitch.program weir.softswitch.runtime weir.softswitch.state "
         "weir.softswitch.switch weir.wire",
+        # What audits packets shares no code with what makes them.
+        "weir.pcap": "weir weir.wire",
         "weir": f"weir.agent_service weir.controller {_HOST_AGENT} weir.native weir.p4runtime weir.protobuf "
         "weir.softswitch weir.softswitch.control weir.softswitch.device weir.softswitch.runtime weir.wire",
         "weir.bench": f"weir weir.agent_service weir.controller {_HOST_AGENT} weir.native weir.p4runtime "

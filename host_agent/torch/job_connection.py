@@ -90,6 +90,8 @@ class JobConnection(Connection):
         self.wide = membership.wide
         self._paths = np.array(membership.paths, np.uint16)
         self._reducer = Reducer(share, config, timeout_s=timeout.total_seconds())
+        if config.keep:
+            share.operations.at_rest = self._reducer.rest
         self._watch = ClusterWatch(Path(met.notice), cluster, self._cluster_died) if met.notice else None
         self._stalls = StallWatch(
             self._name(),

@@ -155,6 +155,7 @@ SIGNATURES: Final[native.Signatures] = {
         (pointer, POINTER(POINTER(c_uint32)), POINTER(POINTER(c_uint32))),
     ),
     "weir_drive": (c_int, (pointer, pointer, c_int64)),
+    "weir_drive_rest": (c_int64, (pointer, pointer)),
     "weir_shm_readdress": (None, (pointer, POINTER(Addresses))),
     "weir_shm_spin_ns": (c_int64, ()),
     "weir_shm_open": (pointer, (c_char_p, c_char_p, POINTER(Addresses))),

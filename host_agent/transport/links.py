@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from weir.host_agent.transport import engine
 from weir.host_agent.transport.frames import Addresses
 from weir.host_agent.transport.report import ReduceReport, Verdict
-from weir.host_agent.transport.slot_transport import SlotTransport
+from weir.host_agent.transport.slot_transport import NEVER, SlotTransport
 from weir.native.trains import trains_wanted
 
 SLICE_S: Final = 0.1
@@ -67,6 +67,12 @@ class Link(Protocol):
         workers' rounds differ.
         """
 
+    def rest(self, transport: SlotTransport) -> float | None:
+        """Send what a transport whose reduce is done repeats for others that may lack a result of it.
+
+        Returns after how many seconds to call again; None: never. OSError when the carrier fails.
+        """
+
     def close(self) -> None:
         """Detach. Closing twice is harmless."""
 
@@ -91,6 +97,18 @@ class _NativeLink:
         finally:
             transport.waiting_since = None
             self._driven.release()
+
+    def rest(self, transport: SlotTransport) -> float | None:
+        """See Link.rest."""
+        if self._io is None or not self._driven.acquire(blocking=False):
+            return None
+        try:
+            due: int = self._lib.weir_drive_rest(self._io, transport.handle)
+        finally:
+            self._driven.release()
+        if due < 0:
+            raise OSError(-due, f"{os.strerror(-due)} on {self._what}")
+        return None if due == NEVER else due / 1e9
 
     def _drive(self, transport: SlotTransport, timeout_s: float, abort: threading.Event) -> None:
         rounds, since = -1, 0.0

@@ -52,6 +52,10 @@ class OperationQueue:
         total = operations.submit(lambda: reducer.reduce(lanes, Op.ADD))
         report = total.result()                 # raises what the operation raised
         operations.close()
+
+    Attributes:
+        at_rest: called on the queue's thread between operations; returns after how many seconds to call it
+            again if none was submitted, None for never.
     """
 
     def __init__(self, name: str) -> None:
@@ -59,6 +63,7 @@ class OperationQueue:
         self._turns: queue.SimpleQueue[bool] = (
             queue.SimpleQueue()
         )  # at least one for each item; False: the end
+        self.at_rest: Callable[[], float | None] = lambda: None
         self._lock = threading.Lock()
         self._closed = False
         self._process = os.getpid()
@@ -131,12 +136,20 @@ class OperationQueue:
             self._thread.join()
 
     def _serve(self) -> None:
-        while self._turns.get():
+        while self._turn():
             with self._lock:
                 item = self._items.popleft() if self._items else None  # it has passed, and run
             if item is not None:
                 complete(item.outcome, item.operation)
                 del item  # what the operation held on to goes when it is done
+
+    def _turn(self) -> bool:
+        """Wait for the next turn; return whether there is one."""
+        while True:
+            try:
+                return self._turns.get(timeout=self.at_rest())
+            except queue.Empty:
+                continue
 
 
 def complete(outcome: Future[T], operation: Callable[[], T]) -> None:

@@ -49,6 +49,10 @@ class PortShare:
             self._port.link.readdress(self._addresses)  # groups have joined with addresses of their own
         self._port.link.drive(transport, timeout_s, abort)
 
+    def rest(self, transport: SlotTransport) -> float | None:
+        """See Link.rest. To be called from the port's queue."""
+        return self._port.link.rest(transport)
+
     def close(self) -> None:
         """Do nothing: a reducer closes its link, while other groups may use the port."""
 

@@ -159,6 +159,22 @@ class Reducer:
         """Return when every worker has called it: one round without lanes."""
         return self.reduce(np.empty(0, np.uint32), Op.ADD)
 
+    def rest(self) -> float | None:
+        """Repeat, between two reduces, what others may need to complete the last ones (docs/protocol.md).
+
+        Returns after how many seconds to call again; None: not before the next reduce.
+        """
+        if not self._in_use.acquire(blocking=False):
+            return None
+        try:
+            if self._closed or self._reason is not None:
+                return None
+            return self._link.rest(self._transport)
+        except OSError:
+            return None  # the next reduce says so
+        finally:
+            self._in_use.release()
+
     @property
     def stats(self) -> ReducerStats:
         """Return a snapshot of the sums over all finished reduces."""

@@ -272,13 +272,17 @@ void fabric_arrive(fabric *f, uint64_t time, uint32_t node, uint32_t port, const
     if (carried != NULL) push(f, time, node, port, carried);
 }
 
-// Runs events up to time `until` (included) or to the first with outputs, which stay valid until the next call.
+enum { MOST_EVENTS = 1 << 16 };
+
+// Runs events up to time `until` (included), to the first with outputs, which stay valid until the next call, or as
+// many as the caller wants to wait for.
 // Returns how many outputs there are, or -1 when memory ran out.
 int64_t fabric_run(fabric *f, uint64_t until)
 {
     for (size_t i = 0; i < f->out_count; i++) drop_frame(f, f->held[i]);
     f->out_count = 0;
-    while (f->out_count == 0 && f->length != 0 && f->heap[0].time <= until && !f->failed) {
+    for (uint32_t left = MOST_EVENTS; left != 0 && f->out_count == 0 && !f->failed; left--) {
+        if (f->length == 0 || f->heap[0].time > until) break;
         event first = pop(f);
         f->now = first.time;
         f->events++;

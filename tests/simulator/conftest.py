@@ -5,8 +5,17 @@ from itertools import count
 import pytest
 
 from weir.p4src import PROGRAM
+from weir.simulator.clock import Clock
 from weir.simulator.entries import aggregation
 from weir.softswitch.switch import Switch
+
+MOST_EVENTS = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def no_endless_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a run in which packets go in a circle fail, which virtual time alone would not end in time."""
+    monkeypatch.setattr(Clock, "most_events", MOST_EVENTS)
 
 
 @pytest.fixture(scope="session")

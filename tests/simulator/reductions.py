@@ -3,6 +3,7 @@
 
 import numpy as np
 import numpy.typing as npt
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from tests.host_agent.transport.answers import combine
@@ -31,6 +32,17 @@ network_faults = st.builds(
     mark=_probabilities,
 )
 """Everything that links of a whole network may do."""
+
+
+def drawn(examples: int) -> settings:
+    """Return the settings of a test that draws whole runs.
+
+    One that is stuck takes long, and its seed says all: it is not looked for a smaller one.
+    """
+    phases = (Phase.explicit, Phase.reuse, Phase.generate)
+    return settings(
+        max_examples=examples, print_blob=True, suppress_health_check=list(HealthCheck), phases=phases
+    )
 
 
 def vectors(seed: int, workers: int, blocks: int) -> list[Lanes]:

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import given, note
 from hypothesis import strategies as st
 
 from tests.host_agent.transport.answers import combine
+from tests.simulator.reductions import drawn
 from weir.host_agent.transport.ledger import Direction, Ledger
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
@@ -186,7 +187,7 @@ def headroom(request: pytest.FixtureRequest, switch: Switch) -> Iterator[int]:
     switch.table(table).modify(entry)
 
 
-slow = settings(max_examples=EXAMPLES, print_blob=True, suppress_health_check=list(HealthCheck))
+slow = drawn(EXAMPLES)
 
 
 @slow
@@ -289,7 +290,7 @@ class TestWindow:
         assert all(3 < window < 16 for window in rare)
         assert always == [3] * 3
 
-    @settings(max_examples=200, suppress_health_check=list(HealthCheck))
+    @drawn(200)
     @given(
         marks=st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=2, max_size=5),
         slots=st.integers(1, 40),

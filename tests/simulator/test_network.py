@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole networks: two tiers of real switches, loss, congestion, unequal paths, a spine that dies."""
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import given, note
 from hypothesis import strategies as st
 
 from tests.simulator.reductions import (
@@ -17,6 +18,7 @@ from tests.simulator.reductions import (
     Lanes,
     check_exact,
     delivered,
+    drawn,
     network_faults,
     submit,
     vectors,
@@ -30,11 +32,14 @@ from weir.host_agent.transport.codec import Packet
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.simulator.background import Background, IncastBursts
+from weir.simulator.clock import Clock, StuckError
 from weir.simulator.link import Faults
 from weir.simulator.network import Allocation, LinkSpec, Network
 from weir.simulator.ring import Ring
 from weir.simulator.trace import Trace
 from weir.softswitch.dataplane.pcap import read_capture
+from weir.softswitch.program.loader import load_program
+from weir.softswitch.program.types import Program
 from weir.softswitch.runtime.queueing import Queueing
 from weir.softswitch.switch import MAX_FRAME
 from weir.wire.definition import MAGNITUDE_CLASSES, UDP_PORT, Flag, Op, Treatment, dscp
@@ -152,7 +157,7 @@ networks = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300, print_blob=True, suppress_health_check=list(HealthCheck))
+@drawn(300)
 @given(shape=networks)
 def test_two_tiers_sum_exactly_what_they_include_whatever_links_do(shape: dict[str, Any]) -> None:
     note(f"{shape!r}")
@@ -296,7 +301,7 @@ restarts = st.lists(
 )
 
 
-@settings(max_examples=150, print_blob=True, suppress_health_check=list(HealthCheck))
+@drawn(150)
 @given(
     racks=st.integers(1, 2),
     hosts=st.integers(1, 3),
@@ -327,10 +332,7 @@ def test_switches_that_start_anew_cost_time_and_nothing_else(
                 network.clock.at(when + 2 * MS, network.program)
         before = [vectors(seed + step, len(job.workers), 40) for step in range(3)]
         after = [submit(job, arrays, op=op) for arrays in before]
-        network.run(lambda: network.clock.now > 31 * MS)
-        before.append(vectors(seed, len(job.workers), 1))  # who is through with the last one is still there
-        after.append(submit(job, before[-1], op=op))
-        network.run(lambda: job.idle, limit=3600)
+        network.run(lambda: network.clock.now > 31 * MS and job.idle, limit=3600)
         for one, other in zip(before, after, strict=True):
             check_exact(one, other, op)
 
@@ -352,6 +354,80 @@ def test_a_result_that_only_some_have_when_the_switch_starts_anew_reaches_the_ot
         for result in after:
             check_exact(before, result)
         assert all(sum(report.replays for report in worker.reports) for worker in job.workers[:3])
+
+
+LAST = {
+    "one rack": (two_tiers(1, 1, 4), "leaf1", "leaf1", 1 * MS),
+    "its leaf, of two racks": (two_tiers(2, 2, 2), "leaf2", "leaf2", 1 * MS),
+    "the spine, of two racks": (two_tiers(2, 1, 2), "leaf2", "spine1", 1 * MS),
+    "long after the others were done": (two_tiers(1, 1, 3), "leaf1", "leaf1", 200_000 * MS),
+}
+
+
+@pytest.mark.parametrize("name", LAST)
+def test_who_is_done_helps_those_whose_results_a_switch_has_forgotten(name: str) -> None:
+    """They have nothing else to do, ever: the job's last sum lacks one worker, and its switch starts anew."""
+    topology, leaf, restarted, when = LAST[name]
+    with Network(topology, seed=1, link=FAST) as network:
+        last = everybody(topology)[-1]
+        network.link(leaf, last).faults = Faults(delay=1_000, loss=1.0)
+        job = network.admit(everybody(topology), slots=16)
+        before = vectors(1, len(job.workers), 16)
+        after = submit(job, before)
+        network.run(lambda: [worker.idle for worker in job.workers].count(False) == 1, limit=5)
+        network.run_for(when / 1e9)
+        network.link(leaf, last).faults = Faults(delay=1_000)
+        for switch in {leaf, restarted}:
+            network.kill(switch)
+            network.restart(switch)
+        network.program()
+        network.run(lambda: job.idle, limit=130)
+        check_exact(before, after)
+        network.run_for(1000)
+        sent = sum(worker.transport.report().replays for worker in job.workers)
+        assert sent <= len(job.workers) * 16 * (6 + 1400 // 64)  # more and more rarely
+
+
+def test_a_lossy_sum_that_a_switch_has_forgotten_ends_in_words() -> None:
+    """A second sum could have other workers in it: nobody repeats anything."""
+    topology = two_tiers(1, 1, 3)
+    with Network(topology, seed=77, link=FAST) as network:
+        network.link("leaf1", "h3").faults = Faults(delay=1_000, loss=1.0)
+        job = network.admit(everybody(topology), slots=16)
+        submit(job, vectors(1, 3, 16), ServiceClass(budgets=np.array([16 * BLOCK], np.uint64)))
+        network.run_for(0.05)
+        network.link("leaf1", "h3").faults = Faults(delay=1_000)
+        network.kill("leaf1")
+        network.restart("leaf1")
+        network.program()
+        with pytest.raises(StuckError, match=r"seed 77, .* 1 workers wait for \(slot, round\); job1, rank 2"):
+            network.run(lambda: job.idle, limit=300)
+
+
+def test_packets_that_go_in_a_circle_end_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that forgets whom it has seen asks the others for ever, and virtual time hardly goes on."""
+    monkeypatch.setattr(Clock, "most_events", 20_000)
+    monkeypatch.setattr("weir.simulator.network._loaded", without_seen)
+    topology = two_tiers(2, 1, 2)
+    with Network(topology, seed=5, link=UNLIMITED) as network:
+        job = network.admit(everybody(topology), slots=16)
+        submit(job, vectors(1, 4, 64))
+        with pytest.raises(
+            StuckError, match=r"events in .* virtual seconds, and no end: seed 5, .* 4 workers"
+        ):
+            network.run(lambda: job.idle, limit=600)
+
+
+def without_seen(path: Path) -> Program:
+    """Return the program without the statement that stores the mask of children that were seen."""
+    program = json.loads(path.read_text())
+    for action in program["actions"]:
+        action["primitives"] = [
+            one
+            for one in action["primitives"]
+            if one["op"] != "register_write" or one["parameters"][0]["value"] != "WeirIngress.slots.seens"
+        ]
+    return load_program(json.dumps(program).encode())
 
 
 # -- congestion ----------------------------------------------------------------------------------------

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import given, note
 from hypothesis import strategies as st
 
 from tests.host_agent.transport.answers import combine
-from tests.simulator.reductions import check_wanted
+from tests.simulator.reductions import check_wanted, drawn
 from weir.host_agent.transport.report import ReduceReport
 from weir.simulator.entries import aggregation
 from weir.simulator.host import Work
@@ -78,7 +78,7 @@ def check_conservation(op: Op, before: Vectors, after: Vectors, reports: list[Re
         assert sum(report.included.total for report in reports) == reports[0].applied.total
 
 
-@settings(max_examples=EXAMPLES, print_blob=True, suppress_health_check=list(HealthCheck))
+@drawn(EXAMPLES)
 @given(shape=racks)
 def test_reduce_is_exact_under_loss_duplication_reordering_and_delay(
     switch: Switch, job_ids: Iterator[int], shape: dict[str, Any]
@@ -101,7 +101,7 @@ def test_reduce_is_exact_under_loss_duplication_reordering_and_delay(
             check_conservation(op, vectors, results, [host.reports[i] for host in rack.hosts])
 
 
-@settings(max_examples=150, print_blob=True, suppress_health_check=list(HealthCheck))
+@drawn(150)
 @given(rack=racks)
 def test_whoever_wants_a_block_gets_exactly_its_result(
     switch: Switch, job_ids: Iterator[int], rack: dict[str, Any]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import given, note
 from hypothesis import strategies as st
 
 from tests.host_agent.transport.answers import combine
@@ -20,6 +20,7 @@ from tests.simulator.reductions import (
     check_exact,
     check_wanted,
     delivered,
+    drawn,
     network_faults,
     submit,
     vectors,
@@ -94,7 +95,7 @@ def running(shape: dict[str, Any], wide: bool = False) -> Iterator[tuple[Network
         yield network, job
 
 
-@settings(max_examples=150, print_blob=True, suppress_health_check=list(HealthCheck))
+@drawn(150)
 @given(shape=networks)
 def test_three_tiers_sum_exactly_what_they_include_whatever_happens(shape: dict[str, Any]) -> None:
     note(f"{shape!r}")
@@ -108,7 +109,7 @@ def test_three_tiers_sum_exactly_what_they_include_whatever_happens(shape: dict[
             check(before, after, job, BUDGET if bounded else 0)
 
 
-@settings(max_examples=60, print_blob=True, suppress_health_check=list(HealthCheck))
+@drawn(60)
 @given(shape=networks)
 def test_whoever_wants_a_block_gets_exactly_its_result_whatever_happens(shape: dict[str, Any]) -> None:
     """Some blocks are for one worker, some for all but one."""
@@ -126,7 +127,7 @@ def test_whoever_wants_a_block_gets_exactly_its_result_whatever_happens(shape: d
                 check_wanted(audiences, path, BLOCK, lanes, expected)
 
 
-@settings(max_examples=40, print_blob=True, suppress_health_check=list(HealthCheck))
+@drawn(40)
 @given(shape=networks)
 def test_wide_packets_sum_exactly_whatever_happens(shape: dict[str, Any]) -> None:
     """In turn with ordinary ones, in the same slots. Some workers' blocks are zero, and some all workers'."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captures of simulated networks, made by the real switch program and the real hosts, and what is planted in them."""
+"""Captures of simulated networks with real switch programs and hosts, and breaches planted in them."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir audit`` finds every breach that is planted in captures of real switches and hosts, and names its frame."""
+"""``weir audit`` finds every breach planted in captures of real switches and hosts, and names its frame."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -447,7 +447,7 @@ def test_who_loses_more_than_its_budget_is_found(tmp_path: Path) -> None:
 
 
 def test_a_switch_that_overspends_a_budget_is_found(racks: Path) -> None:
-    """It goes without a worker's droppable lanes again and again; each time it may, all together it may not."""
+    """It goes without a worker's droppable lanes again and again: each time it may, in all it may not."""
 
     def edit(raw: RawFrame, seen: CapturedFrame) -> list[RawFrame]:
         if is_(RESULT, "leaf1 > h1")(seen) and seen.packet is not None and seen.packet.layer == 1:
@@ -483,14 +483,18 @@ ON_THE_WAY: dict[str, tuple[tuple[Rule, ...], Wanted, Change]] = {
     "a bitmap": ((Rule.ON_THE_WAY,), flow(FlowType.BITMAP, "leaf2 > spine"), byte(DATA, 1)),
     "the TTL, by two": ((Rule.ON_THE_WAY,), CHUNK, fields(IP, ttl=lambda ttl: ttl - 1)),
     "the TTL, upwards": ((Rule.ON_THE_WAY,), CHUNK, fields(IP, ttl=64)),
-    "DSCP, to the top class": ((Rule.ON_THE_WAY,), SAFE, fields(IP, tos=lambda tos: RELIABLE_DSCP << 2 | tos & 3)),
+    "DSCP, to the top class": ((Rule.ON_THE_WAY,), SAFE, reclassed(RELIABLE_DSCP, ECT)),
     "DSCP, to none": ((Rule.ON_THE_WAY, Rule.CLASS), SAFE, fields(IP, tos=lambda tos: tos & 3)),
     "ECN, to one that cannot be marked": (
         (Rule.ON_THE_WAY, Rule.CLASS),
         SAFE,
         fields(IP, tos=lambda tos: tos & ~3),
     ),
-    "ECN, to marked without being able": ((Rule.ON_THE_WAY, Rule.CLASS), CHUNK, fields(IP, tos=lambda tos: tos | CE)),
+    "ECN, to marked without being able": (
+        (Rule.ON_THE_WAY, Rule.CLASS),
+        CHUNK,
+        fields(IP, tos=lambda tos: tos | CE),
+    ),
     "PROTECTED": ((Rule.ON_THE_WAY,), CHUNK, fields(WeirFlow, flags=Flag.PROTECTED)),
 }  # fmt: skip
 

@@ -53,8 +53,8 @@ def read_raw(path: Path) -> Iterator[RawFrame]:
             link = getattr(about, "linktype", whole)
             if link != _ETHERNET:
                 raise CaptureError(
-                    f"{path}: frame {number} has link type {link}, not Ethernet (1); capture one interface by "
-                    "its name: 'any' leaves the Ethernet headers out"
+                    f"{path}: frame {number} has link type {link}, not Ethernet (1); capture one interface "
+                    "by its name: 'any' leaves the Ethernet headers out"
                 )
             way = getattr(about, "direction", None)
             yield RawFrame(

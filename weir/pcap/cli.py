@@ -91,9 +91,9 @@ def audit(
 
     Checksums, lengths and addresses; rounds, masks, sums (added up again from the payloads, at every switch),
     audiences, what may be missing, classes and ECN, what is trimmed, and the settlements of flows. Where
-    interfaces are called "A > B", one for each direction of a link, or a switch's capture says which way frames
-    went, also what devices change on the way; with "A > B" who goes first on a link and how evenly packets are
-    sprayed, too.
+    interfaces are called "A > B", one for each direction of a link, or a switch's capture says which way
+    frames went, also what devices change on the way; with "A > B" who goes first on a link and how evenly
+    packets are sprayed, too.
 
     The exit status is 1 when a rule was broken; each finding names the frames by file and number, and each
     broken rule what to do.

@@ -199,11 +199,8 @@ def slot_packet_size(payload: bytes) -> int:
         raise ReadError(f"version {fields['version']}: this is version {d.VERSION}")
     if not d.is_block_size(log2):
         raise ReadError(f"block_log2 {log2}: there are no such blocks")
-    return (
-        _WEIR.size
-        + d.columns(log2) * _COLUMN.size
-        + fields["groups"].bit_count() * d.group_lanes(log2) * _LANE
-    )
+    groups: int = fields["groups"].bit_count()
+    return _WEIR.size + d.columns(log2) * _COLUMN.size + groups * d.group_lanes(log2) * _LANE
 
 
 def _slot_packet(payload: bytes, size: int) -> SlotPacket:

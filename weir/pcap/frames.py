@@ -17,7 +17,8 @@ class CapturedFrame:
 
     Of ``packet``, ``flow`` and ``problem`` at most one is set for a Weir frame, and none for any other.
 
-    file, number, time, port, incoming: as of the ``RawFrame``. size: bytes. udp: of a Weir frame, what it is in.
+    file, number, time, port, incoming: as of the ``RawFrame``. size: bytes. udp: of a Weir frame, what it is
+    in. part: which of several packets of a frame it is.
     """
 
     file: str
@@ -68,8 +69,9 @@ def decoded(raw: RawFrame) -> Iterator[CapturedFrame]:
             slots = decode.slot_packets(udp.payload)
     except decode.ReadError as error:
         problem = str(error)
-    packets = [(packet, None) for packet in slots] + [(None, flow) for flow in flows] or [(None, None)]
-    for part, (packet, flow) in enumerate(packets):
+    for part in range(max(len(slots), len(flows), 1)):
+        packet = slots[part] if slots else None
+        flow = flows[part] if flows else None
         yield CapturedFrame(
             raw.file,
             raw.number,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Headers as scapy's layers describe them, read at the speed of ``struct``.
 
-scapy builds an object for each field of each packet. A ``Layout`` takes the same description once, the layer's
+scapy looks at each field of each packet by itself. A ``Layout`` takes the same description once, the layer's
 ``fields_desc``, and reads the fields of a header of fixed length in one go.
 """
 
@@ -46,7 +46,7 @@ class Layout:
         return self._struct.size
 
     def read(self, data: bytes, at: int = 0) -> dict[str, Any]:
-        """Return the fields by name: numbers, and bytes where no number of ``struct`` is as long (MAC addresses).
+        """Return the fields by name: numbers, and bytes of what is longer (MAC addresses).
 
         Raises:
             struct.error: the data end within the header.
@@ -59,6 +59,7 @@ class Layout:
                 value = int.from_bytes(value, "big")
             for name, shift, mask in parts:
                 fields[name] = value >> shift & mask
+        fields.pop("", None)
         return fields
 
     def _add(self, run: list[tuple[str, int]]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a captured frame says: its envelope, and the Weir packet in it."""
+"""Values that a captured frame holds: its envelope, and the Weir packet in it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _ANSWER, _DISAGREE, _ELSEWHERE = int(Flag.ANSWER), int(Flag.DISAGREE), int(Flag.
 
 
 class _Flagged:
-    """What a packet's flags say (`weir.wire.definition.Flag`)."""
+    """A packet's flags (`weir.wire.definition.Flag`)."""
 
     __slots__ = ()
     flags: int
@@ -69,7 +69,7 @@ def combined(op: Op, parts: Iterable[Lanes], size: int) -> Lanes:
 
 
 class Checksum(Enum):
-    """What is the matter with a UDP checksum. PARTIAL: the capture was made before a device filled it in."""
+    """States of a UDP checksum. PARTIAL: the capture was made before a device filled it in."""
 
     ABSENT = "absent"
     RIGHT = "right"
@@ -143,7 +143,7 @@ class SlotPacket(_Flagged):
 
     @property
     def lanes(self) -> Lanes:
-        """Return the lanes of all groups, zero where the packet has none: uint32[256], of a wide one [1024]."""
+        """Return the lanes of all groups, zero where there are none: uint32[256], of a wide one [1024]."""
         if self.groups == _ALL_GROUPS:
             return np.frombuffer(self.body, ">u4").astype(np.uint32)
         width = group_lanes(self.block_log2)

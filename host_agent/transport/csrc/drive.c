@@ -55,6 +55,18 @@ enum weir_drive_result weir_drive(weir_io *io, weir_transport *t, int64_t slice_
     return WEIR_DRIVE_DONE;
 }
 
+int64_t weir_drive_rest(weir_io *io, weir_transport *t)
+{
+    int64_t now = monotonic_ns(), due = weir_transport_deadline(t);
+    if (due == WEIR_NEVER || due > now) return due == WEIR_NEVER ? due : due - now;
+    int done;
+    while ((done = io->receive(io, t, now)) > 0) continue;
+    if (done == 0) done = io->transmit(io, t, now);
+    if (done < 0) return done;
+    if (io->blocked) return FULL_NS;
+    return weir_transport_deadline(t) - now;
+}
+
 int weir_io_last_error(const weir_io *io) { return io->last_error; }
 
 void weir_io_close(weir_io *io) { io->close(io); }

@@ -182,6 +182,7 @@ enum weir_verdict weir_transport_receive(weir_transport *t, const uint8_t *paylo
     }
     stir(t, now_ns);
     if (!t->heard) weir_hear(t, now_ns);
+    if (!t->active) weir_replay_rest(t, now_ns);
     return verdict;
 }
 

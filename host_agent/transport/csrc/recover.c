@@ -128,6 +128,10 @@ static void break_silence(weir_transport *t, int64_t now_ns)
 
 void weir_recover(weir_transport *t, int64_t now_ns)
 {
+    if (!t->active) {
+        weir_replay_rested(t, now_ns);
+        return;
+    }
     if (now_ns >= t->earliest) expire_timers(t, now_ns);
     if (!t->outstanding) return;
     if (now_ns - t->quiet_ns >= t->rtt.early.timeout_ns) break_silence(t, now_ns);
@@ -137,7 +141,7 @@ void weir_recover(weir_transport *t, int64_t now_ns)
 
 int64_t weir_transport_deadline(const weir_transport *t)
 {
-    if (!t->active) return WEIR_NEVER;
+    if (!t->active) return t->replay_ns;
     int64_t wait = t->outstanding ? quiet_wait(t) : WEIR_NEVER;
     return wait == WEIR_NEVER || t->quiet_ns + wait > t->earliest ? t->earliest : t->quiet_ns + wait;
 }

@@ -6,10 +6,15 @@
  * the last completed round of each slot, and repeats them when it has heard nothing for long: the switch sums them
  * once more, to the same bits as everything in them is lossless, or answers with what it still has. Not kept is what
  * may have been given up: a second sum could have other workers in it. Our choice; SwitchML and its like leave a
- * switch that fails to a new job. */
+ * switch that fails to a new job.
+ *
+ * A worker whose reduce is done hears nothing of those that wait for a result of it. So it repeats, too, as long as
+ * it has nothing else to do: after a while, and then more and more rarely. */
 #include <string.h>
 
 #include "state.h"
+
+enum { REST_DOUBLES = 6 };
 
 /* Make a note of our contribution to the slot's round, whose result has come and is not yet applied. */
 void weir_keep(weir_transport *t, uint32_t s)
@@ -31,6 +36,23 @@ void weir_replay_timeout(weir_transport *t, int64_t now_ns)
         t->replay = 0;
         t->replay_wait_ns *= 2;
     }
+    t->replay_ns = now_ns + t->replay_wait_ns;
+}
+
+/* Our reduce is done; it may not be so for others. */
+void weir_replay_rest(weir_transport *t, int64_t now_ns)
+{
+    if (!t->kept) return;
+    t->replay_wait_ns = t->config.max_rto_ns;
+    t->replay_ns = now_ns + t->replay_wait_ns;
+}
+
+/* Our reduce has been done for some time. */
+void weir_replay_rested(weir_transport *t, int64_t now_ns)
+{
+    if (now_ns < t->replay_ns) return;
+    t->replay = 0;
+    if (t->replay_wait_ns < t->config.max_rto_ns << REST_DOUBLES) t->replay_wait_ns *= 2;
     t->replay_ns = now_ns + t->replay_wait_ns;
 }
 

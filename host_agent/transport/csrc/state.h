@@ -216,6 +216,8 @@ void weir_recover(weir_transport *t, int64_t now_ns);
 void weir_keep(weir_transport *t, uint32_t s);
 void weir_replay_timeout(weir_transport *t, int64_t now_ns);
 void weir_replay_stop(weir_transport *t);
+void weir_replay_rest(weir_transport *t, int64_t now_ns);
+void weir_replay_rested(weir_transport *t, int64_t now_ns);
 int weir_replay_due(weir_transport *t);
 uint32_t weir_replay_write(weir_transport *t, uint8_t *out); /* the next one, if one is due */
 

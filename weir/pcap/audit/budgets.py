@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule about loss budgets of sums: whether a worker's lanes are missing in more results than it may allow.
+"""The rule about loss budgets of sums: how many of a worker's lanes may be missing in results.
 
 A budget is the sender's affair, and not in any packet; who audits says what share it was. An operation is
 known by its fingerprint, which all of its packets carry.
@@ -60,8 +60,9 @@ class Budgets:
             # The vector's last block may be shorter than its packet says.
             short = account.block - 1 if self._share else 0
             text = (
-                f"{account.missing} of {account.lanes} lanes of {host} are missing in operation {check:#010x} of "
-                f"job {job:#x}, {account.missing / account.lanes:.1%}; its budget is {self._share:.1%}"
+                f"{account.missing} of {account.lanes} lanes of {host} are missing in operation "
+                f"{check:#010x} of job {job:#x}, {account.missing / account.lanes:.1%}; its "
+                f"budget is {self._share:.1%}"
             )
             allowed = self._share * account.lanes + short
             self._report.check(Rule.BUDGET, account.missing <= allowed, text, *account.frames)

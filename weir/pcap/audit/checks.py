@@ -24,7 +24,7 @@ from weir.wire.definition import (
 
 @dataclass(frozen=True)
 class Past:
-    """What the round before says of the next one at a point.
+    """A round before, as far as it decides what the next one at a point is.
 
     requested: the blocks asked for, by column; () when the result is not known. announced: by child.
     """
@@ -224,7 +224,7 @@ class Check:
         full = [children[number].full for number in members if number in children]
         counted = sum(one.packet.count for one in full if one is not None)
         unseen = [number for number in members if number not in children]
-        text = f"includes children {without or unseen}, who sent no lanes, and counts {sent.packet.count} workers"
+        text = f"includes children {without or unseen}, who sent no lanes, and counts {sent.packet.count}"
         self._that(Rule.MASK, not without and sent.packet.count >= counted + len(unseen), text, sent)
 
     def _given_up(self, sent: Sent) -> None:

@@ -83,12 +83,15 @@ class Envelope:
         for (job, point, child, ip, port), sightings in self._contributions.items():
             senders[job, point, child].append((sightings.count, ip, port, sightings))
             points[job, ip].add(point)
-        homes = {who: max(found, key=lambda one: one[0])[1:3] for who, found in senders.items()}
-        for (job, point, child), found in senders.items():
-            for count, ip, port, sightings in found:
+        homes = {who: max(ends, key=lambda one: one[0])[1:3] for who, ends in senders.items()}
+        for (job, point, child), ends in senders.items():
+            for count, ip, port, sightings in ends:
                 home = homes[job, point, child]
-                text = f"child {child} of {point} in job {job:#x} is {_at(home)}; {count} packets of it are from "
-                self._report.check(Rule.ADDRESS, (ip, port) == home, text + _at((ip, port)), sightings.first)
+                text = (
+                    f"child {child} of {point} in job {job:#x} is {_at(home)}; {count} packets of it are "
+                    f"from {_at((ip, port))}"
+                )
+                self._report.check(Rule.ADDRESS, (ip, port) == home, text, sightings.first)
         for (job, point, child, ip, port), sightings in self._answers.items():
             if ip in points.get((job, point), ()):
                 continue  # a switch's result that the one above lacks

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts packets together to rounds, at every aggregation point on the way, and has each checked when it is over."""
+"""Puts packets together to rounds, at every aggregation point, and has each checked when it is over."""
 
 from collections import defaultdict
 from collections.abc import Hashable
@@ -24,7 +24,7 @@ _ASKED: Final = 4  # times that a child asks before it counts as not answered
 
 @dataclass
 class _Over:
-    """What is remembered of a round at a point: its result, and a fingerprint of each child's lanes."""
+    """The memory of a round at a point: its result, and a fingerprint of each child's lanes."""
 
     result: dict[str, Hashable] = field(default_factory=dict)
     place: str = ""
@@ -188,7 +188,7 @@ class Exchanges:
 
 
 def _offered(number: int, child: Child, past: Past | None) -> int:
-    """Return how many lanes a child has in a round: those that it sent, or else those that it had announced."""
+    """Return how many lanes a child has in a round: those that it sent, or else had announced."""
     packet = child.first.packet
     if child.full is not None:
         return group_lanes(packet.block_log2) * child.full.packet.groups.bit_count()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules about forwarded packets: what a device may change on their way from one link to the next.
 
-A device is known where an interface of the capture is one direction of one link, called ``A > B``, or where the
-capture says which way each frame went, as that of a switch does.
+A device is known where an interface of the capture is one direction of one link, called ``A > B``, or where
+the capture says which way each frame went, as that of a switch does.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ class Hops:
         self._came: Recent[tuple[object, ...], list[CapturedFrame]] = Recent()
 
     def add(self, seen: CapturedFrame, udp: Datagram) -> CapturedFrame | None:
-        """Take in a frame, from every link; return the one in which its packet came to the device it leaves."""
+        """Take in a frame, from every link; return the one with which it came to the device it leaves."""
         came, left = _devices(seen)
         if (came is None and left is None) or seen.problem is not None:
             return None

@@ -48,7 +48,7 @@ class Order:
         self._answered: dict[
             tuple[str, str, int, int], int
         ] = {}  # newest result to (file, address, job, slot)
-        # By file, point, job and child: rounds with a result, those for which it asked, and the first of these.
+        # By file, point, job and child: rounds with a result, those it asked for, and the first of these.
         self._asked: dict[tuple[str, str, int, int], tuple[int, int, str]] = {}
         self._newest: dict[tuple[str, str, int, int], int] = {}  # newest round sent by these
         self._hear: set[tuple[str, str, int]] = set()  # files, and who is sent results of a job in them

@@ -28,11 +28,11 @@ class Sent:
 
 @dataclass
 class Child:
-    """What a child of a point sent in a round.
+    """A child's packets to a point in a round.
 
     first: its first packet. full: its first with lanes. packets: how many. gave_up: whether one of them may
-    be shed, or gives its lanes up. marked: whether one met congestion, or says so. asked: packets since others
-    were sent the result.
+    be shed, or gives its lanes up. marked: whether one met congestion, or says so. asked: packets since
+    others were sent the result.
     """
 
     first: Sent

@@ -11,11 +11,11 @@ from weir.pcap.frames import CapturedFrame
 
 
 class Note(Enum):
-    """What captures could not tell, each said once with the number of frames; no breach of a rule."""
+    """A limit of the captures, said once with the number of frames; no breach of a rule."""
 
     OFFLOADED = (
-        "UDP checksums were not filled in yet: captured on the sending host, which leaves them to its device. "
-        "They were not checked; `ethtool -K INTERFACE tx off`, or a capture at the switch, shows them"
+        "UDP checksums were not filled in yet: captured on the sending host, which leaves them to its "
+        "device; they were not checked; `ethtool -K INTERFACE tx off`, or a capture at the switch, shows them"
     )
     TRAIN = (
         "packets of trains that were not cut yet: captured on a host, which leaves that to its device. They "

@@ -32,7 +32,7 @@ class Rule(Enum):
     ON_THE_WAY = (
         "on the way",
         "who forwards a packet changes its hop, marks congestion, or cuts lanes off, and nothing else",
-        "the device between the two frames rewrites packets: let it trust DSCP and ECN, and leave payloads alone",
+        "the device between the two frames rewrites packets: let it trust DSCP and ECN, and leave payloads",
     )
     ROUND_ORDER = (
         "round order",
@@ -64,14 +64,14 @@ class Rule(Enum):
     BUDGET = (
         "loss budget",
         "who is missing in a result had given its lanes up, and gives up no more than its budget",
-        "who sends must not offer more than its budget, and the switch must not go without what is protected: "
+        "who sends may not offer more than its budget, and the switch may not go without what is protected: "
         "report the capture with the method's options",
     )
     SUMS = (
         "sums",
         "sums are what the included contributions add up to, at every switch",
-        "the switch adds wrongly, or the sums were changed on their way: do not use the run's results; reload the "
-        "switch's program",
+        "the switch adds wrongly, or the sums were changed on their way: do not use the run's results; "
+        "reload the switch's program",
     )
     REPLICAS = (
         "replicas",
@@ -82,7 +82,7 @@ class Rule(Enum):
     NEXT = (
         "next",
         "a result asks for the least block that was announced, and gets it in the next round",
-        "blocks are skipped or summed in the wrong place: do not use the run's results, and report the capture",
+        "blocks are skipped or summed in the wrong place: do not use the run's results; report the capture",
     )
     AUDIENCE = (
         "audience",
@@ -97,7 +97,7 @@ class Rule(Enum):
     CLASS = (
         "class",
         "DSCP and ECN say what the packet's classes and flags say",
-        "the sender's version differs, or a device in front of the capture re-marks packets: let it trust DSCP",
+        "the sender's version differs, or a device before the capture re-marks packets: let it trust DSCP",
     )
     TRIMMED = (
         "trimmed",

@@ -12,7 +12,7 @@ from weir.wire.definition import PATH_BITS
 
 
 class Place(NamedTuple):
-    """Where a point is in the tree.
+    """A point's place in the tree.
 
     path: the bits of its children's paths that are known, but for their own numbers; above: how many tiers
     these are. tier: of its children, 0 for workers. whole: whether there is nothing above what is known.
