@@ -26,8 +26,8 @@ links.
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import yaml
 from pydantic import ValidationError, model_validator
 
 from weir.controller.qos import Qos
@@ -100,17 +100,30 @@ def load_topology(path: Path) -> Topology:
     except OSError as error:
         raise TopologyError(f"cannot read topology file {path}: {error.strerror}") from None
     try:
-        data = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (json.JSONDecodeError, yaml.YAMLError) as error:
-        raise TopologyError(
-            f"{path} is not {'JSON' if path.suffix == '.json' else 'YAML'}: {error}"
-        ) from None
+        data = json.loads(text) if path.suffix == ".json" else _from_yaml(text, path)
+    except json.JSONDecodeError as error:
+        raise TopologyError(f"{path} is not JSON: {error}") from None
     if not isinstance(data, dict):
         raise TopologyError(f"{path}: a topology is a mapping with 'switches' and 'hosts'")
     try:
         return Topology.model_validate(data)
     except ValidationError as error:
         raise TopologyError(f"{path} is not a valid topology:\n{_render(error)}") from None
+
+
+def _from_yaml(text: str, path: Path) -> Any:
+    """Return what a YAML text says; a plain installation, which lacks PyYAML, has no need of it for JSON."""
+    try:
+        import yaml
+    except ImportError:
+        raise TopologyError(
+            f"{path} is read as YAML, for which PyYAML is not installed: pip install 'weir-ina[controller]', "
+            "or write the topology in JSON, in a file whose name ends in .json"
+        ) from None
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise TopologyError(f"{path} is not YAML: {error}") from None
 
 
 def with_tls_files(topology: Topology, path: Path) -> Topology:

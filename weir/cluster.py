@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from weir.child import Lookout, end, how_it_ended, log_tail, spawn
-from weir.extras import require
 from weir.native.scratch import scratch_folder
 from weir.network import LOOPBACK, NetworkPlan, NetworkSpec, incast, make_plan, switch_ports
 from weir.wire.definition import MAX_CHILDREN
@@ -97,12 +96,10 @@ class LocalCluster:
     def start(self) -> None:
         """Start switches and controller; returns when the switches run their program and workers can join.
 
-        Raises ClusterError when one does not start; then nothing is left of any. Raises MissingExtraError
-        in an environment that can only train.
+        Raises ClusterError when one does not start; then nothing is left of any.
         """
         if self._directory is not None:
             raise ClusterError("the local cluster runs already")
-        require("a local cluster", "controller")
         # In memory unless told otherwise; a short name, for Unix sockets' sake.
         parent = self._parent or (MEMORY if MEMORY.is_dir() else None)
         self._directory = self._scratch.enter_context(scratch_folder("cluster", parent))
@@ -116,9 +113,8 @@ class LocalCluster:
             self._start_switches(self._plan)
             topology = self.directory / "topology.json"
             topology.write_text(self._plan.topology.model_dump_json(exclude_none=True, indent=2), "utf-8")
-            self._spawn(
-                "controller", "controller", ["--topology", str(topology), "--listen", self.controller]
-            )
+            arguments = ["--topology", str(topology), "--listen", self.controller]
+            self._spawn("controller", "weir.controller", arguments)
             self._wait_until_ready("controller")
             self._wait_for_program()
             self._start_background(self._plan)
@@ -243,7 +239,7 @@ class LocalCluster:
             capture = self._capture_of(switch.name)
             if capture is not None:
                 arguments += ["--pcap", str(capture)]
-            self._spawn(switch.name, "softswitch", arguments)
+            self._spawn(switch.name, "weir.softswitch", arguments)
         for switch in plan.topology.switches:
             self._wait_until_ready(switch.name)
 

@@ -16,7 +16,6 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from weir.agent_service.tls import TlsError, TlsFiles
-from weir.extras import MissingExtraError, require
 from weir.p4runtime.session import Session, SessionError
 from weir.softswitch.device import find_p4info
 
@@ -106,11 +105,10 @@ class _Target:
 
 def _of_topology(path: Path, name: str | None) -> _Target:
     try:
-        require("a topology file", "controller")
         from weir.controller.topology import TopologyError, load_topology, with_tls_files
 
         topology = with_tls_files(load_topology(path), path)
-    except (MissingExtraError, TopologyError) as error:
+    except TopologyError as error:
         _fail(str(error))
     switches = {each.name: each for each in topology.switches}
     if name not in switches:

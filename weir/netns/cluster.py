@@ -154,7 +154,7 @@ def start_switches(
     ports = switch_ports(made.plan, lambda host: kind_of_port + interfaces[host], tunnels)
     return [
         child.spawn(
-            "softswitch",
+            "weir.softswitch",
             ["--grpc", switch.grpc, *(word for port in ports[switch.name] for word in ("--port", port))],
             log=folder / f"{switch.name}.log",
             prefix=made.at_switch(),
@@ -193,7 +193,7 @@ def _start_controller(made: Lab, folder: Path, address: str) -> subprocess.Popen
     topology, ready = folder / "topology.json", folder / "controller.ready"
     topology.write_text(made.topology.model_dump_json(exclude_none=True))
     process = child.spawn(
-        "controller",
+        "weir.controller",
         ["--topology", str(topology), "--listen", address, "--ready-file", str(ready)],
         log=folder / "controller.log",
         prefix=made.at_switch(),
