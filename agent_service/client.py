@@ -29,6 +29,7 @@ from weir.agent_service.heartbeat import HeartbeatThread
 from weir.agent_service.proto import METHODS, agent_pb2
 from weir.agent_service.tls import TlsError, TlsFiles
 from weir.agent_service.waiting import FIRST_S, join_reason, logged_wait
+from weir.channels import open_channel
 from weir.wire.definition import GROUP_LANES, VERSION
 
 log = logging.getLogger(__name__)
@@ -363,20 +364,14 @@ _ERRORS: dict[grpc.StatusCode, type[AgentError]] = {
 }
 
 
-# gRPC waits up to two minutes between attempts to connect, and shares that among all channels of a process.
-_OPTIONS = (
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.use_local_subchannel_pool", 1),
-)
+# gRPC waits up to two minutes between attempts to connect.
+_OPTIONS = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000))
 
 
-def _channel(address: str, tls: TlsFiles | None) -> grpc.Channel:
+def _channel(address: str, tls: TlsFiles | None) -> Any:
     try:
         tls = tls or TlsFiles.from_environment()
-        if tls is None:
-            return grpc.insecure_channel(address, _OPTIONS)
-        return grpc.secure_channel(address, tls.channel_credentials(), _OPTIONS)
+        return open_channel(address, tls.channel_credentials() if tls is not None else None, _OPTIONS)
     except TlsError as error:
         raise AgentError(str(error)) from None
 

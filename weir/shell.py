@@ -16,6 +16,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from weir.agent_service.tls import TlsError, TlsFiles
+from weir.channels import without_proxy
 from weir.p4runtime.session import Session, SessionError
 from weir.softswitch.device import find_p4info
 
@@ -70,7 +71,7 @@ def shell(
         _fail(_advice(command))
     sys.stdout.flush()
     try:
-        os.execv(python, [python, *command])
+        os.execve(python, [python, *command], without_proxy(dict(os.environ)))
     except OSError as error:
         _fail(f"cannot run {python}: {error.strerror}")
 
