@@ -17,7 +17,7 @@ def write_atomically(path: Path, text: str, mode: int = 0o666) -> None:
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
     try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
         draft.replace(path)

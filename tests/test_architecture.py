@@ -61,19 +61,20 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = {
         "weir.host_agent.transport": "weir.native weir.wire",
         "weir.host_agent.collectives": "weir.host_agent.transport weir.wire",
         "weir.host_agent.compression": "weir.host_agent.collectives weir.host_agent.transport weir.native "
-        "weir.wire",
+        "weir.softswitch.runtime weir.wire",
         "weir.host_agent.flows": "weir.host_agent.transport weir.native weir.wire",
         "weir.host_agent.placement": "weir.native",
         "weir.host_agent.parameter_server": "weir.host_agent.collectives weir.host_agent.compression "
         "weir.host_agent.transport weir.wire",
         "weir.host_agent.torch": "weir.agent_service weir.host_agent.collectives weir.host_agent.compression "
-        "weir.host_agent.flows weir.host_agent.parameter_server weir.host_agent.transport weir.wire",
+        "weir.host_agent.flows weir.host_agent.parameter_server weir.host_agent.transport weir.native "
+        "weir.wire",
         "weir.simulator": "weir.controller weir.host_agent.flows weir.host_agent.transport weir.native "
         "weir.p4src weir.softswitch.program weir.softswitch.runtime weir.softswitch.state "
         "weir.softswitch.switch weir.wire",
         "weir": f"weir.agent_service weir.channels weir.controller {_HOST_AGENT} weir.native weir.p4runtime "
-        "weir.protobuf weir.softswitch weir.softswitch.control weir.softswitch.device weir.softswitch.runtime "
-        "weir.wire",
+        "weir.protobuf weir.softswitch weir.softswitch.control weir.softswitch.device "
+        "weir.softswitch.runtime weir.wire",
         "weir.bench": f"weir weir.agent_service weir.controller {_HOST_AGENT} weir.native weir.p4runtime "
         "weir.p4src weir.protobuf weir.simulator weir.softswitch weir.softswitch.control "
         "weir.softswitch.dataplane weir.softswitch.state weir.softswitch.switch weir.wire "

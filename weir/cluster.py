@@ -16,12 +16,14 @@ from typing import Any, Final
 
 from weir.child import Lookout, end, how_it_ended, log_tail, spawn
 from weir.native.scratch import scratch_folder
+from weir.native.shared_memory import PORT_BYTES, is_full, no_room
 from weir.network import LOOPBACK, NetworkPlan, NetworkSpec, incast, make_plan, switch_ports
 from weir.wire.definition import MAX_CHILDREN
 
 MEMORY: Final = Path("/dev/shm")
 """Where local clusters are by default, if it is there."""
 
+_FILES: Final = 256 << 10  # bytes for the topology, the logs of a start, and what else there is
 _START_TIMEOUT_S: Final = 240.0  # the first start compiles the switch program to native code
 _PROBLEM_S: Final = 5.0
 _NO_PROBLEM: Final = ("", "not tried yet")  # what the controller says during its first attempt
@@ -110,6 +112,7 @@ class LocalCluster:
                 grpc=lambda switch: f"unix:{self.directory / switch}.sock",
                 shm=lambda leaf: str(self._ports_of(leaf)),
             )
+            self._require_memory(self._plan)
             self._start_switches(self._plan)
             topology = self.directory / "topology.json"
             topology.write_text(self._plan.topology.model_dump_json(exclude_none=True, indent=2), "utf-8")
@@ -118,6 +121,9 @@ class LocalCluster:
             self._wait_until_ready("controller")
             self._wait_for_program()
             self._start_background(self._plan)
+        except OSError as error:
+            self.stop()
+            raise ClusterError(f"the local cluster's files: {error}") from error
         except BaseException:
             self.stop()
             raise
@@ -223,6 +229,13 @@ class LocalCluster:
     def _ports_of(self, leaf: str) -> Path:
         """Return the directory of a leaf's shared-memory ports; of one switch alone, ``ports``."""
         return self.directory / ("ports" if self.network.shape.single else f"ports-{leaf}")
+
+    def _require_memory(self, plan: NetworkPlan) -> None:
+        """Raise ClusterError where there is no room for the hosts' ports, which take their memory at once."""
+        ports = sum(host.shm is not None for host in plan.topology.hosts)
+        needed = ports * PORT_BYTES + _FILES
+        if is_full(self.directory, needed):
+            raise ClusterError(no_room(self.directory.parent, f"a local cluster of {ports} hosts", needed))
 
     def _start_switches(self, plan: NetworkPlan) -> None:
         """Start all switches at once, then wait for each."""

@@ -7,6 +7,8 @@ import socket
 from pathlib import Path
 from typing import Any, Final
 
+from weir.native.ownership import is_trusted_user, peer, user_name
+
 _PATIENCE: Final = 30.0  # seconds
 
 
@@ -21,6 +23,8 @@ def call(path: Path, name: str, **arguments: Any) -> Any:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_PATIENCE)
             connection.connect(os.fspath(path))
+            if not is_trusted_user(served_by := peer(connection)):
+                raise CallFailedError(f"{path} is served by {user_name(served_by)}: nothing was sent there")
             connection.sendall(request)
             with connection.makefile("rb") as stream:
                 answer = stream.readline()
@@ -28,7 +32,10 @@ def call(path: Path, name: str, **arguments: Any) -> Any:
         raise CallFailedError(f"no switch answers at {path}: {error.strerror or error}") from error
     if not answer.endswith(b"\n"):
         raise CallFailedError(f"the switch at {path} ended the connection")
-    found = json.loads(answer)
-    if "error" in found:
-        raise CallFailedError(found["error"])
-    return found["result"]
+    try:
+        found = json.loads(answer)
+        if "error" in found:
+            raise CallFailedError(found["error"])
+        return found["result"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CallFailedError(f"what answers at {path} is no switch of this version: {error!r}") from error

@@ -162,7 +162,7 @@ try:
 except build.CompileError as error:
     sys.exit(str(error))
 """
-    command = ["env", f"WEIR_CACHE={tmp_path}", sys.executable, "-c", script]
+    command = ["env", f"WEIR_CACHE={tmp_path / 'cache'}", sys.executable, "-c", script]
     done = run_on_small_disk(tmp_path, 64 << 10, command)
     assert done.returncode == 1
     assert "No space left on device" in done.stderr
