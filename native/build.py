@@ -77,7 +77,7 @@ def cache_folder() -> Iterator[Path]:
 
 def _unusable(path: Path, error: OSError) -> CompileError:
     if isinstance(error, OwnershipError):
-        return CompileError(f"code is not loaded from {path}: {error.strerror}. {_REMEDY}")
+        return CompileError(f"code is not loaded from {path}: {error.strerror}, or choose another. {_REMEDY}")
     return CompileError(f"cannot keep compiled code in {path}: {error.strerror or error}. {_REMEDY}")
 
 

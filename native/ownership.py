@@ -27,7 +27,7 @@ class OwnershipError(PermissionError):
 def distrust(found: os.stat_result) -> str:
     """Return why another user could have written what this is the state of; empty when none could."""
     if not is_trusted_user(found.st_uid):
-        return f"it belongs to {user_name(found.st_uid)}"
+        return f"it belongs to {user_name(found.st_uid)}: remove it"
     if found.st_mode & _OTHERS_WRITE and not stat.S_ISLNK(found.st_mode):
         return f"others than its owner may write to it (mode {stat.S_IMODE(found.st_mode):04o}): chmod go-w"
     return ""

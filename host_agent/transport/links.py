@@ -188,7 +188,7 @@ def _cannot_open(path: Path, port: int) -> OSError:
     }.get(code, os.strerror(code))
     if code == errno.EPERM:
         why = distrust(path.lstat()) or distrust(path.with_name("bell").lstat())
-        hint = f"{why or hint}: run the switch as this user, in a folder of its own"
+        hint = f"{why or hint}, and run the switch as this user"
     return OSError(code, f"cannot open the shared-memory port {path}: {hint}")
 
 

@@ -34,7 +34,7 @@ class ShmDirectory:
                 raise PortError(f"shared-memory directory {path}: another switch serves it") from None
             except OwnershipError as error:
                 raise PortError(
-                    f"shared-memory directory {path}: {error.strerror}; or choose one that is not there yet"
+                    f"shared-memory directory {path}: {error.strerror}, or choose one that is not there yet"
                 ) from error
             except OSError as error:
                 raise PortError(f"shared-memory directory {path}: {error.strerror}") from error
