@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import weir
+from tests.harness.disk import run_on_small_disk
 from tests.harness.processes import children, wait_until_gone
 from weir.cluster import ClusterError
 
@@ -102,3 +103,13 @@ def test_a_killed_parent_leaves_nothing(short_path: Path) -> None:
     parent.stdout.close()
     wait_until_gone(*processes)
     assert list(short_path.iterdir()) == []
+
+
+@pytest.mark.root
+def test_a_cluster_without_memory_for_its_ports_says_what_it_needs(short_path: Path) -> None:
+    script = f"import weir; weir.LocalCluster(2, directory={str(short_path)!r}).start()"
+    done = run_on_small_disk(short_path, 3 << 20, [sys.executable, "-c", script])
+    assert done.returncode == 1
+    said = done.stderr.splitlines()[-1]
+    assert f"ClusterError: a local cluster of 2 hosts needs 4.3 MiB of shared memory in {short_path}" in said
+    assert "where 3.0 MiB of 3.0 MiB are free" in said and "WEIR_LOCAL=on" in said
