@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from weir.native.ownership import OwnershipError, read_trusted, trusted_folder
-from weir.native.scratch import scratch_folder
+from weir.native.scratch import is_locked, scratch_folder
 
 DIALECT: Final = ("-std=gnu11", "-pthread")
 # Without contraction sums of products have the same bits on every machine, and on a GPU.
@@ -255,6 +255,11 @@ def _alone(target: Path) -> Iterator[None]:
             yield
         finally:
             lock.unlink(missing_ok=True)  # who waits for it finds the target
+
+
+def is_compiling() -> bool:
+    """Tell whether some process compiles into the cache now, for which others may have to wait."""
+    return any(map(is_locked, cache_dir().glob("*.lock")))
 
 
 def _make(build: _Build, target: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from weir.child import Lookout, end, how_it_ended, log_tail, spawn
+from weir.native.build import is_compiling
 from weir.native.scratch import scratch_folder
 from weir.native.shared_memory import PORT_BYTES, is_full, no_room
 from weir.network import LOOPBACK, NetworkPlan, NetworkSpec, incast, make_plan, switch_ports
@@ -24,7 +25,7 @@ MEMORY: Final = Path("/dev/shm")
 """Where local clusters are by default, if it is there."""
 
 _FILES: Final = 256 << 10  # bytes for the topology, the logs of a start, and what else there is
-_START_TIMEOUT_S: Final = 240.0  # the first start compiles the switch program to native code
+_START_TIMEOUT_S: Final = 240.0  # without a compiler at work, which a first start waits for
 _PROBLEM_S: Final = 5.0
 _NO_PROBLEM: Final = ("", "not tried yet")  # what the controller says during its first attempt
 _POLL_S: Final = 0.02
@@ -275,7 +276,10 @@ class LocalCluster:
                 if waiting[0].problem != problem:
                     problem, seen = waiting[0].problem, now
                 patience = _START_TIMEOUT_S if problem in _NO_PROBLEM else _PROBLEM_S
-                if now - seen > patience or now - began > _START_TIMEOUT_S:
+                late = now - seen > patience or now - began > _START_TIMEOUT_S
+                if late and is_compiling():  # on a slow machine the controller gives up attempts meanwhile
+                    began = seen = now
+                elif late:
                     name = waiting[0].name
                     raise ClusterError(
                         f"the {_called(name)} was not programmed: {problem}\n{self._log(name)}"
@@ -297,6 +301,8 @@ class LocalCluster:
         while not ready.exists():
             if how := self._lookout.look(process):
                 raise ClusterError(f"the {_called(name)} did not start ({how}):\n{self._log(name)}")
+            if time.monotonic() > deadline and is_compiling():
+                deadline = time.monotonic() + _START_TIMEOUT_S
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"the {_called(name)} was not ready after {_START_TIMEOUT_S:g} s:\n{self._log(name)}"

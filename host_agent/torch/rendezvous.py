@@ -11,7 +11,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +21,7 @@ from torch._C._distributed_c10d import Store
 
 from weir.agent_service.waiting import FIRST_S, logged_wait, next_line
 from weir.host_agent.collectives.host_sum import Hosts, group_hosts
+from weir.host_agent.torch.busy_ranks import BusyRanks, busy
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +93,7 @@ def agree(
     start: StartCluster,
     options: str = "",
     host: str = "",
+    prepare: Callable[[], object] = lambda: None,
 ) -> tuple[Rendezvous, Hosts, LocalCluster | None]:
     """Return the group's rendezvous, its ranks by host, and the cluster that this process started for it and
     has to stop.
@@ -105,6 +107,7 @@ def agree(
         start: starts a cluster, where one is needed.
         options: that the ranks must agree on, in words.
         host: ranks that say the same are on one host; empty: this one is alone.
+        prepare: done before this rank meets the others, who wait for it beyond ``timeout``.
 
     Raises:
         RendezvousError: a rank did not come, wants another group, or no controller was found.
@@ -112,12 +115,19 @@ def agree(
     # A group can be made again on the same store; every rank counts the times for itself.
     attempt = f"weir/rendezvous-{store.add(f'weir/rendezvous-of/{ranks[rank]}', 1)}"
     wanted = f"new_group({', '.join(filter(None, (str(ranks), options)))})"
+    try:
+        with busy(store, _busy_key(attempt, ranks[rank])):
+            prepare()
+    except Exception as error:
+        store.set(_failed_key(attempt), json.dumps([rank, str(error)]))
+        raise
     said = _meet(store, attempt, ranks, rank, (_machine(), wanted, host), timeout)
     hosts = group_hosts([host for _, _, host in said])
     if rank:
-        return _attend(store, attempt, timeout), hosts, None
+        return _attend(store, attempt, ranks[0], timeout), hosts, None
     try:
-        met, cluster = _convene({machine for machine, _, _ in said}, hosts, ranks, group, start)
+        with busy(store, _busy_key(attempt, ranks[0])):
+            met, cluster = _convene({machine for machine, _, _ in said}, hosts, ranks, group, start)
     except Exception as error:
         store.set(attempt, json.dumps({"error": str(error)}))
         raise
@@ -131,9 +141,25 @@ def leave(met: Rendezvous) -> None:
         _local.remove(met)
 
 
-def _attend(store: Store, attempt: str, timeout: timedelta) -> Rendezvous:
+def _busy_key(attempt: str, rank: int) -> str:
+    """Return the key by which a global rank says that it is busy."""
+    return f"{attempt}/busy/{rank}"
+
+
+def _failed_key(attempt: str) -> str:
+    """Return the key by which a rank says that it cannot take part."""
+    return f"{attempt}/failed"
+
+
+def _attend(store: Store, attempt: str, first: int, timeout: timedelta) -> Rendezvous:
+    """Return what rank 0, whose global rank is ``first``, says of the controller."""
     try:
-        _wait(store, {attempt: "rank 0 to say which controller to join"}, timeout)
+        _wait(
+            store,
+            {attempt: "rank 0 to say which controller to join"},
+            timeout,
+            [_busy_key(attempt, first)],
+        )
     except RuntimeError as error:
         raise RendezvousError(
             f"rank 0 did not say within {timeout.total_seconds():g} s which controller to join: does it run?"
@@ -186,6 +212,7 @@ def _meet(
     keys = {member: f"{attempt}/rank/{member}" for member in ranks}
     conflict = f"{attempt}/conflict"
     began, due, limit = time.monotonic(), FIRST_S, timeout.total_seconds()
+    others = BusyRanks(store)
     while True:
         waited = time.monotonic() - began
         here = [member for member, key in keys.items() if store.check([key])]
@@ -193,10 +220,13 @@ def _meet(
         if any(words != wanted for _, words, _ in said.values()) or store.check([conflict]):
             store.add(conflict, 1)
             raise RendezvousError(_conflict(store, attempt, ranks))
+        if store.check([_failed_key(attempt)]):
+            failed, words = json.loads(store.get(_failed_key(attempt)))
+            raise RendezvousError(f"rank {failed} cannot take part: {words}")
         if len(said) == len(ranks):
             return [tuple(said[member]) for member in ranks]
         missing = [place for place, member in enumerate(ranks) if member not in said]
-        if waited >= limit:
+        if waited >= limit and not others.any([_busy_key(attempt, ranks[place]) for place in missing]):
             raise RendezvousError(
                 f"of {len(ranks)} ranks these did not come within {limit:g} s: {missing}"
                 if rank == 0 or 0 not in missing
@@ -234,20 +264,25 @@ def _require_one_machine(machines: set[str]) -> None:
         )
 
 
-def _wait(store: Store, keys: dict[str, str], timeout: timedelta) -> None:
+def _wait(store: Store, keys: dict[str, str], timeout: timedelta, busy_keys: Sequence[str]) -> None:
     """Wait for keys of a store, saying now and then in the log for which; the values are words for them.
 
-    Raises RuntimeError after ``timeout``.
+    Raises RuntimeError after ``timeout``, and when nobody says any more by ``busy_keys`` that it is busy.
     """
     began, due = time.monotonic(), FIRST_S
+    others = BusyRanks(store)
     while True:
         waited, limit = time.monotonic() - began, timeout.total_seconds()
+        until = min(due, limit if waited < limit else waited + _LOOK_S)
         try:
-            store.wait(list(keys), timedelta(seconds=max(min(due, limit) - waited, 0.001)))
+            store.wait(list(keys), timedelta(seconds=max(until - waited, 0.001)))
             return
         except RuntimeError:
-            if time.monotonic() - began >= limit:
+            waited = time.monotonic() - began
+            if waited >= limit and not others.any(busy_keys):
                 raise
+        if waited < due:
+            continue
         missing = [words for key, words in keys.items() if not store.check([key])]
         log.warning("after %.0f s still waiting for %s", due, ", ".join(missing))
         due = next_line(due)
