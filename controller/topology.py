@@ -6,7 +6,7 @@
     switches:
       - name: s1
         device_id: 1
-        grpc: 127.0.0.1:9559
+        grpc: unix:/run/weir/s1.sock
         program: weir_v1model
         target: soft
         aggregation: {mac: "02:00:00:00:00:fe", ip: 10.0.0.254}
