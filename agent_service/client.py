@@ -31,6 +31,7 @@ from weir.agent_service.proto import METHODS, agent_pb2
 from weir.agent_service.status_pages import whole_status
 from weir.agent_service.tls import TlsError, TlsFiles
 from weir.agent_service.waiting import FIRST_S, join_reason, logged_wait
+from weir.channels import open_channel
 from weir.wire.definition import GROUP_LANES, KEY_BYTES, VERSION
 
 log = logging.getLogger(__name__)
@@ -307,9 +308,7 @@ class AgentClient:
             callback(rank, reason)
 
     def status(self) -> Any:
-        """Return the controller's ``StatusReply`` (see agent.proto), all its pages in one; with id and slots of
-        the own job.
-        """
+        """Return the controller's ``StatusReply`` (see agent.proto), with id and slots of the own job."""
         job = self.membership.job if self.membership is not None else ""
         return whole_status(
             lambda request: self._call(self._stub.Status, request, CALL_TIMEOUT_S + JOIN_MARGIN_S),
@@ -405,21 +404,15 @@ _ERRORS: dict[grpc.StatusCode, type[AgentError]] = {
 }
 
 
-# gRPC waits up to two minutes between attempts to connect, and shares that among all channels of a process.
-_OPTIONS = (
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.use_local_subchannel_pool", 1),
-)
+# gRPC waits up to two minutes between attempts to connect.
+_OPTIONS = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000))
 
 
-def _channel(address: str, tls: TlsFiles | None) -> tuple[grpc.Channel, TlsFiles | None]:
+def _channel(address: str, tls: TlsFiles | None) -> tuple[Any, TlsFiles | None]:
     """Return a channel, and the files of its TLS if it has any."""
     try:
         tls = tls or TlsFiles.from_environment()
-        if tls is None:
-            return grpc.insecure_channel(address, _OPTIONS), None
-        return grpc.secure_channel(address, tls.channel_credentials(), _OPTIONS), tls
+        return open_channel(address, tls.channel_credentials() if tls is not None else None, _OPTIONS), tls
     except TlsError as error:
         raise AgentError(str(error)) from None
 

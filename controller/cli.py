@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir controller`` and ``weir status``.
-
-Only the former needs what ``weir-ina[controller]`` installs; it is imported when the command runs.
-"""
+"""``weir controller``, ``weir status`` and ``weir qos``."""
 
 import json
 import sys
@@ -66,13 +63,8 @@ def controller(
 
     On SIGHUP it reads the topology file again and writes changes of its qos section to the switches at once.
     """
-    try:
-        from weir.controller.daemon import STARTUP_ERRORS, run
-    except ImportError as error:
-        _fail(
-            f"{error}; the controller needs more than a training environment: "
-            "pip install 'weir-ina[controller]'"
-        )
+    from weir.controller.daemon import STARTUP_ERRORS, run  # which takes its time to import
+
     try:
         run(
             topology,

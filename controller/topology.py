@@ -6,7 +6,7 @@
     switches:
       - name: s1
         device_id: 1
-        grpc: 127.0.0.1:9559
+        grpc: unix:/run/weir/s1.sock
         program: weir_v1model
         target: soft
         aggregation: {mac: "02:00:00:00:00:fe", ip: 10.0.0.254}
@@ -27,7 +27,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError, model_validator
 
 from weir.controller.qos import Qos
@@ -109,7 +108,7 @@ def load_topology(path: Path) -> Topology:
     except OSError as error:
         raise TopologyError(f"cannot read topology file {path}: {error.strerror}") from None
     try:
-        data = parse_json(text) if path.suffix == ".json" else _parse_yaml(text)
+        data = parse_json(text) if path.suffix == ".json" else _parse_yaml(text, path)
     except ValueError as error:
         raise TopologyError(
             f"{path} is not {'JSON' if path.suffix == '.json' else 'YAML'}: {error}"
@@ -123,8 +122,20 @@ def load_topology(path: Path) -> Topology:
         raise TopologyError(f"{path} is not a valid topology:\n{found}") from None
 
 
-def _parse_yaml(text: bytes) -> Any:
-    """Return the value of a YAML text. Raises ValueError for anything else."""
+def _parse_yaml(text: bytes, path: Path) -> Any:
+    """Return the value of a YAML text. A plain installation lacks PyYAML, which JSON does not need.
+
+    Raises:
+        TopologyError: PyYAML is not installed.
+        ValueError: the text is no YAML.
+    """
+    try:
+        import yaml
+    except ImportError:
+        raise TopologyError(
+            f"{path} is read as YAML, for which PyYAML is not installed: pip install 'weir-ina[controller]', "
+            "or write the topology in JSON, in a file whose name ends in .json"
+        ) from None
     try:
         return yaml.safe_load(text.decode())
     except (yaml.YAMLError, LookupError, OverflowError, TypeError, AttributeError) as error:

@@ -198,6 +198,10 @@ def _shown(value: object) -> str:
         return "nothing"
     try:
         text = repr(value) if isinstance(value, str) else json.dumps(value, default=str)
-    except (ValueError, RecursionError, TypeError):  # YAML can say that a list holds itself, or keys that are no text
+    except (
+        ValueError,
+        RecursionError,
+        TypeError,
+    ):  # YAML can say that a list holds itself, or keys that are no text
         text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

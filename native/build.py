@@ -2,8 +2,8 @@
 """Compile C on first use and load it: the one mechanism behind every native part of Weir.
 
 The result is cached by content, so a second process, or a second start, only loads it. A file of the cache
-that is not as it was written (a disk ran full, power failed) is made again. ``$WEIR_CFLAGS`` is added to the
-compiler's flags, for sanitizers.
+that is not as it was written (a disk ran full, power failed) is made again, and so is one that another user
+could have written. ``$WEIR_CFLAGS`` is added to the compiler's flags, for sanitizers.
 """
 
 import contextlib
@@ -26,12 +26,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from weir.native.scratch import scratch_folder
+from weir.native.ownership import OwnershipError, read_trusted, trusted_folder
+from weir.native.scratch import is_locked, scratch_folder
 
 DIALECT: Final = ("-std=gnu11", "-pthread")
 # Without contraction sums of products have the same bits on every machine, and on a GPU.
 FLAGS: Final = ("-O3", "-march=native", *DIALECT, "-fPIC", "-fno-math-errno", "-ffp-contract=off")
 
+_REMEDY: Final = "Set WEIR_CACHE to a folder of this user's own"
 _ROOM: Final = 4 << 20  # bytes; with less, a compiler that fails may have failed for want of it
 
 
@@ -40,16 +42,43 @@ class NoCompilerError(RuntimeError):
 
 
 class CompileError(RuntimeError):
-    """The compiler refused the source; its own words are in the message."""
+    """The compiler refused the source, or its result cannot be kept or loaded; the message says why."""
 
 
 def cache_dir() -> Path:
     """Return where compiled libraries are kept: ``$WEIR_CACHE``, or ``weir`` under the user's cache
     folder.
+
+    Raises CompileError for a user without a home, as in many containers.
     """
     if chosen := os.environ.get("WEIR_CACHE"):
         return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weir"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weir"
+    except RuntimeError as error:
+        raise CompileError(f"there is no folder for compiled code: {error} {_REMEDY}") from None
+
+
+@contextlib.contextmanager
+def cache_folder() -> Iterator[Path]:
+    """Yield the folder of compiled libraries, made if need be, in which nobody else can put anything.
+
+    Raises CompileError when there can be none.
+    """
+    path = cache_dir()
+    with contextlib.ExitStack() as held:
+        try:
+            path.mkdir(0o700, parents=True, exist_ok=True)
+            folder = held.enter_context(trusted_folder(path))
+        except OSError as error:
+            raise _unusable(path, error) from error
+        yield folder
+
+
+def _unusable(path: Path, error: OSError) -> CompileError:
+    if isinstance(error, OwnershipError):
+        return CompileError(f"code is not loaded from {path}: {error.strerror}, or choose another. {_REMEDY}")
+    return CompileError(f"cannot keep compiled code in {path}: {error.strerror or error}. {_REMEDY}")
 
 
 @functools.cache
@@ -108,8 +137,12 @@ def _headers(folders: Sequence[Path]) -> list[Path]:
 
 @dataclass(frozen=True)
 class _Build:
-    """The parts of a library. Every header of ``folders`` counts towards what it, and each object, is."""
+    """The parts of a library. Every header of ``folders`` counts towards what it, and each object, is.
 
+    cache: the folder that it is kept in.
+    """
+
+    cache: Path
     name: str
     sources: tuple[Path, ...]
     extra: Mapping[str, str]
@@ -119,11 +152,11 @@ class _Build:
     @property
     def target(self) -> Path:
         """Return the library, in the cache. Raises NoCompilerError."""
-        return cache_dir() / f"{self._stem}-{_compiler_digest()}.so"
+        return self.cache / f"{self._stem}-{_compiler_digest()}.so"
 
     def made_elsewhere(self) -> Iterator[Path]:
         """Yield the libraries in the cache that any compiler made of the same."""
-        yield from cache_dir().glob(f"{glob.escape(self._stem)}-*.so")
+        yield from self.cache.glob(f"{glob.escape(self._stem)}-*.so")
 
     @property
     def _stem(self) -> str:
@@ -134,7 +167,7 @@ class _Build:
         """Return what one of ``sources`` becomes, in the cache: libraries that differ elsewhere share it."""
         headers = {name: text for name, text in self.extra.items() if not name.endswith(".c")}
         digest = self._digest([source, *_headers(self.folders)], headers)
-        return cache_dir() / f"{source.stem}-{digest}-{_compiler_digest()}.o"
+        return self.cache / f"{source.stem}-{digest}-{_compiler_digest()}.o"
 
     def _digest(self, files: Sequence[Path], texts: Mapping[str, str]) -> str:
         digest = hashlib.sha256()
@@ -161,8 +194,21 @@ def build_library(
     a compiler, what another one has put in the cache will do. Returns the library's path. Raises
     NoCompilerError or CompileError.
     """
+    with cache_folder() as cache:
+        return cache_dir() / _built(cache, name, sources, extra or {}, include, flags).name
+
+
+def _built(
+    cache: Path,
+    name: str,
+    sources: Sequence[Path],
+    extra: Mapping[str, str],
+    include: Sequence[Path],
+    flags: Sequence[str],
+) -> Path:
+    """Return the path of a library in the open cache; arguments and errors as of ``build_library``."""
     folders = tuple(dict.fromkeys([*include, *(source.parent for source in sources)]))
-    build = _Build(name, tuple(sources), extra or {}, folders, (*flags, *_chosen_flags()))
+    build = _Build(cache, name, tuple(sources), extra, folders, (*flags, *_chosen_flags()))
     try:
         target = build.target
     except NoCompilerError:
@@ -175,21 +221,24 @@ def build_library(
                 if not _is_whole(target):
                     _make(build, target)
         except OSError as error:
-            raise CompileError(f"cannot keep {name} in {target.parent}: {error.strerror}") from error
+            raise _unusable(cache_dir(), error) from error
     return target
 
 
 def _seal(path: Path) -> None:
-    """Append the digest of a file's content, which neither linker nor loader looks at."""
+    """Append the digest of a file's content, which neither linker nor loader looks at; let others read it."""
     with path.open("rb+") as file:
         digest = hashlib.file_digest(file, "sha256").digest()
         file.write(digest)
+        os.fchmod(file.fileno(), 0o755)
 
 
 def _is_whole(path: Path) -> bool:
-    """Tell whether a sealed file is there, as it was written: to load half a library can kill a process."""
+    """Tell whether a sealed file is there, as it was written here: to load half a library can kill a process,
+    and another user's may do anything.
+    """
     try:
-        content = memoryview(path.read_bytes())
+        content = memoryview(read_trusted(path))
     except OSError:
         return False
     end = len(content) - hashlib.sha256().digest_size
@@ -199,7 +248,6 @@ def _is_whole(path: Path) -> bool:
 @contextlib.contextmanager
 def _alone(target: Path) -> Iterator[None]:
     """Let one process at a time make ``target``: several that start together would all compile the same."""
-    target.parent.mkdir(parents=True, exist_ok=True)
     lock = target.with_suffix(".lock")
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)  # ends with the file's closing, or with this process
@@ -207,6 +255,11 @@ def _alone(target: Path) -> Iterator[None]:
             yield
         finally:
             lock.unlink(missing_ok=True)  # who waits for it finds the target
+
+
+def is_compiling() -> bool:
+    """Tell whether some process compiles into the cache now, for which others may have to wait."""
+    return any(map(is_locked, cache_dir().glob("*.lock")))
 
 
 def _make(build: _Build, target: Path) -> None:
@@ -258,7 +311,9 @@ def _run(command: Sequence[str], folder: Path, what: str) -> None:
 def _without_room(folder: Path) -> str:
     """Return a line about a disk that is as good as full, which not every compiler says a word about."""
     free = shutil.disk_usage(folder).free
-    return f"{os.strerror(errno.ENOSPC)}: {free >> 10} KiB are free in {folder}\n" if free < _ROOM else ""
+    if free >= _ROOM:
+        return ""
+    return f"{os.strerror(errno.ENOSPC)}: {free >> 10} KiB are free in {folder.resolve()}. {_REMEDY}\n"
 
 
 Signatures = Mapping[str, tuple[Any, Sequence[Any]]]
@@ -278,11 +333,12 @@ def load_library(
 
     Calls into the library release the interpreter lock.
     """
-    path = build_library(name, sources, extra=extra, include=include, flags=flags)
-    try:
-        library = ctypes.CDLL(str(path), use_errno=True)
-    except OSError as error:  # whole, but of another system: a cache that machines share
-        raise CompileError(f"{error}; remove the file, or give this system a cache ($WEIR_CACHE)") from error
+    with cache_folder() as cache:
+        path = _built(cache, name, sources, extra or {}, include, flags)
+        try:
+            library = ctypes.CDLL(str(path), use_errno=True)
+        except OSError as error:  # whole, but of another system, or where nothing may be run (noexec)
+            raise CompileError(f"{error}; give this system a cache of its own ($WEIR_CACHE)") from error
     for function, (result, arguments) in (signatures or {}).items():
         entry_point = getattr(library, function)
         entry_point.restype, entry_point.argtypes = result, arguments

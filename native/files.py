@@ -20,7 +20,7 @@ def write_atomically(path: Path, content: str | bytes | memoryview, mode: int = 
     data = content.encode() if isinstance(content, str) else content
     draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
     try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()

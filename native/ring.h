@@ -135,23 +135,31 @@ static inline void weir_futex_wake(_Atomic uint32_t *word)
     syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
+/* 0, or why an open file is not to be mapped. Who else may write to it can also cut it, and who maps it then dies of
+ * SIGBUS. See ownership.py. */
+static inline int weir_file_problem(int fd, size_t size)
+{
+    struct stat st;
+    if (fstat(fd, &st) != 0) return errno;
+    if ((st.st_uid != geteuid() && st.st_uid != 0) || st.st_mode & (S_IWGRP | S_IWOTH)) return EPERM;
+    return S_ISREG(st.st_mode) && (size_t)st.st_size == size ? 0 : EPROTO; /* EPROTO: of another layout */
+}
+
+/* Map a file that is made here, or was by a switch of this user or of root. A new one gets all of its memory at once,
+ * since a process that touches a page for which there is none left dies of SIGBUS. NULL with errno set; then a new file
+ * is gone again. */
 static inline void *weir_map(const char *path, size_t size, int create)
 {
-    int fd = open(path, O_RDWR | O_CLOEXEC | (create ? O_CREAT | O_EXCL : 0), 0600);
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | (create ? O_CREAT | O_EXCL : 0), 0600);
     if (fd < 0) return NULL;
-    struct stat st;
-    if (create ? ftruncate(fd, (off_t)size) != 0 : fstat(fd, &st) != 0) {
-        close(fd);
-        return NULL;
-    }
-    if (!create && (size_t)st.st_size != size) {
-        close(fd);
-        errno = EPROTO; /* another layout: two versions of Weir on one port */
-        return NULL;
-    }
-    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    int problem = create ? posix_fallocate(fd, 0, (off_t)size) : weir_file_problem(fd, size);
+    void *memory = problem ? MAP_FAILED : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (!problem && memory == MAP_FAILED) problem = errno;
     close(fd);
-    return memory == MAP_FAILED ? NULL : memory;
+    if (!problem) return memory;
+    if (create) unlink(path);
+    errno = problem;
+    return NULL;
 }
 
 /* NULL with errno set when the file cannot be made (it must not exist) or opened. */

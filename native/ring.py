@@ -36,7 +36,7 @@ class ShmPort:
     """One end of a shared-memory port: frames in, frames out.
 
     ``side`` HOST attaches to a port that a switch made in ``directory``; SWITCH makes it (and the bell, if
-    it is not there yet). Raises OSError when the port does not exist or is of another layout.
+    it is not there yet). Raises OSError when the port does not exist, or is of another layout or user.
     """
 
     def __init__(self, directory: Path, number: int, side: int = HOST) -> None:

@@ -43,6 +43,23 @@ def abandoned(parent: Path) -> list[Path]:
         return []
 
 
+def is_locked(path: Path) -> bool:
+    """Tell whether some process, of whichever user, holds a lock on a folder or file."""
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
+
+
 def is_free(path: Path) -> bool:
     """Tell whether a folder or file is this user's and no process holds a lock on it."""
     try:

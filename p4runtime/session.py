@@ -15,6 +15,7 @@ from typing import Any, Final
 import grpc
 
 from weir import protobuf
+from weir.channels import open_channel
 from weir.p4runtime.codes import Code
 from weir.p4runtime.schema import METHODS, p4runtime_pb2
 
@@ -25,7 +26,6 @@ PUSH_TIMEOUT_S: Final = 120.0  # a soft switch compiles the program it is given
 
 _BACKLOG: Final = 4096  # messages of a kind that nobody has received yet; what comes then is lost
 _OPTIONS: Final = (
-    ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, which waits for no other's retries
     ("grpc.max_receive_message_length", 256 << 20),  # BMv2 answers a read in one message
     ("grpc.max_metadata_size", 1 << 20),  # a refused batch's details
 )
@@ -84,10 +84,7 @@ class Session:
         self._outgoing: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._received: defaultdict[str, queue.Queue[Any]] = defaultdict(lambda: queue.Queue(_BACKLOG))
         self._answered = threading.Event()
-        if credentials is None:
-            self._channel = grpc.insecure_channel(address, _OPTIONS)
-        else:
-            self._channel = grpc.secure_channel(address, credentials, _OPTIONS)
+        self._channel = open_channel(address, credentials, _OPTIONS)
         self.stub = protobuf.stub(self._channel, METHODS)
         self.claim(election_id)
         self.stream = self.stub.StreamChannel(iter(self._outgoing.get, None))

@@ -70,8 +70,9 @@ def switch(
     grpc: Annotated[
         str | None,
         typer.Option(
-            metavar="HOST:PORT",
-            help="Serve P4Runtime here, for example 127.0.0.1:9559; port 0 picks a free one.",
+            metavar="ADDRESS",
+            help="Serve P4Runtime here: unix:/path, for who may write to that socket, or HOST:PORT (port 0 "
+            "picks a free one). Without --tls-ca every user of this machine who reaches it has the switch.",
             show_default=False,
         ),
     ] = None,

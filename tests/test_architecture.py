@@ -32,8 +32,9 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = {
         "weir.p4src": "",
         "weir.wire": "",
         "weir.protobuf": "",
-        "weir.agent_service": "weir.protobuf weir.wire",
-        "weir.p4runtime": "weir.protobuf",
+        "weir.channels": "",
+        "weir.agent_service": "weir.channels weir.protobuf weir.wire",
+        "weir.p4runtime": "weir.channels weir.protobuf",
         "weir.softswitch.errors": "weir.p4runtime",
         "weir.softswitch.failures": "",
         "weir.softswitch.program": "",
@@ -54,12 +55,13 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = {
         "weir.softswitch": "weir.native weir.softswitch.control weir.softswitch.dataplane "
         "weir.softswitch.device weir.softswitch.errors weir.softswitch.p4rt weir.softswitch.program "
         "weir.softswitch.runtime weir.softswitch.tracing",
-        "weir.controller": "weir.agent_service weir.native weir.p4runtime weir.p4src weir.protobuf weir.wire",
+        "weir.controller": "weir.agent_service weir.channels weir.native weir.p4runtime weir.p4src "
+        "weir.protobuf weir.wire",
         "weir.host_agent": "",
         "weir.host_agent.transport": "weir.native weir.wire",
         "weir.host_agent.collectives": "weir.host_agent.transport weir.wire",
         "weir.host_agent.compression": "weir.host_agent.collectives weir.host_agent.transport weir.native "
-        "weir.wire",
+        "weir.softswitch.runtime weir.wire",
         "weir.host_agent.flows": "weir.host_agent.transport weir.native weir.wire",
         "weir.host_agent.placement": "weir.native",
         "weir.host_agent.parameter_server": "weir.host_agent.collectives weir.host_agent.compression "
@@ -72,8 +74,9 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = {
         "weir.softswitch.switch weir.wire",
         # What audits packets shares no code with what makes them.
         "weir.pcap": "weir weir.wire",
-        "weir": f"weir.agent_service weir.controller {_HOST_AGENT} weir.native weir.p4runtime weir.protobuf "
-        "weir.softswitch weir.softswitch.control weir.softswitch.device weir.softswitch.runtime weir.wire",
+        "weir": f"weir.agent_service weir.channels weir.controller {_HOST_AGENT} weir.native weir.p4runtime "
+        "weir.protobuf weir.softswitch weir.softswitch.control weir.softswitch.device "
+        "weir.softswitch.runtime weir.wire",
         "weir.bench": f"weir weir.agent_service weir.controller {_HOST_AGENT} weir.native weir.p4runtime "
         "weir.p4src weir.protobuf weir.simulator weir.softswitch weir.softswitch.control "
         "weir.softswitch.dataplane weir.softswitch.state weir.softswitch.switch weir.wire "

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wheel is one package, `weir`, with every source of native code and every P4 program in it."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,15 +31,25 @@ def tracked(*places: str) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a wheel that was built from a copy of what git tracks."""
-    folder = tmp_path_factory.mktemp("wheel")
-    copy = folder / "source"  # setuptools leaves files beside what it builds
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of what git tracks: setuptools leaves files beside what it builds."""
+    copy = tmp_path_factory.mktemp("source")
     for name in tracked():
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a wheel that was built from the copy."""
+    return built(source, tmp_path_factory.mktemp("wheel"))
+
+
+def built(source: Path, folder: Path) -> Path:
+    """Return the wheel of a folder, or of a source distribution, made in ``folder``."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w"]
-    subprocess.run([*command, str(folder), str(copy)], check=True)
+    subprocess.run([*command, str(folder), str(source)], check=True)
     (path,) = folder.glob("*.whl")
     return path
 
@@ -79,16 +91,103 @@ def test_the_wheel_adds_one_package(names: set[str]) -> None:
     assert {name for name in top if not name.endswith(".dist-info")} == {"weir"}
 
 
+def test_a_source_distribution_holds_what_the_wheel_does(
+    source: Path, names: set[str], tmp_path: Path
+) -> None:
+    code = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=source, check=True, capture_output=True)
+    (distribution,) = tmp_path.glob("*.tar.gz")
+    with zipfile.ZipFile(built(distribution, tmp_path)) as archive:
+        assert set(archive.namelist()) == names
+
+
+def test_processes_are_started_as_modules_of_the_package() -> None:
+    """A name at the top of the repository is a module in a checkout, and in no installation."""
+    rooms = "|".join(link.name for link in (ROOT / "weir").iterdir() if link.is_symlink())
+    bare = re.compile(rf"""(?:\bspawn\(\s*"|"-m",\s*"|python3? -m )(?:{rooms})\b""")
+    places = [
+        path for path in tracked() if path.suffix in {".py", ".md", ".sh", ".service"} or not path.suffix
+    ]
+    wrong = [
+        f"{path}: {found[0]!r}"
+        for path in places
+        if path.parts[0] not in {"CHANGELOG.md", "tests"} and (ROOT / path).is_file()
+        for found in bare.finditer((ROOT / path).read_text(encoding="utf-8"))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 class TestInstalled:
     """The wheel in a new environment, with what it depends on and none of its extras."""
 
     @staticmethod
-    def run(environment: Path, *command: str) -> subprocess.CompletedProcess[str]:
-        variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    def start(environment: Path, folder: Path, *command: str) -> subprocess.Popen[str]:
+        """Start one of the environment's programs in a folder."""
+        dropped = ("PYTHONPATH", "WEIR_CONTROLLER", "WEIR_HOST", "WEIR_LINK")
+        variables = {name: value for name, value in os.environ.items() if name not in dropped}
         line = [str(environment / "bin" / command[0]), *command[1:]]
-        return subprocess.run(
-            line, cwd=environment, env=variables, capture_output=True, text=True, check=False
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(line, cwd=folder, env=variables, text=True, **pipes)
+
+    @classmethod
+    def run(
+        cls, environment: Path, *command: str, folder: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        with cls.start(environment, folder or environment, *command) as process:
+            said, complained = process.communicate(timeout=240)
+        return subprocess.CompletedProcess(command, process.returncode, said, complained)
+
+    @classmethod
+    def torchrun(cls, environment: Path, script: Path, ranks: int) -> subprocess.CompletedProcess[str]:
+        launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
+        return cls.run(environment, "python", *launcher, str(script), folder=script.parent)
+
+    def test_the_script_in_the_readme_trains(self, environment: Path, tmp_path: Path) -> None:
+        page = (ROOT / "README.md").read_text(encoding="utf-8")
+        shown = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+        script = next(block for block in shown if "init_process_group" in block)
+        begin = "import torch\nmodel = torch.nn.Linear(8, 2)\n"
+        end = (  # what it does before the first of its options
+            "model(torch.full((4, 8), dist.get_rank() + 1.0)).sum().backward()\n"
+            "print('gradient', model.module.weight.grad[0, 0].item(), flush=True)\n"
+            "dist.destroy_process_group()\n"
         )
+        path = tmp_path / "train.py"
+        path.write_text(f"{begin}{script.partition('# optional')[0]}\n{end}")
+        done = self.torchrun(environment, path, 2)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split() == ["gradient", "6.0"] * 2  # of 4 samples each: (4 + 8) / 2
+
+    def test_it_trains_a_model(self, environment: Path, tmp_path: Path) -> None:
+        short = ("--workers", "2", "--epochs", "1", "--max-steps", "2", "--no-reference")
+        done = self.run(environment, "weir", "train", "--model", "bag", *short, folder=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "no report.png without matplotlib: pip install 'weir-ina[train]'" in done.stdout
+        (summary,) = tmp_path.glob("runs/*/summary.json")
+        assert json.loads(summary.read_text())["status"] == "complete"
+
+    def test_it_keeps_a_model_in_a_server(self, environment: Path, tmp_path: Path) -> None:
+        (tmp_path / "train.py").write_text(
+            "import torch, weir.torch\n"
+            "model = torch.nn.Linear(4, 2)\n"
+            "torch.nn.init.zeros_(model.weight)\n"
+            "server = weir.torch.ParameterServer(model, torch.optim.SGD(model.parameters(), lr=0.5))\n"
+            "model(torch.ones(1, 4)).sum().backward()\n"
+            "server.step()\n"
+            "print(model.weight[0, 0].item())\n"
+        )
+        meet = f"file://{tmp_path / 'store'}"
+        start = f"import os; os.environ |= dict(RANK='0', WORLD_SIZE='1', WEIR_RENDEZVOUS={meet!r})\n"
+        worker = ("python", "-c", f"{start}import runpy; runpy.run_path('train.py')")
+        serve = ("weir", "server", "--rendezvous", meet)
+        with (
+            self.start(environment, tmp_path, *serve) as server,
+            self.start(environment, tmp_path, *worker) as trains,
+        ):
+            said, complained = trains.communicate(timeout=120)
+            _, served = server.communicate(timeout=120)
+        assert (trains.returncode, server.returncode) == (0, 0), complained + served
+        assert said.strip() == "-0.5"
 
     def test_importing_weir_brings_neither_torch_nor_grpc(self, environment: Path) -> None:
         code = "import sys, weir; print(weir.__file__); print({'torch', 'grpc'} & set(sys.modules))"

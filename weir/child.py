@@ -52,16 +52,16 @@ def spawn(
 
     It gets its own session, so that Ctrl-C in the terminal reaches the parent alone, who then ends its
     children in order. ``log`` receives its standard error, and its output too unless ``stdout`` says
-    otherwise. ``environment`` is added to the parent's. ``remove``: a directory to delete if the parent
-    dies without having ended the child. ``prefix``: a command that becomes the child, such as
-    the ``prefix`` of a namespace.
+    otherwise. It imports nothing from the working directory, which may be anybody's. ``environment`` is
+    added to the parent's. ``remove``: a directory to delete if the parent dies without having ended the
+    child. ``prefix``: a command that becomes the child, such as the ``prefix`` of a namespace.
     """
     added = {**(environment or {}), PARENT: identity(os.getpid())}
     if remove is not None:
         added[_REMOVE] = str(remove)
     with log.open("ab") as out:
         return subprocess.Popen(
-            [*prefix, sys.executable, "-m", "weir.child", module, *arguments],
+            [*prefix, sys.executable, "-P", "-m", "weir.child", module, *arguments],
             stdin=subprocess.PIPE,
             stdout=out if stdout is None else stdout,
             stderr=out,

@@ -19,7 +19,7 @@ from weir.child import PARENT, identity
 from weir.cluster import MEMORY
 from weir.native.build import cache_dir
 from weir.native.scratch import abandoned, is_free
-from weir.softswitch.control.address import abandoned_sockets
+from weir.softswitch.control.address import ControlAddressError, abandoned_sockets
 
 _PROC: Final = Path("/proc")
 _GRACE_S: Final = 6.0  # a child whose parent has just died ends by itself within five
@@ -69,8 +69,9 @@ def _leftovers() -> Iterator[Leftover]:
     for lock in sorted(cache_dir().glob("*.lock")):
         if is_free(lock):
             yield Leftover(f"lock {lock}", partial(lock.unlink, missing_ok=True))
-    for socket in abandoned_sockets():
-        yield Leftover(f"socket {socket}", partial(socket.unlink, missing_ok=True))
+    with contextlib.suppress(ControlAddressError):  # what is in another user's directory is his
+        for socket in abandoned_sockets():
+            yield Leftover(f"socket {socket}", partial(socket.unlink, missing_ok=True))
 
 
 def _orphans() -> dict[int, str]:

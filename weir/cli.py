@@ -31,13 +31,12 @@ _COMMANDS: Final = {
         "weir.train.cli",
         "train",
         "Train a real model, its gradients summed by the switch.",
-        ("controller", "train"),
     ),
     "compare": _Command(
         "weir.compare.cli",
         "compare",
         "Train a model with several methods, side by side.",
-        ("controller", "train"),
+        ("train",),
     ),
     "methods": _Command("weir.methods", "list_methods", "List the methods: what is sent of a gradient."),
     "partition": _Command(
@@ -49,7 +48,7 @@ _COMMANDS: Final = {
         "weir.server.cli", "server", "Keep a shard of a model: a parameter server for training workers."
     ),
     "controller": _Command(
-        "weir.controller.cli", "controller", "Program the switches and let agents join jobs.", ("controller",)
+        "weir.controller.cli", "controller", "Program the switches and let agents join jobs."
     ),
     "status": _Command("weir.controller.cli", "status", "Show switches, ports, jobs and what was counted."),
     "qos": _Command(
@@ -68,7 +67,7 @@ _COMMANDS: Final = {
         "weir.bench.cli",
         "app",
         "Measure speed beside Gloo, BMv2 and hand-written C.",
-        ("controller", "train"),
+        ("train",),
     ),
 }
 

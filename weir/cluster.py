@@ -15,15 +15,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from weir.child import Lookout, end, how_it_ended, log_tail, spawn
-from weir.extras import require
+from weir.native.build import is_compiling
 from weir.native.scratch import scratch_folder
+from weir.native.shared_memory import PORT_BYTES, is_full, no_room
 from weir.network import LOOPBACK, NetworkPlan, NetworkSpec, incast, make_plan, switch_ports
 from weir.wire.definition import MAX_CHILDREN
 
 MEMORY: Final = Path("/dev/shm")
 """Where local clusters are by default, if it is there."""
 
-_START_TIMEOUT_S: Final = 240.0  # the first start compiles the switch program to native code
+_FILES: Final = 256 << 10  # bytes for the topology, the logs of a start, and what else there is
+_START_TIMEOUT_S: Final = 240.0  # without a compiler at work, which a first start waits for
 _PROBLEM_S: Final = 5.0
 _NO_PROBLEM: Final = ("", "not tried yet")  # what the controller says during its first attempt
 _POLL_S: Final = 0.02
@@ -97,12 +99,10 @@ class LocalCluster:
     def start(self) -> None:
         """Start switches and controller; returns when the switches run their program and workers can join.
 
-        Raises ClusterError when one does not start; then nothing is left of any. Raises MissingExtraError
-        in an environment that can only train.
+        Raises ClusterError when one does not start; then nothing is left of any.
         """
         if self._directory is not None:
             raise ClusterError("the local cluster runs already")
-        require("a local cluster", "controller")
         # In memory unless told otherwise; a short name, for Unix sockets' sake.
         parent = self._parent or (MEMORY if MEMORY.is_dir() else None)
         self._directory = self._scratch.enter_context(scratch_folder("cluster", parent))
@@ -113,15 +113,18 @@ class LocalCluster:
                 grpc=lambda switch: f"unix:{self.directory / switch}.sock",
                 shm=lambda leaf: str(self._ports_of(leaf)),
             )
+            self._require_memory(self._plan)
             self._start_switches(self._plan)
             topology = self.directory / "topology.json"
             topology.write_text(self._plan.topology.model_dump_json(exclude_none=True, indent=2), "utf-8")
-            self._spawn(
-                "controller", "controller", ["--topology", str(topology), "--listen", self.controller]
-            )
+            arguments = ["--topology", str(topology), "--listen", self.controller]
+            self._spawn("controller", "weir.controller", arguments)
             self._wait_until_ready("controller")
             self._wait_for_program()
             self._start_background(self._plan)
+        except OSError as error:
+            self.stop()
+            raise ClusterError(f"the local cluster's files: {error}") from error
         except BaseException:
             self.stop()
             raise
@@ -228,6 +231,13 @@ class LocalCluster:
         """Return the directory of a leaf's shared-memory ports; of one switch alone, ``ports``."""
         return self.directory / ("ports" if self.network.shape.single else f"ports-{leaf}")
 
+    def _require_memory(self, plan: NetworkPlan) -> None:
+        """Raise ClusterError where there is no room for the hosts' ports, which take their memory at once."""
+        ports = sum(host.shm is not None for host in plan.topology.hosts)
+        needed = ports * PORT_BYTES + _FILES
+        if is_full(self.directory, needed):
+            raise ClusterError(no_room(self.directory.parent, f"a local cluster of {ports} hosts", needed))
+
     def _start_switches(self, plan: NetworkPlan) -> None:
         """Start all switches at once, then wait for each."""
         tunnels = free_udp_ports(2 * len(plan.cables))
@@ -243,7 +253,7 @@ class LocalCluster:
             capture = self._capture_of(switch.name)
             if capture is not None:
                 arguments += ["--pcap", str(capture)]
-            self._spawn(switch.name, "softswitch", arguments)
+            self._spawn(switch.name, "weir.softswitch", arguments)
         for switch in plan.topology.switches:
             self._wait_until_ready(switch.name)
 
@@ -266,7 +276,10 @@ class LocalCluster:
                 if waiting[0].problem != problem:
                     problem, seen = waiting[0].problem, now
                 patience = _START_TIMEOUT_S if problem in _NO_PROBLEM else _PROBLEM_S
-                if now - seen > patience or now - began > _START_TIMEOUT_S:
+                late = now - seen > patience or now - began > _START_TIMEOUT_S
+                if late and is_compiling():  # on a slow machine the controller gives up attempts meanwhile
+                    began = seen = now
+                elif late:
                     name = waiting[0].name
                     raise ClusterError(
                         f"the {_called(name)} was not programmed: {problem}\n{self._log(name)}"
@@ -288,6 +301,8 @@ class LocalCluster:
         while not ready.exists():
             if how := self._lookout.look(process):
                 raise ClusterError(f"the {_called(name)} did not start ({how}):\n{self._log(name)}")
+            if time.monotonic() > deadline and is_compiling():
+                deadline = time.monotonic() + _START_TIMEOUT_S
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"the {_called(name)} was not ready after {_START_TIMEOUT_S:g} s:\n{self._log(name)}"

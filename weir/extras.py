@@ -5,7 +5,6 @@ import importlib.util
 from typing import Final
 
 _BRINGS: Final = {
-    "controller": ("yaml",),
     "train": ("sklearn", "matplotlib", "scapy"),
 }
 

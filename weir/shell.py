@@ -16,7 +16,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from weir.agent_service.tls import TlsError, TlsFiles
-from weir.extras import MissingExtraError, require
+from weir.channels import without_proxy
 from weir.p4runtime.session import Session, SessionError
 from weir.softswitch.device import find_p4info
 
@@ -71,7 +71,7 @@ def shell(
         _fail(_advice(command))
     sys.stdout.flush()
     try:
-        os.execv(python, [python, *command])
+        os.execve(python, [python, *command], without_proxy(dict(os.environ)))
     except OSError as error:
         _fail(f"cannot run {python}: {error.strerror}")
 
@@ -106,11 +106,10 @@ class _Target:
 
 def _of_topology(path: Path, name: str | None) -> _Target:
     try:
-        require("a topology file", "controller")
         from weir.controller.topology import TopologyError, load_topology, with_tls_files
 
         topology = with_tls_files(load_topology(path), path)
-    except (MissingExtraError, TopologyError) as error:
+    except TopologyError as error:
         _fail(str(error))
     switches = {each.name: each for each in topology.switches}
     if name not in switches:

@@ -58,7 +58,7 @@ __all__ = [
 
 
 def _start_cluster(workers: int) -> "LocalCluster":
-    """Start switch and controller; where an extra lacks for that, its error says which."""
+    """Start switch and controller."""
     from weir.cluster import LocalCluster
 
     cluster = LocalCluster(workers)

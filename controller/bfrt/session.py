@@ -14,6 +14,7 @@ from typing import Any, Final
 import grpc
 
 from weir import protobuf
+from weir.channels import open_channel
 from weir.controller.bfrt.messages import METHODS, bfruntime_pb2, status_pb2
 from weir.p4runtime.codes import Code
 from weir.p4runtime.errors import DETAILS_KEY
@@ -22,7 +23,6 @@ from weir.p4runtime.session import HANDSHAKE_TIMEOUT_S, RPC_TIMEOUT_S, SessionEr
 CLIENT_ID: Final = 0x574549  # ours alone; a device keeps 24 bits
 _CLOSE_TIMEOUT_S: Final = 1.0
 _OPTIONS: Final = (
-    ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", 256 << 20),  # a read is answered in one message
     ("grpc.max_metadata_size", 1 << 20),  # a refused batch's details
 )
@@ -58,10 +58,7 @@ class Session:
         self._welcome = False
         self._answered = threading.Event()
         self._outgoing: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        if credentials is None:
-            self._channel = grpc.insecure_channel(address, _OPTIONS)
-        else:
-            self._channel = grpc.secure_channel(address, credentials, _OPTIONS)
+        self._channel = open_channel(address, credentials, _OPTIONS)
         self._stub = protobuf.stub(self._channel, METHODS)
         subscribe = bfruntime_pb2.Subscribe(device_id=device_id)
         self._outgoing.put(bfruntime_pb2.StreamMessageRequest(client_id=CLIENT_ID, subscribe=subscribe))

@@ -12,7 +12,6 @@ import json
 import os
 import selectors
 import socket
-import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -22,11 +21,11 @@ from typing import Any, Final, Protocol
 from weir.host_agent.torch.rendezvous import RendezvousError
 from weir.host_agent.transport.host_memory import HostMemory
 from weir.native.json_text import parse_object, parse_record
+from weir.native.ownership import peer, user_name
 
 _POLL_S: Final = 0.01
 _BEAT_S: Final = 0.5
 _SILENT_S: Final = 10.0  # a process that does not run for so long is lost, as to the controller
-_CREDENTIALS: Final = struct.Struct("3i")
 
 
 @dataclass(frozen=True)
@@ -301,8 +300,8 @@ def _connect(sock: socket.socket, address: bytes, limit: float, leader: int) -> 
             time.sleep(_POLL_S)
         else:
             break
-    if _user(sock) != os.getuid():
-        raise RendezvousError(f"the socket of rank {leader} belongs to another user")
+    if (user := peer(sock)) != os.getuid():
+        raise RendezvousError(f"the socket of rank {leader} belongs to {user_name(user)}")
 
 
 def _introduced(sock: socket.socket, missing: set[int]) -> int | None:
@@ -312,13 +311,7 @@ def _introduced(sock: socket.socket, missing: set[int]) -> int | None:
         rank = parse_object(sock.recv(1 << 10))["rank"]
     except (OSError, ValueError, KeyError):
         return None
-    return rank if isinstance(rank, int) and rank in missing and _user(sock) == os.getuid() else None
-
-
-def _user(sock: socket.socket) -> int:
-    """Return whose process is at the other end."""
-    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(data)[1])
+    return rank if isinstance(rank, int) and rank in missing and peer(sock) == os.getuid() else None
 
 
 def _address(name: str, leader: int) -> bytes:

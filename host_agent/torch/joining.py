@@ -2,6 +2,7 @@
 """The way of a group to its connection: the ranks meet, hosts are found, and each host joins the job."""
 
 import contextlib
+import logging
 import os
 from datetime import timedelta
 from pathlib import Path
@@ -10,12 +11,16 @@ from typing import Final, Literal, get_args
 from torch._C._distributed_c10d import Store
 
 from weir.agent_service import MOST_SLOTS
+from weir.agent_service.waiting import logged_wait
 from weir.host_agent.collectives.host_sum import Hosts
 from weir.host_agent.torch import host_channel, rendezvous
 from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.host_channel import Facts
 from weir.host_agent.torch.host_connection import HostConnection
 from weir.host_agent.torch.job_connection import JobConnection, Seat
+from weir.host_agent.transport import engine
+
+log = logging.getLogger(__name__)
 
 LocalStep = Literal["auto", "on", "off"]
 
@@ -63,6 +68,7 @@ def open_connection(
             options,
             host_of(local or local_step()),
             members or rendezvous.Members(),
+            _compile,
         )
         undo.callback(rendezvous.leave, met)
         if cluster is not None:
@@ -75,6 +81,12 @@ def open_connection(
             connection = _join_by_host(met, hosts, rank, ranks[rank], store, timeout, slots)
         undo.pop_all()
         return connection
+
+
+def _compile() -> None:
+    """Compile what every rank needs, or find it in the cache, where others of this machine may be at it."""
+    with logged_wait(log, lambda: "native code to be compiled, which is done once"):
+        engine.library()
 
 
 def _join_by_host(

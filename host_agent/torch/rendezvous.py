@@ -11,7 +11,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -23,6 +23,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from weir.agent_service.waiting import FIRST_S, logged_wait, next_line
 from weir.host_agent.collectives.host_sum import Hosts, group_hosts
+from weir.host_agent.torch.busy_ranks import BusyRanks, busy
 from weir.host_agent.torch.silent_store import StoreSilentError, within
 from weir.native.json_text import parse_json, parse_object, parse_record
 
@@ -119,6 +120,7 @@ def agree(
     options: str = "",
     host: str = "",
     members: Members = _RANKS,
+    prepare: Callable[[], object] = lambda: None,
 ) -> tuple[Rendezvous, Hosts, LocalCluster | None]:
     """Return the group's rendezvous, its ranks by host, and the cluster that this process started for it and
     has to stop.
@@ -133,12 +135,13 @@ def agree(
         options: that the ranks must agree on, in words.
         host: ranks that say the same are on one host; empty: this one is alone.
         members: words for them.
+        prepare: done before this rank meets the others, who wait for it beyond ``timeout``.
 
     Raises:
         RendezvousError: a rank did not come, wants another group, or no controller was found.
     """
     try:
-        return _agree(store, ranks, rank, group, timeout, start, options, host, members)
+        return _agree(store, ranks, rank, group, timeout, start, options, host, members, prepare)
     except StoreSilentError as error:
         raise RendezvousError(str(error)) from None
     except dist.DistNetworkError as error:
@@ -157,18 +160,27 @@ def _agree(
     options: str,
     host: str,
     members: Members,
+    prepare: Callable[[], object],
 ) -> tuple[Rendezvous, Hosts, LocalCluster | None]:
     limit = timeout.total_seconds()
     # A group can be made again on the same store; every rank counts the times for itself.
     times = within(limit, lambda: store.add(f"weir/rendezvous-of/{ranks[rank]}", 1))
     attempt = f"weir/rendezvous-{times}"
     wanted = f"{members.group}({', '.join(filter(None, (str(ranks), options)))})"
+    try:
+        with busy(store, _busy_key(attempt, ranks[rank])):
+            prepare()
+    except Exception as error:
+        words = json.dumps(f"{members.name(rank, len(ranks))} cannot take part: {error}")
+        within(limit, lambda: store.set(_failed_key(attempt), words))
+        raise
     said = _meet(store, attempt, ranks, rank, (_machine(), wanted, host), timeout, members)
     hosts = group_hosts([host for _, _, host in said])
     if rank:
-        return _attend(store, attempt, timeout), hosts, None
+        return _attend(store, attempt, ranks[0], timeout), hosts, None
     try:
-        met, cluster = _convene({machine for machine, _, _ in said}, hosts, ranks, group, start)
+        with busy(store, _busy_key(attempt, ranks[0])):
+            met, cluster = _convene({machine for machine, _, _ in said}, hosts, ranks, group, start)
     except Exception as error:
         words = json.dumps({"error": str(error)})
         within(limit, lambda: store.set(attempt, words))
@@ -183,11 +195,22 @@ def leave(met: Rendezvous) -> None:
         _local.remove(met)
 
 
-def _attend(store: Store, attempt: str, timeout: timedelta) -> Rendezvous:
+def _busy_key(attempt: str, rank: int) -> str:
+    """Return the key by which a global rank says that it is busy."""
+    return f"{attempt}/busy/{rank}"
+
+
+def _failed_key(attempt: str) -> str:
+    """Return the key by which a rank says that it cannot take part."""
+    return f"{attempt}/failed"
+
+
+def _attend(store: Store, attempt: str, first: int, timeout: timedelta) -> Rendezvous:
+    """Return what rank 0, whose global rank is ``first``, says of the controller."""
     limit = timeout.total_seconds()
     try:
         words = {attempt: "rank 0 to say which controller to join"}
-        _wait(store, words, timeout)
+        _wait(store, words, timeout, [_busy_key(attempt, first)])
     except StoreSilentError:
         raise
     except RuntimeError as error:
@@ -253,28 +276,36 @@ def _meet(
     keys = {member: f"{attempt}/rank/{member}" for member in ranks}
     conflict = f"{attempt}/conflict"
     began, due, limit = time.monotonic(), FIRST_S, timeout.total_seconds()
+    others = BusyRanks(store)
 
-    def look() -> tuple[dict[int, tuple[str, str, str]], bool]:
-        """Return what the members say that are there, and whether somebody has seen a conflict."""
+    def look() -> tuple[dict[int, tuple[str, str, str]], bool, str]:
+        """Return what the members say that are there, whether somebody has seen a conflict, and why one of
+        them cannot take part.
+        """
         here = [member for member, key in keys.items() if store.check([key])]
-        return {member: _said(store, keys[member], member) for member in here}, store.check([conflict])
+        said = {member: _said(store, keys[member], member) for member in here}
+        failed = (
+            str(parse_json(store.get(_failed_key(attempt)))) if store.check([_failed_key(attempt)]) else ""
+        )
+        return said, store.check([conflict]), failed
 
     within(limit, lambda: store.set(f"{attempt}/rank/{ranks[rank]}", json.dumps(own)))
     while True:
-        said, conflicting = within(limit, look)
+        said, conflicting, failed = within(limit, look)
         waited = time.monotonic() - began
         if conflicting or any(words != wanted for _, words, _ in said.values()):
             within(limit, lambda: store.add(conflict, 1))
             raise RendezvousError(within(limit + 2 * _CONFLICT_S, lambda: _conflict(store, attempt, ranks)))
+        if failed:
+            raise RendezvousError(failed)
         if len(said) == len(ranks):
             return [said[member] for member in ranks]
         missing = [place for place, member in enumerate(ranks) if member not in said]
-        if members.group == WHOLE and _serves_the_store(
-            store
-        ):  # it runs, and torch has it wait for the others
+        if members.group == WHOLE and _serves_the_store(store):  # it runs; torch has it wait for the others
             missing = [place for place in missing if ranks[place] != 0] or missing
         names = [members.name(place, len(ranks)) for place in missing]
-        if waited >= limit:
+        busy_keys = [_busy_key(attempt, ranks[place]) for place in missing]
+        if waited >= limit and not within(limit, partial(others.any, busy_keys)):
             raise RendezvousError(
                 f"of {len(ranks)} ranks these did not come within {limit:g} s: {', '.join(names)}; "
                 f"{members.remedy}"
@@ -329,24 +360,28 @@ def _require_one_machine(machines: set[str]) -> None:
         )
 
 
-def _wait(store: Store, keys: dict[str, str], timeout: timedelta) -> None:
+def _wait(store: Store, keys: dict[str, str], timeout: timedelta, busy_keys: Sequence[str]) -> None:
     """Wait for keys of a store, saying now and then in the log for which; the values are words for them.
 
-    Raises RuntimeError after ``timeout``.
+    Raises RuntimeError after ``timeout``, and when nobody says any more by ``busy_keys`` that it is busy.
     """
     began, due = time.monotonic(), FIRST_S
+    others = BusyRanks(store)
     while True:
         waited, limit = time.monotonic() - began, timeout.total_seconds()
+        until = min(due, limit if waited < limit else waited + _LOOK_S)
         try:
-            rest = max(min(due, limit) - waited, 0.001)
-            part = timedelta(seconds=rest)
-            within(limit, partial(store.wait, list(keys), part), waits_s=rest)
+            rest = max(until - waited, 0.001)
+            within(limit, partial(store.wait, list(keys), timedelta(seconds=rest)), waits_s=rest)
             return
         except StoreSilentError:
             raise
         except RuntimeError:
-            if time.monotonic() - began >= limit:
+            waited = time.monotonic() - began
+            if waited >= limit and not within(limit, partial(others.any, busy_keys)):
                 raise
+        if waited < due:
+            continue
         missing = within(limit, lambda: [words for key, words in keys.items() if not store.check([key])])
         log.warning("after %.0f s still waiting for %s", due, ", ".join(missing))
         due = next_line(due)

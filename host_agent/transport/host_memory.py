@@ -284,8 +284,15 @@ class HostMemory:
         for count, dtype in shapes:
             offsets.append(end)
             end += _pages(count * np.dtype(dtype).itemsize)
-        os.posix_fallocate(self._fd, end - 1, 1)  # longer, never shorter
-        memory = mmap.mmap(self._fd, end)
+        try:
+            os.posix_fallocate(self._fd, end - 1, 1)  # longer, never shorter
+            memory = mmap.mmap(self._fd, end)
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"the {self.size} ranks of this host cannot share {end >> 20} MiB of memory for {lanes} "
+                f"lanes each: {error.strerror}. Give their processes more memory, or set WEIR_LOCAL=off",
+            ) from error
         views: list[Any] = [
             np.frombuffer(memory, dtype, count, offset)
             for (count, dtype), offset in zip(shapes, offsets, strict=True)

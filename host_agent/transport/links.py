@@ -19,6 +19,7 @@ from weir.host_agent.transport import engine
 from weir.host_agent.transport.frames import Addresses
 from weir.host_agent.transport.report import ReduceReport, Verdict
 from weir.host_agent.transport.slot_transport import NEVER, SlotTransport
+from weir.native.ownership import distrust
 from weir.native.trains import trains_wanted
 
 SLICE_S: Final = 0.1
@@ -203,8 +204,11 @@ def _cannot_open(path: Path, port: int) -> OSError:
     hint = {
         errno.ENOENT: f"no switch made it: start one with `--port {port}=shm` in that directory",
         errno.EPROTO: "it is of another version of Weir: restart the switch",
-        errno.EACCES: "it belongs to another user",
+        errno.EACCES: "it belongs to another user: run the switch as this one",
     }.get(code, os.strerror(code))
+    if code == errno.EPERM:
+        why = distrust(path.lstat()) or distrust(path.with_name("bell").lstat())
+        hint = f"{why or hint}, and run the switch as this user"
     return OSError(code, f"cannot open the shared-memory port {path}: {hint}")
 
 

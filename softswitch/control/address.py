@@ -10,6 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from weir.native.ownership import user_name
+
 _NAME: Final = re.compile(r"switch-(\d+)\.sock")
 
 
@@ -33,21 +35,45 @@ def own_socket() -> Path:
     where = folder()
     try:
         where.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise ControlAddressError(f"control directory {where}: {error.strerror}") from error
+    _require_own(where)
+    return where / f"switch-{os.getpid()}.sock"
+
+
+def _require_own(where: Path) -> None:
+    """Raise ControlAddressError when somebody else could get at what is in a directory."""
+    try:
         found = where.lstat()
     except OSError as error:
         raise ControlAddressError(f"control directory {where}: {error.strerror}") from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise ControlAddressError(f"control directory {where} is not a directory of yours alone (mode 0700)")
-    return where / f"switch-{os.getpid()}.sock"
+        raise ControlAddressError(
+            f"control directory {where} is not a directory of yours alone (mode 0700), but of "
+            f"{user_name(found.st_uid)}, mode {stat.S_IMODE(found.st_mode):04o}: remove it, or choose "
+            f"another by XDG_RUNTIME_DIR"
+        )
+
+
+def _sockets() -> list[Path]:
+    """Return what looks like a switch's socket in the directory, which may not be there; errors as of
+    ``running``.
+    """
+    where = folder()
+    if not os.path.lexists(where):
+        return []
+    _require_own(where)
+    return sorted(path for path in where.iterdir() if _NAME.fullmatch(path.name))
 
 
 def running() -> dict[int, Path]:
     """Return the sockets of all switches of this user, by process id. What killed ones left behind is
     removed.
+
+    Raises ControlAddressError when somebody else could get at what is in the directory.
     """
     found = {}
-    where = folder()
-    for path in where.iterdir() if where.is_dir() else ():
+    for path in _sockets():
         if match := _NAME.fullmatch(path.name):
             if answers(path):
                 found[int(match[1])] = path
@@ -58,11 +84,12 @@ def running() -> dict[int, Path]:
 
 
 def abandoned_sockets() -> list[Path]:
-    """Return the sockets that nobody answers at any more, and whose process has ended."""
-    where = folder()
+    """Return the sockets that nobody answers at any more, and whose process has ended; errors as of
+    ``running``.
+    """
     return [
         path
-        for path in (sorted(where.iterdir()) if where.is_dir() else ())
+        for path in _sockets()
         if (match := _NAME.fullmatch(path.name))
         and not Path("/proc", match[1]).exists()
         and not answers(path)

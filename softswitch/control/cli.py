@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weir.softswitch.control.address import running
+from weir.softswitch.control.address import ControlAddressError, running
 from weir.softswitch.control.cli_program import assertions, crc_app
 from weir.softswitch.control.client import CallFailedError, call
 from weir.softswitch.control.target import Target, fail, show
@@ -47,7 +47,11 @@ def _ctl(
 def list_switches(context: typer.Context) -> None:
     """List the switches that run."""
     found = []
-    for pid, path in running().items():
+    try:
+        sockets = running()
+    except ControlAddressError as error:
+        fail(str(error))
+    for pid, path in sockets.items():
         try:
             found.append(call(path, "info") | {"ports": len(call(path, "ports"))})
         except CallFailedError as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from weir.native.json_text import parse_object
+from weir.native.ownership import is_trusted_user, peer, user_name
 
 _PATIENCE: Final = 30.0  # seconds
 
@@ -23,6 +24,8 @@ def call(path: Path, name: str, **arguments: Any) -> Any:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_PATIENCE)
             connection.connect(os.fspath(path))
+            if not is_trusted_user(served_by := peer(connection)):
+                raise CallFailedError(f"{path} is served by {user_name(served_by)}: nothing was sent there")
             connection.sendall(request)
             with connection.makefile("rb") as stream:
                 answer = stream.readline()

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from weir.softswitch.control.address import running
+from weir.softswitch.control.address import ControlAddressError, running
 from weir.softswitch.control.client import CallFailedError, call
 
 
@@ -27,7 +27,7 @@ class Target:
         """Return what the switch answers. Ends the command with its words when it refuses."""
         try:
             return call(self._find(), name, **arguments)
-        except CallFailedError as error:
+        except (CallFailedError, ControlAddressError) as error:
             fail(str(error))
 
     def _find(self) -> Path:

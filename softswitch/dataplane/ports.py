@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from weir.native.ring import MAX_FRAME
+from weir.native.shared_memory import PORT_BYTES, no_room
 from weir.native.trains import trains_wanted
 from weir.softswitch.dataplane.interfaces import interfaces, shared
 from weir.softswitch.dataplane.loop_bindings import PortStatistics, Statistics, library
@@ -148,7 +149,10 @@ class PortLoop:
 
         One loop serves one directory. Raises PortError.
         """
-        self._add("loop_add_shm", number, f"shm in {directory}", os.fsencode(directory))
+        full = {}
+        if directory.is_dir():
+            full[errno.ENOSPC] = no_room(directory, "it", PORT_BYTES)
+        self._add("loop_add_shm", number, f"shm in {directory}", os.fsencode(directory), reasons=full)
 
     def add_interface(self, number: int, interface: str) -> None:
         """Attach port ``number`` to a network interface (AF_PACKET). Needs CAP_NET_RAW. Raises PortError.

@@ -11,8 +11,9 @@ import hashlib
 from pathlib import Path
 from typing import Final
 
-from weir.native.build import cache_dir, load_library
+from weir.native.build import cache_folder, load_library
 from weir.native.files import write_atomically
+from weir.native.ownership import read_trusted
 from weir.softswitch.program.types import Program
 from weir.softswitch.runtime.bindings import SIGNATURES, Library
 
@@ -57,17 +58,17 @@ def _load(text: str, flags: tuple[str, ...]) -> Library:
 def _text(program: Program, trace: bool) -> str:
     """Return the C text of a program, from the cache, or generated and put there."""
     name = hashlib.sha256(f"{program.digest} {_generator()}{' trace' * trace}".encode()).hexdigest()[:24]
-    path = cache_dir() / f"softswitch-{name}.c"
-    if text := _read(path):
-        return text
-    # Its import takes its time, and only a first start needs it.
-    from weir.softswitch.codegen.module import generate
+    with cache_folder() as cache:
+        path = cache / f"softswitch-{name}.c"
+        if text := _read(path):
+            return text
+        # Its import takes its time, and only a first start needs it.
+        from weir.softswitch.codegen.module import generate
 
-    text = generate(program, trace)
-    with contextlib.suppress(OSError):  # the library, which cannot be kept either, says so
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, _headed(text))
-    return text
+        text = generate(program, trace)
+        with contextlib.suppress(OSError):  # the library, which cannot be kept either, says so
+            write_atomically(path, _headed(text), 0o644)
+        return text
 
 
 def _headed(text: str) -> str:
@@ -76,9 +77,11 @@ def _headed(text: str) -> str:
 
 
 def _read(path: Path) -> str | None:
-    """Return the text that was written to a file of the cache; None when it is not there, or damaged."""
+    """Return the text that was written to a file of the cache; None when it is not there, or damaged, or when
+    somebody else could have written it.
+    """
     try:
-        content = path.read_text()
+        content = read_trusted(path).decode()
     except (OSError, UnicodeDecodeError):
         return None
     text = content.partition("\n")[2]

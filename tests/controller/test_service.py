@@ -33,6 +33,7 @@ from weir.agent_service.client import (
     NoResources,
 )
 from weir.agent_service.proto import METHODS, agent_pb2
+from weir.channels import open_channel
 from weir.controller.desired import desired_state
 from weir.controller.program import load_program
 from weir.controller.server import Controller, ListenError, Settings, running
@@ -426,7 +427,7 @@ def test_who_begins_to_listen_later_hears_of_those_who_had_left(world: World) ->
     """A member's heartbeats begin after it has joined: another may be gone by then."""
     leaver = world.agent()
     early = world.later(lambda: leaver.join(job="digits", size=2, rank=1, host="h2"))
-    with grpc.insecure_channel(world.address) as channel:
+    with open_channel(world.address) as channel:
         stub = protobuf.stub(channel, METHODS)
         request = agent_pb2.JoinRequest(
             job="digits", size=2, rank=0, host="h1", wire_version=VERSION, keyed=True
@@ -453,7 +454,7 @@ def test_an_agent_of_another_wire_version_is_refused_by_name(
     world: World, version: int, spoken: str, remedy: str
 ) -> None:
     """Also one that is too old to say its version; and the job can then be had by others."""
-    with grpc.insecure_channel(world.address) as channel:
+    with open_channel(world.address) as channel:
         request = agent_pb2.JoinRequest(job="digits", size=1, rank=0, host="h1", wire_version=version)
         with pytest.raises(grpc.RpcError) as caught:
             protobuf.stub(channel, METHODS).Join(request, timeout=10)

@@ -19,6 +19,7 @@ import grpc
 
 from tests.harness.p4runtime import P4Runtime
 from tests.harness.ports import free_port
+from weir.channels import open_channel
 from weir.softswitch.p4rt.encoding import varint
 
 _PATIENCE: Final = 60.0
@@ -57,7 +58,7 @@ class Bmv2Stream:
             self._cleanup.callback(self._stop)
             self.control = P4Runtime(self.address, self.device, p4info, program, self.alive)
             self._cleanup.callback(self.control.close)
-            self._channel = self._cleanup.enter_context(grpc.insecure_channel(packets))
+            self._channel = self._cleanup.enter_context(open_channel(packets))
             self._call = self._channel.stream_stream(_METHOD, lambda raw: raw, lambda raw: raw)
             self._wait_ready()
         except BaseException:

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-_MOUNT = 'mount -t tmpfs -o size="$1",mode=777 small "$2" && shift 2 && exec "$@"'
+_MOUNT = 'mount -t tmpfs -o size="$1",mode=755 small "$2" && shift 2 && exec "$@"'
 
 
 def run_on_small_disk(

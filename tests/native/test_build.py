@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import os
 import shlex
 import subprocess
 import sys
@@ -168,3 +169,131 @@ except build.CompileError as error:
     assert "No space left on device" in done.stderr
     assert str(tmp_path) in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("place", ["/proc/weir", "/dev/null/weir"])
+def test_a_cache_that_cannot_be_made_is_named_with_what_to_set(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WEIR_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", place)
+    with pytest.raises(build.CompileError, match=f"cannot keep compiled code in {place}.*Set WEIR_CACHE to"):
+        build.build_library("t", extra=SOURCE, flags=["-DANSWER=1"])
+
+
+@pytest.mark.root
+def test_so_is_one_that_cannot_be_written_to(tmp_path: Path) -> None:
+    script = """
+import os, sys
+from weir.native import build
+try:
+    build.build_library("t", extra={"t.c": "int t;"})
+except build.CompileError as error:
+    sys.exit(str(error))
+"""
+    command = ["sh", "-c", 'mount -o remount,ro "$0" && exec "$@"', tmp_path]
+    command += ["env", f"WEIR_CACHE={tmp_path}", sys.executable, "-c", script]
+    done = run_on_small_disk(tmp_path, 1 << 20, command)
+    assert done.stderr.startswith(f"cannot keep compiled code in {tmp_path}: Read-only file system")
+    assert "Set WEIR_CACHE to" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.root
+def test_so_is_the_want_of_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose user has a number and no name."""
+    for name in ("WEIR_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    with pytest.raises(build.CompileError, match=r"no folder for compiled code.*Set WEIR_CACHE to"):
+        build.cache_dir()
+
+
+def test_what_is_made_is_for_this_user_to_write_whatever_the_umask() -> None:
+    before = os.umask(0)
+    try:
+        build.build_library("t", [Path(build.__file__).with_name("ring_api.c")])
+    finally:
+        os.umask(before)
+    made = [build.cache_dir(), *build.cache_dir().iterdir()]
+    assert len(made) == 3
+    assert [oct(path.stat().st_mode & 0o022) for path in made] == [oct(0)] * 3
+
+
+FOREIGN = {"foreign.c": "int answer(void) { return 666; }"}
+
+
+def plant(target: Path) -> None:
+    """Put foreign code, as whole as ours, in the place of a library."""
+    source = build.build_library("foreign", extra=FOREIGN)
+    target.write_bytes(source.read_bytes())
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("spoil", ["its owner", "its mode"])
+def test_a_library_that_another_user_could_have_written_is_made_again(spoil: str) -> None:
+    target = build.build_library("t", extra=SOURCE, flags=["-DANSWER=1"])
+    plant(target)
+    if spoil == "its owner":
+        os.chown(target, 65534, 65534)
+    else:
+        target.chmod(0o777)
+    assert build.load_library("t", extra=SOURCE, flags=["-DANSWER=1"]).answer() == 1
+    assert target.stat().st_uid == 0 and target.stat().st_mode & 0o022 == 0
+
+
+@pytest.mark.root
+def test_so_is_an_object_that_is_to_be_a_part_of_one(tmp_path: Path) -> None:
+    (tmp_path / "part.c").write_text("int part(void) { return 1; }")
+    build.build_library("one", [tmp_path / "part.c"], extra={"a.c": "int a;"})
+    (tmp_path / "foreign.c").write_text("int part(void) { return 666; }")
+    build.build_library("two", [tmp_path / "foreign.c"])
+    (part,), (foreign,) = (build.cache_dir().glob(f"{name}-*.o") for name in ("part", "foreign"))
+    part.write_bytes(foreign.read_bytes())
+    os.chown(part, 65534, 65534)
+    assert build.load_library("one", [tmp_path / "part.c"], extra={"b.c": "int b;"}).part() == 1
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(("mode", "owner"), [(0o755, 65534), (0o777, 0), (0o775, 0), (0o1777, 0)])
+def test_nothing_is_loaded_from_a_folder_that_another_user_may_write_to(mode: int, owner: int) -> None:
+    plant(build.build_library("t", extra=SOURCE, flags=["-DANSWER=1"]))
+    build.cache_dir().chmod(mode)
+    os.chown(build.cache_dir(), owner, owner)
+    with pytest.raises(build.CompileError, match=r"code is not loaded from .*cache: .*Set WEIR_CACHE to"):
+        build.load_library("t", extra=SOURCE, flags=["-DANSWER=1"])
+
+
+@pytest.mark.root
+def test_a_lock_of_another_user_is_not_followed(tmp_path: Path) -> None:
+    """It would be emptied: a file of root's, wherever a link leads."""
+    kept = tmp_path / "kept"
+    kept.write_text("kept")
+    target = build.build_library("t", extra=SOURCE, flags=["-DANSWER=1"])
+    target.unlink()
+    target.with_suffix(".lock").symlink_to(kept)
+    os.chown(build.cache_dir(), 65534, 65534)
+    with pytest.raises(build.CompileError):
+        build.build_library("t", extra=SOURCE, flags=["-DANSWER=1"])
+    assert kept.read_text() == "kept"
+
+
+@pytest.mark.root
+def test_a_library_is_loaded_from_the_folder_that_was_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever owns the folder above can rename it at any moment, also just before the library is loaded."""
+    above = tmp_path / "above"
+    monkeypatch.setenv("WEIR_CACHE", str(above / "cache"))
+    own = build.build_library("t", extra=SOURCE, flags=["-DANSWER=1"])
+    plant(above / own.name)
+    os.chown(above, 65534, 65534)
+    load = build.ctypes.CDLL
+
+    def late(path: str, **options: bool) -> object:
+        (above / "cache").rename(above / "away")
+        (above / "cache").mkdir()
+        (above / own.name).rename(above / "cache" / own.name)
+        return load(path, **options)
+
+    monkeypatch.setattr(build.ctypes, "CDLL", late)
+    assert build.load_library("t", extra=SOURCE, flags=["-DANSWER=1"]).answer() == 1

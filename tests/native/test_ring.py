@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+import errno
+import os
+import sys
 import tempfile
 import threading
 import time
@@ -10,7 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from weir.native.ring import MAX_FRAME, SWITCH, ShmPort
+from tests.harness.disk import run_on_small_disk
+from weir.native.ring import HOST, MAX_FRAME, SWITCH, ShmPort
+from weir.native.shared_memory import PORT_BYTES
 
 
 def test_frames_arrive_in_order_both_ways(tmp_path: Path) -> None:
@@ -137,3 +142,58 @@ def test_no_length_that_a_host_writes_makes_a_switch_read_elsewhere(
         assert read <= (1 << 20) // 64
         assert host.send(b"and on")
         assert switch.recv(0) == b"and on"
+
+
+def test_a_port_has_all_of_its_memory_from_the_start(tmp_path: Path) -> None:
+    """Who touches a page later for which there is none left dies of SIGBUS."""
+    with ShmPort(tmp_path, 1, SWITCH):
+        made = (tmp_path / "port-1").stat()
+        assert made.st_size == PORT_BYTES
+        assert made.st_blocks * 512 >= PORT_BYTES
+
+
+FILLED = """
+import errno, sys
+from pathlib import Path
+from weir.native.ring import MAX_FRAME, SWITCH, ShmPort
+folder = Path(sys.argv[1])
+with ShmPort(folder, 1, SWITCH) as switch, ShmPort(folder, 1) as host:
+    try:
+        ShmPort(folder, 2, SWITCH)
+    except OSError as error:
+        assert error.errno == errno.ENOSPC, error
+        assert not (folder / "port-2").exists()  # so that it can be made once there is room
+    try:
+        with (folder / "others").open("wb", 0) as others:
+            while others.write(bytes(4096)):
+                pass
+    except OSError as error:
+        assert error.errno == errno.ENOSPC, error
+    for _ in range(2 * (1 << 20) // MAX_FRAME):  # round the rings
+        assert host.send(bytes(MAX_FRAME)) and switch.recv() and switch.send(bytes(MAX_FRAME)) and host.recv()
+print("done")
+"""
+
+
+@pytest.mark.root
+def test_frames_go_on_when_others_fill_the_memory(tmp_path: Path) -> None:
+    done = run_on_small_disk(tmp_path, 3 << 20, [sys.executable, "-c", FILLED, tmp_path])
+    assert done.stdout == "done\n", f"{done.returncode}: {done.stderr}"
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("name", ["bell", "port-1"])
+@pytest.mark.parametrize("how", ["its owner", "its mode", "a link"])
+def test_a_host_maps_no_memory_that_another_user_can_cut(tmp_path: Path, name: str, how: str) -> None:
+    """Nor has a page of its own to lose: who can cut a file ends by SIGBUS whoever has mapped it."""
+    with ShmPort(tmp_path, 1, SWITCH):
+        path = tmp_path / name
+        if how == "its owner":
+            os.chown(path, 65534, 65534)
+        elif how == "its mode":
+            path.chmod(0o620)
+        else:
+            path.rename(tmp_path / "elsewhere")
+            path.symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(OSError, match=rf"\[Errno {errno.ELOOP if how == 'a link' else errno.EPERM}\]"):
+            ShmPort(tmp_path, 1, HOST)

@@ -22,6 +22,7 @@ from tests.harness.capabilities import Capability, without
 from tests.harness.disk import run_on_small_disk, then
 from tests.softswitch.p4rt.p4rt_client import CONTROL, PATIENCE, Controller
 from weir.agent_service.tls import TlsFiles
+from weir.channels import open_channel
 from weir.native.ring import ShmPort
 from weir.softswitch.cli import app
 
@@ -292,7 +293,7 @@ def test_mutual_tls_lets_in_only_those_with_a_certificate(tmp_path: Path, pki: P
         controller.push()
         controller.close()
         stranger = grpc.ssl_channel_credentials((pki / "ca.pem").read_bytes())
-        for channel in (grpc.secure_channel(ready["grpc"], stranger), grpc.insecure_channel(ready["grpc"])):
+        for channel in (open_channel(ready["grpc"], stranger), open_channel(ready["grpc"])):
             with channel, pytest.raises(grpc.RpcError) as refused:
                 Controller.capabilities(channel)
             assert refused.value.code() == grpc.StatusCode.UNAVAILABLE

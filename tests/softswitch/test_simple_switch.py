@@ -18,6 +18,7 @@ from scapy.utils import PcapReader, RawPcapReader, wrpcap
 
 from tests.softswitch.dataplane.veths import Veths, mac_bytes, made_veths
 from tests.softswitch.p4rt.p4rt_client import CONTROL, PATIENCE, Controller
+from weir.channels import open_channel
 from weir.netns import offloads_off
 from weir.softswitch.simple_switch import main
 
@@ -50,7 +51,7 @@ def serving(lab: Veths, folder: Path, line: Sequence[str]) -> Iterator[Path]:
 
 def controller(address: str, device: int, log: Path) -> Controller:
     """Return a session, once the switch listens."""
-    with grpc.insecure_channel(address) as channel:
+    with open_channel(address) as channel:
         try:
             grpc.channel_ready_future(channel).result(PATIENCE)
         except grpc.FutureTimeoutError:

@@ -54,6 +54,20 @@ def test_a_child_that_fails_says_why(tmp_path: Path) -> None:
     assert "['a', 'b c']" in log_tail(log) and "ValueError: on purpose" in log_tail(log)
 
 
+def test_a_child_imports_nothing_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of which anybody may be the owner, as of /tmp."""
+    folder = tmp_path / "anybodys"
+    folder.mkdir()
+    for name in ("runpy", "fails", "weir"):
+        (folder / f"{name}.py").write_text("print('foreign code', flush=True)")
+    monkeypatch.chdir(folder)
+    log = tmp_path / "log"
+    spawn("fails", [], log=log).wait(30)
+    assert "on purpose" in log_tail(log) and "foreign code" not in log_tail(log)
+
+
 @pytest.mark.parametrize("module", ["waits", "stubborn"])
 def test_a_child_dies_with_a_parent_that_is_killed(tmp_path: Path, module: str) -> None:
     (tmp_path / "private").mkdir()

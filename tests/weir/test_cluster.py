@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A local cluster serves while it runs, is this user's alone, and leaves nothing behind."""
 
+import fcntl
 import os
 import signal
 import stat
@@ -12,8 +13,10 @@ from pathlib import Path
 import pytest
 
 import weir
+from tests.harness.disk import run_on_small_disk
 from tests.harness.processes import children, wait_until_gone
 from weir.cluster import ClusterError
+from weir.native.build import cache_dir
 
 
 def mine() -> set[int]:
@@ -102,3 +105,32 @@ def test_a_killed_parent_leaves_nothing(short_path: Path) -> None:
     parent.stdout.close()
     wait_until_gone(*processes)
     assert list(short_path.iterdir()) == []
+
+
+@pytest.mark.root
+def test_a_cluster_without_memory_for_its_ports_says_what_it_needs(short_path: Path) -> None:
+    script = f"import weir; weir.LocalCluster(2, directory={str(short_path)!r}).start()"
+    done = run_on_small_disk(short_path, 3 << 20, [sys.executable, "-c", script])
+    assert done.returncode == 1
+    said = done.stderr.splitlines()[-1]
+    assert f"ClusterError: a local cluster of 2 hosts needs 4.3 MiB of shared memory in {short_path}" in said
+    assert "where 3.0 MiB of 3.0 MiB are free" in said and "WEIR_LOCAL=on" in said
+
+
+def test_a_start_waits_as_long_as_something_compiles(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first start on a slow machine takes minutes; then its limits count from the compiler's end."""
+    monkeypatch.setattr("weir.cluster._START_TIMEOUT_S", 0.05)
+    cluster = weir.LocalCluster(1, directory=short_path)
+    with pytest.raises(ClusterError, match=r"the switch was not ready after 0\.05 s"):
+        cluster.start()
+    cache_dir().mkdir(parents=True, exist_ok=True)
+    lock = cache_dir() / "test-of-a-slow-start.lock"
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        try:
+            cluster.start()
+        finally:
+            lock.unlink()
+    cluster.stop()

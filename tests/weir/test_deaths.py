@@ -44,7 +44,7 @@ class Job:
 
 
 RANKS: Final = dict.fromkeys(("rank 0", "rank 1"), "-u .*endless_sums")
-CLUSTER: Final = {"switch": r"weir\.child softswitch", "controller": r"weir\.child controller"}
+CLUSTER: Final = {"switch": r"weir\.child weir\.softswitch", "controller": r"weir\.child weir\.controller"}
 PROGRESS: Final = {"middle": r"rank . begins[^!]*rank . begins", "end": r"exact sums[^!]*exact sums"}
 WORKERS: Final = dict.fromkeys(("worker 0", "worker 1"), r"weir\.train\.worker")
 POOL: Final = {"worker": r"multiprocessing\.spawn"}

@@ -3,6 +3,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -28,10 +29,9 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("command", "extras"),
     [
-        (["train"], "controller,train"),
-        (["controller", "--topology", "x"], "controller"),
+        (["compare"], "train"),
         (["pcap", "x"], "train"),
-        (["bench", "switch"], "controller,train"),
+        (["bench", "switch"], "train"),
     ],
 )
 def test_a_command_names_the_extras_it_needs(command: list[str], extras: str) -> None:
@@ -43,11 +43,32 @@ def test_a_command_names_the_extras_it_needs(command: list[str], extras: str) ->
     assert "Traceback" not in done.stderr
 
 
-def test_a_local_cluster_names_them_too() -> None:
-    done = run("import weir; weir.LocalCluster(2).start()")
-    assert "a local cluster needs more than a training environment: pip install 'weir-ina[controller]'" in (
-        done.stderr
-    )
+def test_a_model_names_the_extra_that_its_data_comes_with() -> None:
+    done = run("from weir.cli import main; main()", "train", "--model", "cnn")
+    assert done.returncode == 1
+    assert done.stderr.startswith("weir: weir train --model cnn needs more than a training environment: ")
+    assert "pip install 'weir-ina[train]'" in done.stderr and "--model lm" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["controller", "--topology", "{}"],
+        ["qos", "--format", "tc", "--topology", "{}", "eth0"],
+        ["shell", "s1", "--topology", "{}"],
+    ],
+)
+def test_only_a_topology_in_yaml_needs_pyyaml(command: list[str], tmp_path: Path) -> None:
+    yaml, no_topology = tmp_path / "rack.yaml", tmp_path / "rack.json"
+    yaml.write_text("switches: []\nhosts: []\n")
+    no_topology.write_text("[]")
+    done = run("from weir.cli import main; main()", *(word.format(yaml) for word in command))
+    assert done.returncode in (1, 2)
+    words = f"{yaml} is read as YAML, for which PyYAML is not installed: pip install 'weir-ina[controller]'"
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    done = run("from weir.cli import main; main()", *(word.format(no_topology) for word in command))
+    assert f"{no_topology}: a topology is a mapping" in done.stderr, done.stderr
 
 
 def test_training_and_the_overview_need_none() -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from weir import child
 from weir.agent_service.client import AgentClient
 from weir.controller.wiring import Target
+from weir.native.build import is_compiling
 from weir.native.scratch import scratch_folder
 from weir.native.trains import trains_wanted
 from weir.netns.lab import Lab, bridged_lab, lab
@@ -21,7 +22,7 @@ from weir.netns.namespace import NamespaceError
 from weir.network import NetworkSpec, incast, switch_ports
 
 _FIRST_TUNNEL: Final = 20001  # UDP ports of tunnels; in a namespace of its own all are free
-_START_TIMEOUT_S: Final = 240.0  # the first start compiles the program to native code
+_START_TIMEOUT_S: Final = 240.0  # without a compiler at work, which a first start waits for
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ def start_switches(
     ports = switch_ports(made.plan, lambda host: kind_of_port + interfaces[host], tunnels)
     return [
         child.spawn(
-            "softswitch",
+            "weir.softswitch",
             ["--grpc", switch.grpc, *(word for port in ports[switch.name] for word in ("--port", port))],
             log=folder / f"{switch.name}.log",
             prefix=made.at_switch(),
@@ -193,13 +194,13 @@ def _start_controller(made: Lab, folder: Path, address: str) -> subprocess.Popen
     topology, ready = folder / "topology.json", folder / "controller.ready"
     topology.write_text(made.topology.model_dump_json(exclude_none=True))
     process = child.spawn(
-        "controller",
+        "weir.controller",
         ["--topology", str(topology), "--listen", address, "--ready-file", str(ready)],
         log=folder / "controller.log",
         prefix=made.at_switch(),
     )
     deadline = time.monotonic() + _START_TIMEOUT_S
-    while process.poll() is None and time.monotonic() < deadline:
+    while process.poll() is None and (time.monotonic() < deadline or is_compiling()):
         if ready.exists() and _programmed(address):
             return process
         time.sleep(0.05)

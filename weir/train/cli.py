@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from weir.extras import MissingExtraError, require
 from weir.train import options
-from weir.train.config import DEFAULT_METHOD, ConfigError, make_config
+from weir.train.config import DEFAULT_METHOD, ConfigError, TrainConfig, make_config
 from weir.train.hosts import choose_hosts
 
 
@@ -110,11 +111,22 @@ def train(
     except ConfigError as error:
         typer.echo(f"weir train: {error}", err=True)
         raise typer.Exit(2) from None
+    _require_data(config)
     if remark:
         typer.echo(remark)
     from weir.train.launcher import train as run
 
     raise typer.Exit(run(config, Console()))
+
+
+def _require_data(config: TrainConfig) -> None:
+    """End with what to install, if the data that a model trains on comes with a package that is missing."""
+    try:
+        if config.data == "digits":
+            require(f"weir train --model {config.model}", "train")
+    except MissingExtraError as error:
+        typer.echo(f"weir: {error} (--model lm and --model bag need nothing more)", err=True)
+        raise typer.Exit(1) from None
 
 
 def _by_plan(file: Path, hosts: str, seed: int, settings: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 """``weir train`` from end to end: cluster, workers, reference run; what is written and shown about them."""
 
 import contextlib
+import importlib.util
 from pathlib import Path
 from typing import Final
 
@@ -69,9 +70,16 @@ def train(config: TrainConfig, console: Console) -> int:
     if leader:
         console.print(summary_view(config, session.records, session.status))
         console.print(f"written to {session.folder}/", highlight=False, soft_wrap=True)
+        if not _can_draw():
+            console.print("no report.png without matplotlib: pip install 'weir-ina[train]'", markup=False)
     if session.problem:
         console.print(f"[bold red]weir:[/] {escape(session.problem)}", highlight=False, soft_wrap=True)
     return EXIT_STATUS[session.status]
+
+
+def _can_draw() -> bool:
+    """Tell whether there is matplotlib, which a plain installation lacks."""
+    return importlib.util.find_spec("matplotlib") is not None
 
 
 class _Session:
@@ -121,15 +129,16 @@ class _Session:
             self._ended("failed", str(error))
 
     def write_results(self) -> None:
-        """Write summary.json and report.png, as far as there is room."""
+        """Write summary.json and report.png, as far as there is room; the latter where matplotlib is."""
         self._display.phase("writing the report")
         summary = {**summarize(self.config, self.records, self._switch_events), "status": self.status}
         summary["problem"] = self.problem or None
         picture = self.folder / "report.png"
         try:
             write_json(self.folder / "summary.json", summary)
-            with writing(picture):
-                write_report(picture, self.config, self.records)
+            if _can_draw():
+                with writing(picture):
+                    write_report(picture, self.config, self.records)
         except FolderError as error:
             self._ended("failed", self.problem or str(error))
 

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -326,6 +327,94 @@ def test_a_rendezvous_says_in_the_log_whom_it_waits_for(
     ):
         rendezvous.agree(dist.HashStore(), [0, 1, 2], 0, "group", timedelta(seconds=1), weir.LocalCluster)
     assert "still waiting for rank 1 of 3 to come, rank 2 of 3 to come" in caplog.text
+
+
+def meeting(
+    store: dist.Store,
+    prepare: tuple[Callable[[], object], Callable[[], object]],
+    start: Callable[[int], object] = weir.LocalCluster,
+    timeout_s: float = 1.0,
+) -> list[object]:
+    """Return what became of each of two ranks that meet, with these preparations."""
+    from weir.host_agent.torch import rendezvous
+
+    def meet(rank: int) -> object:
+        try:
+            limit = timedelta(seconds=timeout_s)
+            met, _, _ = rendezvous.agree(store, [0, 1], rank, "group", limit, start, prepare=prepare[rank])
+            rendezvous.leave(met)
+            return met.job
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(meet, range(2)))
+
+
+class Nowhere:
+    """A cluster that took its time to start."""
+
+    controller, directory = "unix:/nowhere", Path("/nowhere")
+
+    def __init__(self, _workers: int) -> None:
+        time.sleep(3.0)
+
+
+@pytest.mark.parametrize("busy", [0, 1])
+def test_a_rank_that_compiles_for_longer_than_the_timeout_is_waited_for(
+    busy: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from weir.host_agent.torch import busy_ranks
+
+    monkeypatch.delenv("WEIR_CONTROLLER", raising=False)
+    monkeypatch.setattr(busy_ranks, "_BEAT_S", 0.2)
+    waits = [lambda: None, lambda: None]
+    waits[busy] = lambda: time.sleep(3.0)
+    jobs = meeting(dist.FileStore(str(tmp_path / "store"), 2), (waits[0], waits[1]), Nowhere)
+    assert isinstance(jobs[0], str) and jobs[0] == jobs[1], jobs
+
+
+def test_a_rank_that_is_not_heard_of_any_more_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from weir.host_agent.torch import busy_ranks, rendezvous
+
+    monkeypatch.setattr(busy_ranks, "_BEAT_S", 0.1)
+    monkeypatch.setattr(busy_ranks, "_SILENT_S", 0.5)
+    store = dist.HashStore()
+    store.add("weir/rendezvous-1/busy/1", 1)  # it said so once, and died
+    with pytest.raises(rendezvous.RendezvousError, match=r"these did not come within 0.3 s: \[1\]"):
+        rendezvous.agree(store, [0, 1], 0, "group", timedelta(seconds=0.3), weir.LocalCluster)
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_rank_that_cannot_compile_does_not_leave_the_others_to_the_timeout(failing: int) -> None:
+    def fail() -> None:
+        raise RuntimeError("no C compiler")
+
+    prepare = [lambda: None, lambda: None]
+    prepare[failing] = fail
+    said = list(map(str, meeting(dist.HashStore(), (prepare[0], prepare[1]), timeout_s=60)))
+    assert said[failing] == "no C compiler"
+    assert said[1 - failing] == f"rank {failing} cannot take part: no C compiler"
+
+
+def test_a_rank_has_compiled_when_it_meets_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    from weir.host_agent.torch import joining
+
+    store, limit, met = dist.HashStore(), timedelta(seconds=60), []
+    compiled = joining.engine.library
+
+    def compile_now() -> object:
+        met.append(store.check(["weir/rendezvous-1/rank/0"]))
+        return compiled()
+
+    def start(_workers: int) -> weir.LocalCluster:
+        raise RuntimeError("all have met")
+
+    monkeypatch.delenv("WEIR_CONTROLLER", raising=False)
+    monkeypatch.setattr(joining.engine, "library", compile_now)
+    with pytest.raises(RuntimeError, match="all have met"):
+        joining.open_connection(store, 0, [0], "g", limit, start)
+    assert met == [False]
 
 
 ABANDONED = """

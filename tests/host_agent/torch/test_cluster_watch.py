@@ -64,7 +64,9 @@ def test_a_switch_or_controller_that_is_killed_is_named_on_every_rank(
         folder = begin(world, function, tmp_path)
         processes = cluster_of(world)
         (pid,) = [
-            pid for pid, line in processes.items() if f" {doomed.replace('switch', 'softswitch')} " in line
+            pid
+            for pid, line in processes.items()
+            if f" weir.{doomed.replace('switch', 'softswitch')} " in line
         ]
         os.kill(pid, signal.SIGKILL)
         for rank in range(SIZE):

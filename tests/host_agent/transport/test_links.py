@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Links move a transport's packets for real, and say what is wrong when they cannot."""
 
+import os
 import random
 import socket
 import threading
@@ -292,3 +293,11 @@ class threading_drive:  # noqa: N801 - reads as a statement
     def __exit__(self, *_: object) -> None:
         self._thread.join()
         self._link.close()
+
+
+@pytest.mark.root
+def test_a_port_of_another_user_is_not_used(tmp_path: Path) -> None:
+    with ShmPort(tmp_path, 1, SWITCH):
+        os.chown(tmp_path / "port-1", 65534, 65534)
+        with pytest.raises(OSError, match=r"port-1: it belongs to user .*run the switch as this user"):
+            ShmLink(tmp_path, 1, US)

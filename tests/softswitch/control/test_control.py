@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,12 @@ from tests.softswitch.dataplane.test_ports_capture import seen
 from tests.softswitch.p4rt.p4rt_client import CONTROL, PATIENCE, Controller
 from weir.native.ring import ShmPort
 from weir.softswitch.cli import app
-from weir.softswitch.control.address import ControlAddressError, own_socket, running
+from weir.softswitch.control.address import (
+    ControlAddressError,
+    abandoned_sockets,
+    own_socket,
+    running,
+)
 from weir.softswitch.control.client import CallFailedError, call
 from weir.softswitch.control.operations import Operations
 from weir.softswitch.control.server import MAX_REQUEST, ControlServer
@@ -280,3 +286,67 @@ def test_a_trace_goes_on_under_another_program(tmp_path: Path) -> None:
         controller.close()
     titles = [line for line in (tmp_path / "trace.txt").read_text().splitlines() if line.startswith("#")]
     assert titles == ["#1 in port 510, 60 bytes"] * 2, "each program counts its own"
+
+
+IMPOSTOR = """
+import os, socket, sys
+server = socket.socket(socket.AF_UNIX)
+os.chdir(sys.argv[1])
+os.setuid(65534)
+server.bind(sys.argv[2])
+os.chmod(sys.argv[2], 0o777)
+server.listen()
+print("listens", flush=True)
+connection, _ = server.accept()
+print("heard", connection.recv(100))
+"""
+
+
+@pytest.mark.root
+def test_nothing_is_sent_to_a_socket_of_another_user(short_path: Path) -> None:
+    short_path.chmod(0o777)
+    command = [sys.executable, "-c", IMPOSTOR, str(short_path), "switch-7.sock"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "listens\n"
+        said = refused("--socket", short_path / "switch-7.sock", "info")
+        assert "is served by user" in said and "65534" in said and "nothing was sent there" in said
+        assert process.stdout.readline() == "heard b''\n"
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("command", [("info",), ("list",), ("ports", "list")])
+def test_sockets_in_a_directory_of_another_user_are_not_looked_at(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
+    place = short_path / "weir"
+    place.mkdir(mode=0o777)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place / "switch-7.sock"))
+        os.chown(place, 65534, 65534)
+        said = refused(*command)
+        assert f"control directory {place} is not a directory of yours alone" in said and "65534" in said
+        with pytest.raises(ControlAddressError):
+            abandoned_sockets()
+    assert (place / "switch-7.sock").exists()
+
+
+@pytest.mark.parametrize("answer", [b"[]\n", b"{}\n", b"junk\n", b"\xff\n", b""])
+def test_an_answer_that_no_switch_gives_is_an_error(short_path: Path, answer: bytes) -> None:
+    path = short_path / "switch-7.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(answer)
+
+        server = threading.Thread(target=serve)
+        server.start()
+        with pytest.raises(CallFailedError, match=r"no switch of this version|ended the connection"):
+            call(path, "info")
+        server.join()

@@ -2,6 +2,7 @@
 """The run loop over shared-memory and queue ports, with a real program and real hosts."""
 
 import ctypes
+import os
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.disk import run_on_small_disk
 from tests.softswitch.p4rt.p4rt_client import CONTROL, PATIENCE
 from weir.native.ring import HOST, MAX_FRAME, ShmPort
 from weir.softswitch.dataplane.ports import PortError, PortLoop
@@ -337,3 +339,37 @@ def test_a_directory_made_here_goes_again(tmp_path: Path) -> None:
 def test_hosts_need_a_port(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         ShmPort(tmp_path, 1, HOST)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(("mode", "owner"), [(0o755, 65534), (0o777, 65534), (0o777, 0), (0o1777, 0)])
+def test_a_directory_that_another_user_may_write_to_is_not_served(
+    tmp_path: Path, mode: int, owner: int
+) -> None:
+    place = tmp_path / "ports"
+    place.mkdir()
+    (place / "port-1").write_text("of nobody knows whom")
+    place.chmod(mode)
+    os.chown(place, owner, owner)
+    words = "it belongs to user" if owner else "others than its owner may write to it"
+    with pytest.raises(PortError, match=f"shared-memory directory {place}: {words}.*choose one"):
+        ShmDirectory(place)
+    assert {path.name for path in place.iterdir()} == {"port-1"}  # nothing was made or removed
+
+
+@pytest.mark.root
+def test_a_port_for_which_there_is_no_memory_says_what_it_needs(tmp_path: Path) -> None:
+    code = """
+import sys; from pathlib import Path
+from weir.softswitch.dataplane.ports import PortError, PortLoop
+with PortLoop() as loop:
+    loop.add_shm(1, Path(sys.argv[1]))
+    try:
+        loop.add_shm(2, Path(sys.argv[1]))
+    except PortError as error:
+        print(error)
+"""
+    done = run_on_small_disk(tmp_path, 3 << 20, [sys.executable, "-c", code, tmp_path])
+    needed = f"it needs 2.0 MiB of shared memory in {tmp_path}, where 1.0 MiB of 3.0 MiB are free"
+    assert f"port 2, shm in {tmp_path}: {needed}" in done.stdout, done.stderr
+    assert "--shm-size" in done.stdout

@@ -9,6 +9,7 @@ import grpc
 
 from tests.softswitch.p4rt.p4rt_client import PATIENCE
 from weir import protobuf
+from weir.channels import open_channel
 from weir.p4runtime.codes import Code
 from weir.p4runtime.errors import details
 from weir.p4runtime.schema import METHODS
@@ -37,10 +38,7 @@ class Connection:
     """A channel with the P4Runtime stub on it."""
 
     def __init__(self, address: str, options: Iterable[tuple[str, int]] = ()) -> None:
-        # Each its own TCP connection, as if from processes of their own.
-        self.channel = grpc.insecure_channel(
-            address, options=[("grpc.use_local_subchannel_pool", 1), *options]
-        )
+        self.channel = open_channel(address, options=tuple(options))
         self.stub = protobuf.stub(self.channel, METHODS)
         self._streams: list[OpenStream] = []
 

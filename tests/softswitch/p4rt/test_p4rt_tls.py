@@ -10,6 +10,7 @@ import pytest
 from tests.harness import certificates
 from tests.softswitch.p4rt.p4rt_client import Controller
 from weir.agent_service.tls import TlsFiles
+from weir.channels import open_channel
 from weir.softswitch.device import Device
 from weir.softswitch.p4rt.server import ServerError, Tls
 
@@ -40,12 +41,12 @@ def _reached(address: str, keys: Path, authority: str | None, name: str | None =
     certificate.
     """
     if authority is None:
-        channel = grpc.insecure_channel(address)
+        channel = open_channel(address)
     else:
         parts = [(keys / f"{authority}.pem").read_bytes()]
         if name is not None:
             parts += [(keys / f"{name}.key").read_bytes(), (keys / f"{name}.pem").read_bytes()]
-        channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(*parts))
+        channel = open_channel(address, grpc.ssl_channel_credentials(*parts))
     with channel:
         try:
             return Controller.capabilities(channel) == "1.5.0"
