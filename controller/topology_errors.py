@@ -202,6 +202,6 @@ def _shown(value: object) -> str:
         ValueError,
         RecursionError,
         TypeError,
-    ):  # YAML can say that a list holds itself, or keys that are no text
+    ):  # a list of YAML can hold itself
         text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
