@@ -22,7 +22,7 @@ PAGES = [
     *("README.md", "examples/README.md", "p4src/README.md"),
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")),
 ]
-USERS_FILES = {"train.py", "basic.p4"}  # in examples: files that a reader has
+USERS_FILES = {"train.py", "basic.p4", "first_sum.py"}  # in examples: files that a reader has
 ELSEWHERE = {"backends/bmv2/bmv2stf.py"}  # in p4c's repository
 SOURCE = re.compile(r"[\w.*/-]+\.(?:py|c|h|p4|proto)")
 DOTTED = re.compile(r"(?<![\w./-])weir(?:\.[A-Za-z_]\w*)+")
