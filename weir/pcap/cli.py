@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``weir pcap FILE`` and ``weir audit FILE...``."""
 
+import gc
 from collections import defaultdict
 from pathlib import Path
 from typing import Annotated
@@ -102,6 +103,7 @@ def audit(
     from weir.pcap.audit.view import report_view
     from weir.pcap.frames import CaptureError
 
+    gc.set_threshold(100_000, 50, 50)  # packets are not in circles, and to look for these takes a third
     try:
         with Console(stderr=True).status("reading") as status:
             report = PacketAudit.of_files(
