@@ -84,10 +84,20 @@ def with_own_metadata(root: _Json) -> _Json:
         names = {name for owner, name in places.values() if owner == group}
         fields = [field for field in standard["fields"] if field[0] in names]
         standard["fields"] = [field for field in standard["fields"] if field[0] not in names]
-        number = 1000 + len(root["headers"])
-        root["header_types"].append({"name": f"{group}_t", "id": number, "fields": fields})
+        number = len(root["headers"])
+        root["header_types"].append(
+            {"name": f"{group}_t", "id": 1000 + number, "fields": _whole_bytes(fields)}
+        )
         root["headers"].append({"name": group, "id": number, "header_type": f"{group}_t", "metadata": True})
+    standard["fields"] = _whole_bytes(standard["fields"])
     return root
+
+
+def _whole_bytes(fields: _Json) -> _Json:
+    """Return fields with padding: BMv2 asks for whole bytes in metadata, too."""
+    fields = [field for field in fields if field[0] != "_padding"]
+    left = -sum(field[1] for field in fields) % 8
+    return [*fields, *([["_padding", left, False]] if left else [])]
 
 
 def _moved(node: _Json, places: dict[tuple[str, ...], tuple[str, ...]]) -> _Json:
