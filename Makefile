@@ -24,7 +24,7 @@ demo: .venv/ready  ## train a small model over slow links, its gradients summed 
 	$(BIN)/weir train --workers 4 --model cnn --method dfs --density 0.05 --epochs 3 --evaluate-every 11 \
 		--links 100mbit --hosts auto
 
-test: check  ## every test; what a machine lacks skips by name, or fails: WEIR_REQUIRE=root,bmv2,p4c,mininet,tshark
+test: check  ## every test; what a machine lacks skips by name, or fails: WEIR_REQUIRE=root,bmv2,simple_switch,p4c,mininet,tshark
 	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 check: .venv/ready  ## formatting, lint, types, C warnings, generated files
