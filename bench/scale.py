@@ -19,7 +19,7 @@ from weir.simulator.clock import SECOND
 from weir.simulator.host import Work
 from weir.simulator.link import Faults
 from weir.simulator.network import LinkSpec, Network
-from weir.train.words import factor
+from weir.train.words import digits
 from weir.wire.definition import MAX_CHILDREN, Op
 
 console = Console(stderr=True)
@@ -71,7 +71,7 @@ def measure(
                 f"{one.workers:,}",
                 str(one.tiers),
                 " ".join(f"{1000 * seconds:.3f}" for seconds in one.each),
-                factor(one.seconds / first.seconds),
+                digits(one.seconds / first.seconds, 3),
                 f"{one.bytes_up / one.workers / 1000:.1f}",
                 f"{one.bytes_down / one.workers / 1000:.1f}",
             )

@@ -39,9 +39,14 @@ class Ending:
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
-        """Let the first signal raise Ended in this block, which may take long. It sets the flag besides."""
+        """Let the first signal raise Ended in this block, which may take long, or one that came before.
+
+        It sets the flag besides.
+        """
         self._interrupts = True
         try:
+            if self.is_set():  # by a signal that came before
+                raise Ended
             yield
         finally:
             self._interrupts = False

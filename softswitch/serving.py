@@ -104,7 +104,7 @@ def run(settings: Settings, say: Callable[[str], None]) -> None:
                 _open(device, settings)
             _run(device, settings, say, stop)
     except Ended:
-        _log.info("ended before it was there")
+        _log.info("stopped by a signal while starting")
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise StartError(f"{where}{error.strerror or error}") from error

@@ -14,9 +14,8 @@ from typing import Final
 
 _GET_LINK, _DONE, _ERROR = 18, 3, 2
 _REQUEST_DUMP: Final = 0x301
-_NAME, _LOWER, _MASTER, _INFO, _LOWER_ELSEWHERE, _PROPERTIES = 3, 5, 10, 18, 37, 52  # IFLA_...
+_NAME, _LOWER, _MASTER, _INFO, _LOWER_ELSEWHERE = 3, 5, 10, 18, 37  # IFLA_...
 _KIND: Final = 1  # IFLA_INFO_KIND
-_ALTERNATIVE: Final = 53  # IFLA_ALT_IFNAME
 _NESTED: Final = 0x8000
 
 _STACKED: Final = frozenset(("vlan", "macvlan", "macvtap", "ipvlan", "ipvtap"))
@@ -31,14 +30,13 @@ class Interface:
     """An interface of this network namespace.
 
     Attributes:
-        names: its own first, then the alternative ones.
         kind: the kernel's word for a virtual interface, such as "vlan"; "" for a network card.
         lower: number of the interface beneath it, where it has one here; of a veth its other end.
         master: number of the bridge, bond or such that it is a member of; 0: of none.
     """
 
     index: int
-    names: tuple[str, ...]
+    name: str
     kind: str
     lower: int
     master: int
@@ -95,17 +93,15 @@ def _beneath(index: int, known: Mapping[int, Interface]) -> set[int]:
 
 
 def _name(index: int, known: Mapping[int, Interface]) -> str:
-    return known[index].names[0] if index in known else f"interface {index}"
+    return known[index].name if index in known else f"interface {index}"
 
 
 def _interface(data: bytes) -> Interface:
     (index,) = struct.unpack_from("=4xi", data)
     found = dict(_attributes(data[16:]))
-    alternative = (_text(v) for k, v in _attributes(found.get(_PROPERTIES, b"")) if k == _ALTERNATIVE)
     kind = dict(_attributes(found.get(_INFO, b""))).get(_KIND, b"")
     lower = 0 if _LOWER_ELSEWHERE in found else _number(found.get(_LOWER))
-    names = (_text(found.get(_NAME, b"")), *alternative)
-    return Interface(index, names, _text(kind), lower, _number(found.get(_MASTER)))
+    return Interface(index, _text(found.get(_NAME, b"")), _text(kind), lower, _number(found.get(_MASTER)))
 
 
 def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -103,7 +103,8 @@ class P4RuntimeServer:
             else:
                 bound = self._server.add_secure_port(address, credentials)
         except RuntimeError as error:
-            raise ServerError(f"gRPC cannot listen on {address}: is the port in use?") from error
+            why = "does its folder exist, and may this user write there?" if local else "is the port in use?"
+            raise ServerError(f"gRPC cannot listen on {address}: {why}") from error
         self.address = address if local else f"{host}:{bound}"
         self._server.start()
 

@@ -78,18 +78,11 @@ def _pipeline(node: Json, named: Mapping[str, list[int]]) -> Json:
         tables.append(table)
         profiles = profiles if profile is None else [*profiles, profile]
     called = [_called(each, named, where) for each in objects(node, "action_calls", where)]
-    ends = ("true_next", "false_next")
-    conditionals = [
-        _with(each, true_next=None, false_next=None)
-        if isinstance(each, dict) and set(ends) & set(each)
-        else each
-        for each in objects(node, "conditionals", where)
-    ]
     return {
         **node,
         "tables": [*tables, *called],
         "action_profiles": profiles,
-        "conditionals": conditionals,
+        "conditionals": [_conditional(each) for each in objects(node, "conditionals", where)],
     }
 
 

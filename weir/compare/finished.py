@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finished runs of ``weir train``, read from their summaries, and whether they may be compared."""
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -10,7 +9,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from weir.train.config import TrainConfig, in_words
+from weir.native.json_text import parse_object
+from weir.train.config import OF_THE_COMMAND, TrainConfig, in_words
 from weir.train.options import in_line
 from weir.train.summary import SCHEMA
 from weir.train.words import method_words
@@ -19,7 +19,6 @@ SUMMARY: Final = "summary.json"
 _NAMES: Final = {"weir": "", "gloo": " (Gloo)"}
 _SAME: Final = ("model", "data", "workers", "batch_size")
 """Settings in which runs that are compared must not differ: a step of one would be no step of the other."""
-_UNIMPORTANT: Final = frozenset({"out", "name", "reference", "pcap", "save_every", "resume"})
 
 
 class FinishedError(Exception):
@@ -75,15 +74,13 @@ def compared(paths: Sequence[Path]) -> Comparison:
                 f"steps are not alike, so neither bytes nor times of a step can be compared"
             )
     runs = tuple(run for _, _, found in read for run in found)
-    if not runs:
-        raise FinishedError("no step was trained in any of these runs")
     config = configs[0]
     title = f"{config.model} on {config.data}, {config.workers} workers, batches of {config.batch_size}"
     return Comparison(runs, title, _differing(configs))
 
 
 def _differing(configs: Sequence[TrainConfig]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    dumped = [config.model_dump(mode="json", exclude=set(_UNIMPORTANT)) for config in configs]
+    dumped = [config.model_dump(mode="json", exclude=set(OF_THE_COMMAND)) for config in configs]
     return tuple(
         (name, tuple(str(one[name]) for one in dumped))
         for name in dumped[0]
@@ -96,13 +93,13 @@ def _read(path: Path) -> tuple[str, TrainConfig, list[Finished]]:
     file = path / SUMMARY if path.is_dir() else path
     name = (path if path.is_dir() else path.parent).resolve().name
     try:
-        summary = json.loads(file.read_bytes())
+        summary = parse_object(file.read_bytes())
     except OSError as error:
         raise FinishedError(
             f"cannot read {file}: {error.strerror}; give the folder of a run of weir train, which has ended"
         ) from None
-    except (ValueError, RecursionError):
-        raise FinishedError(f"{file} is not JSON") from None
+    except ValueError as error:
+        raise FinishedError(f"{file} is not JSON: {error}") from None
     try:
         if "shares_are_of" in summary:
             raise FinishedError(
@@ -120,6 +117,8 @@ def _read(path: Path) -> tuple[str, TrainConfig, list[Finished]]:
         raise FinishedError(f"{file} has settings that cannot be used:\n{in_words(error)}") from None
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError):
         raise FinishedError(f"{file} is no summary of weir train") from None
+    if not runs:
+        raise FinishedError(f"no step was trained in {name}")
     return name, config, runs
 
 

@@ -35,17 +35,13 @@ def _accuracy(row: Row) -> str:
     return _or_dash(row.accuracy, lambda share: f"{100 * share:.1f}{spread} %")
 
 
-def _share(value: float) -> str:
-    return f"{100 * value:.3g} %"
-
-
 COLUMNS: Final = (
     Column("accuracy", _accuracy),
     Column("up per step", lambda row: _or_dash(row.bytes_up, byte_count)),
-    Column("of dense", lambda row: _or_dash(row.up_of_dense, _share)),
+    Column("of dense", lambda row: _or_dash(row.up_of_dense, percent)),
     Column("down per step", lambda row: _or_dash(row.bytes_down, byte_count)),
-    Column("of dense", lambda row: _or_dash(row.down_of_dense, _share)),
-    Column("density", lambda row: _or_dash(row.density, _share)),
+    Column("of dense", lambda row: _or_dash(row.down_of_dense, percent)),
+    Column("density", lambda row: _or_dash(row.density, percent)),
     Column("build- up", lambda row: _or_dash(row.build_up, times)),
     Column("imbal- ance", lambda row: _or_dash(row.imbalance, times)),
     Column("selec- tion", lambda row: _or_dash(row.selection_s, duration)),

@@ -28,10 +28,8 @@ _PORTS: Final = (d.UDP_PORT, d.FLOW_PORT)
 _ONES: Final = 0xFFFF
 _PLAIN: Final = _ETHER.size + _IP.size + _UDP.size  # headers without tags and options
 _PLAIN_START: Final = b"\x08\x00\x45"
-_LEAST_FRAME, _FRAME_CHECK = (
-    60,
-    4,
-)  # Ethernet fills shorter frames up; a capture may hold the frame's own check
+_LEAST_FRAME: Final = 60  # Ethernet fills shorter frames up
+_FRAME_CHECK: Final = 4  # a capture may hold it
 
 _TYPES: Final = {int(kind): kind for kind in d.PacketType}
 _OPS: Final = {int(op): op for op in d.Op}

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import torch
-
 from weir.native.files import write_atomically
+from weir.native.json_text import parse_object
 
 FOLDER: Final = "checkpoints"
 _LATEST: Final = "latest.json"
@@ -39,14 +38,9 @@ class Checkpoint:
 
     def part(self, rank: int) -> dict[str, Any]:
         """Return what a rank saved. Raises CheckpointError when its file is not as it was written."""
-        path = _file(self.folder, self.step, rank)
-        if rank >= len(self.checksums):
-            raise CheckpointError(
-                f"{self.folder / _LATEST}: it is of {len(self.checksums)} workers, not of more"
-            )
-        data = _read(path)
-        if hashlib.sha256(data).hexdigest() != self.checksums[rank]:
-            raise CheckpointError(f"{path} is not as it was written: its checksum is another")
+        import torch  # by the workers alone
+
+        path, data = _file(self.folder, self.step, rank), self._whole(rank)
         try:
             found: dict[str, Any] = torch.load(io.BytesIO(data), weights_only=True)
         except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
@@ -60,16 +54,30 @@ class Checkpoint:
                 f"{self.folder / _LATEST}: it is of {len(self.checksums)} workers, not of {workers}"
             )
         for rank in range(workers):
-            self.part(rank)
+            self._whole(rank)
+
+    def _whole(self, rank: int) -> bytes:
+        """Return a rank's file. Raises CheckpointError when it is not as it was written."""
+        path = _file(self.folder, self.step, rank)
+        if rank >= len(self.checksums):
+            raise CheckpointError(
+                f"{self.folder / _LATEST}: it is of {len(self.checksums)} workers, not of more"
+            )
+        data = _read(path)
+        if hashlib.sha256(data).hexdigest() != self.checksums[rank]:
+            raise CheckpointError(f"{path} is not as it was written: its checksum is another")
+        return data
 
 
 def write_part(folder: Path, step: int, rank: int, state: dict[str, Any]) -> None:
     """Write what a rank saves. Raises CheckpointError."""
+    import torch
+
     path, data = _file(folder, step, rank), io.BytesIO()
     torch.save(state, data)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data.getvalue())
+        write_atomically(path, data.getvalue())
     except OSError as error:
         raise CheckpointError(f"cannot write {path}: {error.strerror}") from None
 
@@ -90,16 +98,21 @@ def publish(folder: Path, step: int, workers: int) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
+def has_checkpoint(folder: Path) -> bool:
+    """Return whether a whole checkpoint has been written to a folder."""
+    return (folder / _LATEST).exists()
+
+
 def latest(folder: Path) -> Checkpoint:
     """Return the latest checkpoint of a run. Raises CheckpointError when there is none that can be used."""
     path = folder / _LATEST
-    if not path.exists():
+    if not has_checkpoint(folder):
         raise CheckpointError(f"{folder} has no checkpoint: weir train --save-every STEPS writes them")
     try:
-        said = json.loads(_read(path))
+        said = parse_object(_read(path))
         step, checksums = said["step"], said["checksums"]
         sound = said["schema"] == _SCHEMA and type(step) is int and step > 0 and isinstance(checksums, list)
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError):
         sound = False
     if not sound or not checksums or not all(isinstance(each, str) for each in checksums):
         raise CheckpointError(f"{path} is no list of a checkpoint's files")

@@ -88,6 +88,9 @@ def train(
     otherwise it runs over loopback.
     """
     if placement is not None and placement != "dynamic":
+        if unused := sorted(options.given(context).keys() & {"resume", "save_every", "pcap", "name"}):
+            typer.echo(f"weir train: --placement FILE does not go with {options.in_line(unused)}", err=True)
+            raise typer.Exit(2)
         _by_plan(Path(placement), hosts, seed, settings)
         return
     try:
@@ -95,6 +98,7 @@ def train(
             from weir.train.resuming import resumed
 
             config, remark = resumed(resume, options.given(context))
+            choose_hosts(config.hosts)
         else:
             kind, remark = choose_hosts(hosts)
             config = make_config(

@@ -13,7 +13,7 @@ from weir.cluster import ClusterError
 from weir.native.scratch import scratch_folder
 from weir.netns import NamespaceError
 from weir.network import NetworkSpec
-from weir.train.checkpoint import FOLDER, CheckpointError, latest
+from weir.train.checkpoint import FOLDER, CheckpointError, has_checkpoint, latest
 from weir.train.config import TrainConfig
 from weir.train.deployment import Deployment, deploy, deploy_reference, joined_deployment, starting_line
 from weir.train.display import Display, make_display
@@ -183,7 +183,7 @@ class _Session:
         """Return where a run's checkpoints go, and where it goes on from; None: they are not, it begins."""
         save = (self.folder / FOLDER / run).resolve() if self.config.save_every else None
         resume = self.config.resume and (self.config.resume / FOLDER / run).resolve()
-        return save, resume if resume and resume.exists() else None
+        return save, resume if resume and has_checkpoint(resume) else None
 
     def _look(self, record: RunRecord, watch: NetworkWatch) -> None:
         """Take the newest counts; say when a spine has died."""

@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """``weir train --resume``: the settings of the run that goes on, and what may differ from them."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from pydantic import ValidationError
 
-from weir.train.checkpoint import FOLDER, CheckpointError, latest
-from weir.train.config import ConfigError, TrainConfig, in_words
+from weir.native.json_text import parse_object
+from weir.train.checkpoint import FOLDER, CheckpointError, has_checkpoint, latest
+from weir.train.config import OF_THE_COMMAND, ConfigError, TrainConfig, in_words
 from weir.train.folder import versions
 from weir.train.options import in_line
-
-MAY_DIFFER: Final = frozenset({"resume", "out", "name", "reference", "save_every", "pcap"})
-"""Settings that may be given with --resume; all others are those of the run."""
 
 
 def resumed(folder: Path, given: Mapping[str, Any]) -> tuple[TrainConfig, str]:
@@ -27,22 +24,24 @@ def resumed(folder: Path, given: Mapping[str, Any]) -> tuple[TrainConfig, str]:
     Raises:
         ConfigError: there is no such run, none that can go on, or a setting is given that it has already.
     """
-    if unwanted := sorted(given.keys() - MAY_DIFFER):
+    if unwanted := sorted(given.keys() - OF_THE_COMMAND):
         raise ConfigError(f"--resume: the settings are those of {folder}: leave out {in_line(unwanted)}")
     path = folder / "config.json"
     try:
-        saved = json.loads(path.read_bytes())
+        saved = parse_object(path.read_bytes())
         before = saved.pop("versions", {})
         config = TrainConfig.model_validate({**saved, "pcap": None, **given, "resume": folder})
     except OSError as error:
         raise ConfigError(f"--resume: cannot read {path}: {error.strerror}") from None
     except ValidationError as error:
         raise ConfigError(f"--resume: {path} has settings that cannot be used:\n{in_words(error)}") from None
-    except (ValueError, AttributeError, TypeError, RecursionError):
+    except (ValueError, AttributeError, TypeError):
         raise ConfigError(f"--resume: {path} is no file of a run's settings") from None
     try:
         found = latest(folder / FOLDER / "weir")
         found.check(config.workers)
+        if config.reference and has_checkpoint(reference := folder / FOLDER / "gloo"):
+            latest(reference).check(config.workers)
     except CheckpointError as error:
         raise ConfigError(f"--resume: {error}") from None
     now = versions()

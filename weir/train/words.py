@@ -26,8 +26,8 @@ def byte_count(value: float) -> str:
 
 
 def digits(value: float, decimals: int) -> str:
-    """Return a number with so many decimals, or with as many more as show two digits that are not zero: with
-    1, 97.2, 4.0 and 0.0042. Zero is "0".
+    """Return a number with so many decimals, or with more, for two significant digits: with 1, 97.2, 4.0 and
+    0.0042. Zero is "0".
     """
     if not value or not math.isfinite(value):
         return "0" if value == 0 else "–"

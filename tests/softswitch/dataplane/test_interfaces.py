@@ -40,7 +40,7 @@ KNOWN = {
         1,
     )
 }
-NUMBERS = {each.names[0]: number for number, each in KNOWN.items()}
+NUMBERS = {each.name: number for number, each in KNOWN.items()}
 
 
 @pytest.mark.parametrize(
@@ -107,12 +107,12 @@ def machine() -> Iterator[Namespace]:
 @pytest.mark.root
 def test_the_kernel_lists_interfaces(machine: Namespace) -> None:
     found = machine.call(interfaces)
-    by_name = {name: each for each in found.values() for name in each.names}
+    by_name = {each.name: each for each in found.values()}
     assert by_name["spare"] is by_name["nic1"]
-    assert found[by_name["mac0"].lower].names[0] == "nic0"
-    assert found[by_name["far0"].master].names[0] == "br0"
+    assert found[by_name["mac0"].lower].name == "nic0"
+    assert found[by_name["far0"].master].name == "br0"
     assert {each.kind for each in found.values()} == {"", "veth", "macvlan", "bridge", "vxlan"}
-    assert found == {machine.links.find(each.names[0]).index: each for each in found.values()}
+    assert found == {machine.links.find(each.name).index: each for each in found.values()}
 
 
 @pytest.mark.root

@@ -50,7 +50,7 @@ class Envelope:
             check(Rule.ON_THE_WAY, udp.ttl > 0, "a packet whose TTL ran out is still on its way", seen)
             if udp.udp_checksum is Checksum.PARTIAL:
                 self._report.notes[Note.OFFLOADED] += 1
-        link = f"{seen.file} {' '.join(sorted(seen.ends)) if seen.ends else seen.port}"
+        link = f"{seen.file} {' '.join(sorted(seen.ends)) if seen.ends else f'{seen.port} {udp.ttl}'}"
         self._note(self._macs[link, udp.source], udp.source_mac, seen, sent=True)
         self._note(self._macs[link, udp.destination], udp.destination_mac, seen, sent=False)
 

@@ -31,7 +31,8 @@ def report_view(report: Report, limit: int) -> RenderableType:
         if broken[rule]:
             parts.append(Text.assemble(("what to do", "bold"), f"  {rule.title}: {rule.remedy}"))
     for note, frames in report.notes.items():
-        parts.append(Text(f"note: {frames:,} {note.value}", "yellow")) if frames else None
+        if frames:
+            parts.append(Text(f"note: {frames:,} {note.value}", "yellow"))
     parts.append(
         Text(f"{report.weir:,} of {report.frames:,} frames are Weir's; {len(report.findings):,} findings")
     )
