@@ -134,7 +134,7 @@ def test_figures_are_of_all_seeds_and_shares_of_dense_training() -> None:
         console = Console(width=width)
         with console.capture() as capture:
             console.print(result_view(comparison, [dense, topk]))
-        for words in ("85.0 ± 7.1 %", "200 B", "10 %", "1.50x", "topk"):
+        for words in ("85.0 ± 7.1 %", "200 B", "10.0 %", "1.50x", "topk"):
             assert words in capture.get()
 
 

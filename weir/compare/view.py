@@ -13,7 +13,7 @@ from weir.compare.config import Comparison
 from weir.compare.results import Row, dense_source
 from weir.tables import InParts
 from weir.train.netrows import network_line
-from weir.train.words import byte_count, duration, times, workers
+from weir.train.words import byte_count, duration, percent, times, workers
 
 NOT_KNOWN: Final = "–"
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Model = Literal["resnet18", "cnn", "mlp", "lm", "bag"]
 Data = Literal["digits", "stdlib", "modules"]
 OF_THE_COMMAND: Final = frozenset({"resume", "out", "name", "reference", "save_every", "pcap"})
-"""Settings that do not change what is trained: a run that goes on may have others, and so may one beside it."""
+"""Settings that do not change what is trained: a run that goes on may have others."""
 
 Hosts = Literal["processes", "namespaces"]
 Mode = Literal["all-reduce", "ps"]
