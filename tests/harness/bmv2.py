@@ -178,7 +178,7 @@ class Bmv2Target(Target):
         marker_mac, marker_src = (int.from_bytes(_MARKER[at : at + 6], "big") for at in (0, 6))
         for port in (*PORTS, _PROBE):
             self._control.insert(
-                "WeirIngress.sources.stations", (port, marker_src), "WeirIngress.sources.trust"
+                "WeirIngress.sources.stations", (port, marker_src), "WeirIngress.sources.trust", ()
             )
         self._control.insert(
             "WeirIngress.forwarding.l2", (marker_mac,), "WeirIngress.forwarding.flood", (_MARKER_GROUP,)

@@ -117,6 +117,8 @@ OWN = {
 
 @pytest.mark.parametrize("frame", OWN.values(), ids=OWN.keys())
 def test_what_a_host_sends_in_its_own_name_goes_on(rack: Lab, frame: Ether) -> None:
+    if rack.target.name == "bmv2" and Dot1Q in frame:
+        pytest.skip("kernels take tags off frames before this test's sockets see them")
     assert rack.send(1, frame) == [Sent(2, bytes(frame))]
     assert rack.events() == {Event.FORWARDED: 1}
 
@@ -150,6 +152,8 @@ def test_a_contribution_is_admissions_business(rack: Lab) -> None:
 
 
 def test_a_frame_that_ends_within_its_tag_or_address_is_refused(rack: Lab) -> None:
+    if rack.target.name == "bmv2":
+        pytest.skip("kernels do not pass on frames that end within their tag")
     frame = bytes(ethernet() / Dot1Q(vlan=0) / ip(AGGREGATION_IP) / RESULT)
     lengths = range(rack.target.shortest_frame, 16)
     for length in lengths:
