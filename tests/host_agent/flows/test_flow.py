@@ -89,8 +89,7 @@ def transfer(config: FlowConfig, shape: dict[str, Any], lossy: bool) -> tuple[Wo
         lanes = int(rng.integers(1, 40 * config.chunk_lanes))
         vectors.append(random_values(rng, lanes))
         world.submit(vectors[-1], random_service(rng, config, lanes, lossy))
-        for _ in range(int(rng.integers(0, 50))):
-            world.clock.step()
+        world.step(int(rng.integers(0, 50)))
     world.run()
     assert sorted(world.deliveries) == sorted(world.settlements) == list(range(1, len(vectors) + 1))
     for number, values in enumerate(vectors, 1):
@@ -516,8 +515,7 @@ def test_a_tensor_that_waits_for_its_turn_asks_nothing() -> None:
     world = World(FlowConfig(FLOW_ID, first_window=1, congestion=True), back=Faults(delay=MS))
     world.there.change = mark  # so that the window stays at one chunk
     world.submit(np.ones(352 * 4, np.float32), ServiceClass(layer=3))
-    for _ in range(2):
-        world.clock.step()
+    world.step(2)
     world.submit(np.ones(352 * 300, np.float32), ServiceClass(layer=0))
     world.run()
     assert list(world.deliveries) == [2, 1]

@@ -23,6 +23,7 @@ A, B = Address("10.0.0.1"), Address("10.0.0.2")
 MACS = {A.ip: "02:00:00:00:00:01", B.ip: "02:00:00:00:00:02"}
 
 Floats = npt.NDArray[np.float32]
+_NEVER = 1 << 62
 
 
 def is_chunk(frame: bytes) -> bool:
@@ -154,14 +155,19 @@ class World:
 
     def run(self, limit: float = 3600.0) -> None:  # one packet in the air, two of three lost: ten minutes
         """Until the sender has settled everything, and nothing is in the air any more."""
-        end = self.clock.now + round(limit * SECOND)
-        while not self.sender.idle:
-            if not self.clock.step() or self.clock.now > end:
-                raise StuckError(f"tensors {self.sender.waiting()} at {self.clock.now / SECOND:.3f} s")
-            self._collect()
-        while self.clock.step():
-            pass
+        if not self.clock.run(self.clock.now + round(limit * SECOND), self._is_settled):
+            raise StuckError(f"tensors {self.sender.waiting()} at {self.clock.now / SECOND:.3f} s")
+        self.clock.run(_NEVER, lambda: False)
         self._collect()
+
+    def step(self, actions: int) -> None:
+        """Let so many things happen, or all that will."""
+        left = iter(range(actions))
+        self.clock.run(_NEVER, lambda: next(left, None) is None)
+
+    def _is_settled(self) -> bool:
+        self._collect()
+        return self.sender.idle
 
     def _at_left(self, frame: bytes) -> None:
         self.left.receive(frame)
