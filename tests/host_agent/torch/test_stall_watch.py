@@ -43,9 +43,13 @@ def words(monkeypatch: pytest.MonkeyPatch, refused: Event | None, sent: tuple[in
         monkeypatch.setattr(stall_watch, name, 0.01)
     calls = itertools.count()
     began = time.monotonic() - 10
-    watch = StallWatch("digits", JOB, lambda: began, lambda: status(next(calls), refused, sent), [(0,), (1,)])
+    gone: list[str] = []
+    watch = StallWatch(
+        "digits", JOB, lambda: began, lambda: status(next(calls), refused, sent), [(0,), (1,)], gone.append
+    )
     until(lambda: bool(watch.words))
     watch.close()
+    assert not gone
     return watch.words
 
 
