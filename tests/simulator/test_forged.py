@@ -123,7 +123,7 @@ def test_what_a_forger_sends_changes_no_sum_and_stops_no_job(
         for step in range(3):
             before = vectors(seed + step, len(names), 40)
             after = submit(job, before)
-            network.run(lambda: job.idle, limit=60)
+            network.run(lambda: job.idle, limit=5)
             check_exact(before, after)
         assert all(not report.refused for worker in job.workers for report in worker.reports)
         drops = refused(network)
