@@ -24,7 +24,8 @@ def describe(error: grpc.RpcError, updates: Sequence[Update] = ()) -> str:
     parts = details(error)
     refused = [
         f"{describe_update(updates[index]) if index < len(updates) else f'update {index}'}:"
-        f" {code_name(detail.canonical_code)}{': ' if detail.message else ''}{shortened(detail.message, _LONGEST)}"
+        f" {code_name(detail.canonical_code)}{': ' if detail.message else ''}"
+        f"{shortened(detail.message, _LONGEST)}"
         for index, detail in enumerate(parts)
         if detail.canonical_code != Code.OK
     ]

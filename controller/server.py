@@ -4,7 +4,6 @@
 import asyncio
 import contextlib
 import logging
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -156,7 +155,7 @@ class Controller:
             ) from None
         if listen.startswith("unix:"):
             # Who can open it is told ids and slots of jobs (Port), so that must be this user alone.
-            os.chmod(listen.removeprefix("unix:").removeprefix("//"), 0o600)
+            Path(listen.removeprefix("unix:").removeprefix("//")).chmod(0o600)
             return listen
         return f"{listen.rpartition(':')[0]}:{port}"
 
