@@ -238,7 +238,7 @@ def test_one_address_asks_for_so_many_statuses_at_a_time(
     may_go.set()
     until(lambda: all(call.done() for call in asked))
     assert sum(call.exception() is None for call in asked) == 9
-    assert len(read) <= 2
+    assert len(read) <= 3
 
 
 def test_streams_that_say_nothing_give_way_to_one_that_does(

@@ -485,7 +485,7 @@ def test_who_guesses_is_not_told_whether_there_is_such_a_job(registry: JobRegist
                 asked(job_id, 0, "guess", 1)  # type: ignore[operator]
             says = f"the controller knows no job {job_id:#010x} with this token; was it restarted?"
             assert refusal(caught) == (Refusal.UNKNOWN, says)
-    with pytest.raises(JobError, match="job 'over' was stopped: .* no memory left") as caught:
+    with pytest.raises(JobError, match=r"job 'over' was stopped: .* no memory left") as caught:
         registry.attend(over.id, 1, "secret", 1)
     assert caught.value.refusal is Refusal.STOPPED
 
