@@ -64,6 +64,7 @@ class Port:
     def __init__(self, service: AgentService) -> None:
         self._service = service
         self._guesses = TokenGuesses()
+        self._stray_guesses = TokenGuesses()  # with ids that no job has, slowed as if one had them
         self._joins = Waiting("joins", MOST_WAITING_OF_ONE)
         self._statuses = Waiting("status requests", MOST_STATUS)
         self._silent: dict[asyncio.Timeout, None] = {}  # of streams, the oldest first
@@ -83,7 +84,7 @@ class Port:
         """See agent.proto."""
         call = _Call(self, "Join", context)
         await call.refuse_junk(request)
-        call.job, call.token = request.job, request.token
+        call.job, call.guess = request.job, request.token
         try:
             check_join(request)
             with _counted(self._joins, call):
@@ -99,7 +100,7 @@ class Port:
             first = await self._first(requests, call)
             if first is None:
                 return
-            call.job, call.token = self._service.name_of(first.job_id), first.token
+            self._names(call, first)
             check_token(first)
             await self._turn(call)
             await self._service.attend(first, self._beats(requests, call), call)
@@ -110,7 +111,7 @@ class Port:
         """See agent.proto."""
         call = _Call(self, "Leave", context)
         await call.refuse_junk(request)
-        call.job, call.token = self._service.name_of(request.job_id), request.token
+        self._names(call, request)
         try:
             check_token(request)
             await self._turn(call)
@@ -128,7 +129,7 @@ class Port:
             check_token(request)
             with _counted(self._statuses, call):
                 if request.token:
-                    call.job, call.token = request.job, request.token
+                    call.job, call.guess = request.job, request.token
                     await self._turn(call)
                     self._service.refuse_wrong_token(request.job, request.token)
                 return await self._service.Status(request, call)
@@ -137,12 +138,19 @@ class Port:
 
     # ---- inside
 
+    def _names(self, call: "_Call", request: Any) -> None:
+        """Note which job a member's request is about."""
+        call.guess = request.token
+        call.job = self._service.name_of(request.job_id)
+        if not call.job:
+            call.job, call.guesses = f"{request.job_id:#010x}", self._stray_guesses
+
     async def _turn(self, call: "_Call") -> None:
         """Wait until a token of this address may be looked at. Raises JobError when too many others wait.
 
         Look at it at once: were there an ``await`` in between, many could be looked at before one is counted.
         """
-        wait = self._guesses.turn(call.who, call.job, call.token, time.monotonic())
+        wait = call.guesses.turn(call.who, call.job, call.guess, time.monotonic())
         if wait is None:
             raise JobError(
                 Refusal.EXHAUSTED,
@@ -186,7 +194,7 @@ class Port:
     def refused(self, call: "_Call", code: grpc.StatusCode, words: str) -> None:
         """Hear that a call was refused."""
         if code in _WRONG_TOKEN:
-            self._guesses.wrong(call.who, call.job, call.token, time.monotonic())
+            call.guesses.wrong(call.who, call.job, call.guess, time.monotonic())
         if code in _NOTED:
             self.note(call, words, code.name)
 
@@ -218,18 +226,19 @@ _NOTED: Final = (
 class _Call:
     """A call, as the service sees it: its refusals are counted and cut to what gRPC carries.
 
-    ``job`` is the name of the job whose token it shows; "" for an id that no job has.
+    ``guess`` is the token that it shows, for ``job``, whose wrong ones are in ``guesses``.
     """
 
     def __init__(self, port: Port, method: str, context: Any) -> None:
-        self.method, self.who, self.job, self.token = method, address_of(context.peer()), "", ""
+        self.method, self.who, self.job, self.guess = method, address_of(context.peer()), "", ""
+        self.guesses = port._guesses
         self.on_socket = context.peer().startswith("unix:")
         self._port, self._context = port, context
 
     @property
     def what(self) -> str:
         """Return what its token is for, in the words of who calls: an id is not told to be a job's."""
-        return f"job {self.job!r}" if self.method in ("Join", "Status") else "this job or others"
+        return f"job {self.job!r}" if self.method in ("Join", "Status") else "this job"
 
     async def abort(self, code: grpc.StatusCode, words: str) -> None:
         """Refuse the call."""
