@@ -482,7 +482,7 @@ def test_who_guesses_is_not_told_whether_there_is_such_a_job(registry: JobRegist
     for asked in (registry.attend, registry.leave):
         for job_id in (job.id, over.id, job.id ^ 1):
             with pytest.raises(JobError) as caught:
-                asked(job_id, 0, "guess", 1)  # type: ignore[operator]
+                asked(job_id, 0, "guess", 1)
             says = f"the controller knows no job {job_id:#010x} with this token; was it restarted?"
             assert refusal(caught) == (Refusal.UNKNOWN, says)
     with pytest.raises(JobError, match=r"job 'over' was stopped: .* no memory left") as caught:
