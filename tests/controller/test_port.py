@@ -378,7 +378,9 @@ def test_wrong_tokens_of_members_are_slowed_too(
     assert controller._port._guesses.turn("127.0.0.1", "x", "new", time.monotonic()) != 0.0
 
 
-def test_tokens_for_an_id_that_no_job_has_are_slowed_as_if_one_had_it(channel: grpc.Channel) -> None:
+def test_tokens_for_an_id_that_no_job_has_are_slowed_as_if_one_had_it(
+    controller: Controller, channel: grpc.Channel
+) -> None:
     stub = protobuf.stub(channel, METHODS)
 
     def guess(number: int) -> str:
@@ -389,6 +391,7 @@ def test_tokens_for_an_id_that_no_job_has_are_slowed_as_if_one_had_it(channel: g
     with ThreadPoolExecutor(32) as pool:
         answers = list(pool.map(guess, range(1, 49)))
     assert answers.count("NOT_FOUND") < 32
+    assert not controller._port._guesses._of  # ids without end do not let those for jobs be forgotten
 
 
 def test_wrong_tokens_are_slowed_in_a_status_that_waits_for_switches(
