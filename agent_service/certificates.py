@@ -58,16 +58,27 @@ def of_authorities(ca: Path) -> list[Certificate]:
 
 
 def of_pair(cert: Path, key: Path) -> Certificate:
-    """Return the first certificate in a file with its key, by a handshake in memory.
+    """Return the first certificate in a file with its key, by handshakes in memory.
+
+    It may be for servers or for clients: ``ssl`` decodes none that is verified in the other role.
 
     Raises:
         OSError: a file cannot be read.
         ssl.SSLError: a file is no certificate or key, or they do not belong together.
+        ssl.SSLCertVerificationError: the pair can be loaded, but is good in neither role.
     """
-    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    serving.load_cert_chain(cert, key)
-    offered = _handshake(serving, _curious())
-    return _decoded(serving, offered)
+    serving, asking = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), _curious()
+    for context in (serving, asking):
+        context.load_cert_chain(cert, key)
+    offered, _ = _handshake(serving, _curious())
+    shown = offered.getpeercert(binary_form=True)
+    assert shown is not None, "a server always shows one"
+    try:
+        return Certificate.of(_handshake(serving, _trusting(shown))[0].getpeercert())
+    except ssl.SSLCertVerificationError:
+        _trust(serving, shown)
+        serving.verify_mode = ssl.CERT_REQUIRED
+        return Certificate.of(_handshake(serving, asking)[1].getpeercert())
 
 
 def file_problem(cert: Path | None, key: Path | None, ca: Path | None, now: float | None = None) -> str:
@@ -77,6 +88,8 @@ def file_problem(cert: Path | None, key: Path | None, ca: Path | None, now: floa
         try:
             if why := of_pair(cert, key).problem(now):
                 return f"the certificate {cert} {why}"
+        except ssl.SSLCertVerificationError:
+            pass  # the pair is one, and who it is shown to judges what it is for: only its dates are unknown
         except (ssl.SSLError, OSError) as error:
             return f"the certificate {cert} and the key {key} cannot be used: {_reason(error)}"
     if ca is not None:
@@ -102,7 +115,7 @@ def connection_problem(address: str, cert: Path | None, key: Path | None, ca: Pa
         served = _served(address, cert, key)
     except ssl.SSLError as error:
         return f"the server at {address} does not speak TLS, or not as this client does: {_reason(error)}"
-    except OSError:
+    except (OSError, ValueError, OverflowError):  # the latter: no address of host and port, but gRPC's own
         return ""
     if why := served.problem(time.time()):
         return f"the certificate of the server at {address} ({served.subject}) {why}: renew it there"
@@ -178,13 +191,17 @@ def _trusting(certificate: bytes) -> ssl.SSLContext:
     """Return a client's context that trusts one certificate, whatever its dates: only then is it decoded."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.load_verify_locations(cadata=certificate)
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
+    _trust(context, certificate)
     return context
 
 
-def _handshake(serving: ssl.SSLContext, asking: ssl.SSLContext) -> ssl.SSLObject:
-    """Return the client's end of a handshake in memory."""
+def _trust(context: ssl.SSLContext, certificate: bytes) -> None:
+    context.load_verify_locations(cadata=certificate)
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
+
+
+def _handshake(serving: ssl.SSLContext, asking: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.SSLObject]:
+    """Return both ends of a handshake in memory, the client's first."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = serving.wrap_bio(to_server, to_client, server_side=True)
     client = asking.wrap_bio(to_client, to_server)
@@ -196,13 +213,7 @@ def _handshake(serving: ssl.SSLContext, asking: ssl.SSLContext) -> ssl.SSLObject
                 left.remove(end)
         if not left:
             break
-    return client
-
-
-def _decoded(serving: ssl.SSLContext, offered: ssl.SSLObject) -> Certificate:
-    shown = offered.getpeercert(binary_form=True)
-    assert shown is not None, "a server always shows one"
-    return Certificate.of(_handshake(serving, _trusting(shown)).getpeercert())
+    return client, server
 
 
 def _name(parts: Any) -> str:

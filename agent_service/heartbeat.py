@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The heartbeats that keep a worker a member, and the news of its job that comes back, in one thread.
 
-A stream that breaks because the controller is gone is opened again for as long as the lease lasts, so that a
-controller that restarts and remembers its jobs (``--state``) finds its members again.
+A stream that breaks because the controller is gone, or has no room for it, is opened again for as long as the
+lease lasts, so that a controller that restarts and remembers its jobs (``--state``) finds its members again.
 """
 
 import threading
@@ -16,7 +16,12 @@ from weir.agent_service.proto import agent_pb2
 
 POLL_S = 0.25  # how soon a program that ends without leaving is noticed
 RETRY_S = 0.1
-_BROKEN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN)
+_BROKEN = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,  # too much is asked of the controller by others of this address
+)
 
 
 class HeartbeatThread:

@@ -116,6 +116,11 @@ class Member:
         return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} ({self.host.name})"
 
 
+def same_token(one: str, other: str) -> bool:
+    """Return whether two tokens are the same, in constant time."""
+    return hmac.compare_digest(one.encode(), other.encode())
+
+
 class JobState(Enum):
     """The stages of a job. A job that is over is forgotten."""
 
@@ -149,11 +154,12 @@ class Job:
     withdrawn: dict[int, str] = field(default_factory=dict)  # rank -> host of who joined and went away
     ends_at: float | None = None  # set when the first member leaves
     number: int = 0  # of the controller's jobs, in the order in which it heard of them
+    asked_by: str = ""  # the address of the member that joined last; "": it was remembered
     key: bytes = field(default_factory=lambda: secrets.token_bytes(KEY_BYTES), repr=False, compare=False)
 
     def knows(self, token: str) -> bool:
         """Return whether this is the job's token, in constant time."""
-        return hmac.compare_digest(self.token.encode(), token.encode())
+        return same_token(self.token, token)
 
     def missing(self) -> str:
         """Describe the ranks that have not joined."""

@@ -10,20 +10,19 @@ from urllib.parse import unquote
 from google.protobuf.message import DecodeError
 
 from weir.controller.jobs import JobError, Refusal
+from weir.controller.wiring import NAME
 
 MOST_REQUEST_BYTES: Final = 1 << 16
 MOST_NAME: Final = 128  # characters of a job's name
-MOST_HOST: Final = 63  # of a host's, as in a topology
 MOST_ADDRESS: Final = 45
 MOST_PROCESS: Final = 64
 MOST_TOKEN: Final = 256
 MOST_RANKS: Final = 4096  # that one worker stands for
 MOST_PAGE_TOKEN: Final = 64
-LONGEST_WAIT_S: Final = 366 * 86_400.0
+LONGEST_WAIT_S: Final = 86_400.0  # that a join may ask for: until then its job keeps its name
 MOST_WORDS: Final = 1500  # characters of a refusal: gRPC carries 8 kB, and three bytes for some of them
 _QUOTED: Final = 40
 
-_HOST: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _LOCAL: Final = "this machine"
 
 
@@ -45,10 +44,10 @@ def parsed(message: Any, data: bytes) -> Any:
 def check_join(request: Any) -> None:
     """Raise JobError for a JoinRequest with a field that no job can have, whatever the topology."""
     _name("job", request.job, MOST_NAME)
-    _name("host", request.host, MOST_HOST)
-    if request.host and not _HOST.fullmatch(request.host):
+    if request.host and not re.fullmatch(NAME, request.host):
         raise _refusal(
-            f"host {_quoted(request.host)} is no host's name: those have letters, digits, '_', '.' and '-'"
+            f"host {_quoted(request.host)} is no host's name: those have 1 to 63 letters, digits, '_', '.' "
+            f"and '-'"
         )
     _name("ip", request.ip, MOST_ADDRESS)
     _name("process", request.process, MOST_PROCESS)
@@ -68,19 +67,23 @@ def check_token(request: Any) -> None:
         raise _refusal(f"the token has {len(request.token)} characters: it may have {MOST_TOKEN}")
 
 
-def shortened(words: str) -> str:
-    """Return words that are short enough for a status: of long ones, the beginning and the end."""
-    if len(words) <= MOST_WORDS:
+def shortened(words: str, most: int = MOST_WORDS) -> str:
+    """Return words that are short enough, for a status or so: of long ones, the beginning and the end."""
+    if len(words) <= most:
         return words
-    head, tail = words[: MOST_WORDS * 2 // 3], words[-MOST_WORDS // 4 :]
+    head, tail = words[: most * 2 // 3], words[-most // 4 :]
     return f"{head} ... ({len(words) - len(head) - len(tail)} characters left out) ... {tail}"
 
 
 def address_of(peer: str) -> str:
-    """Return the address of gRPC's ``peer``, without its port; of IPv6, the /64 that it is in."""
+    """Return the address of gRPC's ``peer``, without its port; of IPv6, the /64 that it is in.
+
+    A machine can send to itself from all of 127.0.0.0/8.
+    """
     kind, _, place = unquote(peer).partition(":")
     if kind == "ipv4":
-        return place.rpartition(":")[0]
+        host = place.rpartition(":")[0]
+        return "127.0.0.1" if host.startswith("127.") else host
     if kind == "ipv6":
         host = place.rpartition(":")[0].strip("[]").partition("%")[0]
         try:

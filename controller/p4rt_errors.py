@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import grpc
 
 from weir.controller.entries import Lpm, Match, Ternary
+from weir.controller.limits import shortened
 from weir.controller.sync import EntryUpdate, Update
 from weir.p4runtime.codes import Code
 from weir.p4runtime.errors import code_name, details
@@ -23,20 +24,17 @@ def describe(error: grpc.RpcError, updates: Sequence[Update] = ()) -> str:
     parts = details(error)
     refused = [
         f"{describe_update(updates[index]) if index < len(updates) else f'update {index}'}:"
-        f" {code_name(detail.canonical_code)}{': ' if detail.message else ''}{_shortened(detail.message)}"
+        f" {code_name(detail.canonical_code)}{': ' if detail.message else ''}"
+        f"{shortened(detail.message, _LONGEST)}"
         for index, detail in enumerate(parts)
         if detail.canonical_code != Code.OK
     ]
-    whole = f"{error.code().name}: {_shortened(error.details() or 'no details')}"
+    whole = f"{error.code().name}: {shortened(error.details() or 'no details', _LONGEST)}"
     if not refused:
         return whole
     more = f"; and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
     cut = f" ({whole})" if len(parts) < len(updates) else ""  # gRPC did not carry them all
     return "; ".join(refused[:_SHOWN]) + more + cut
-
-
-def _shortened(message: str) -> str:
-    return message if len(message) <= _LONGEST else f"{message[:_LONGEST]}..."
 
 
 def describe_update(update: Update) -> str:

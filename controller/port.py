@@ -27,14 +27,16 @@ from weir.controller.limits import (
     parsed,
     shortened,
 )
+from weir.controller.log_lines import LogLines
 from weir.controller.service import AgentService, status_of
-from weir.controller.throttle import REPEAT_S, Repeats, TokenGuesses, Waiting
+from weir.controller.throttle import MOST_WAITING_OF_ONE, TokenGuesses, Waiting
 
 log = logging.getLogger(__name__)
 
 FIRST_BEAT_S: Final = 10.0  # what a stream gets to say whose it is
 HANDSHAKE_MS: Final = 10_000  # what a connection gets to say that it is one of gRPC's
-MOST_STATUS: Final = 4  # that read the switches at a time; more wait
+MOST_SILENT: Final = 4096  # streams that have not said whose they are; one more ends the oldest
+MOST_STATUS: Final = 64  # calls of one address that wait at a time: one for each worker of a host
 BEAT_PAUSE_S: Final = 0.01  # between two heartbeats of a stream that are read
 _KEEPALIVE_MS: Final = 10_000
 OPTIONS: Final = (
@@ -62,10 +64,11 @@ class Port:
     def __init__(self, service: AgentService) -> None:
         self._service = service
         self._guesses = TokenGuesses()
-        self._waiting = Waiting()
-        self._repeats = Repeats()
-        self._reading = asyncio.Semaphore(MOST_STATUS)
-        self._flush: asyncio.TimerHandle | None = None
+        self._stray_guesses = TokenGuesses()  # with ids that no job has, slowed as if one had them
+        self._joins = Waiting("joins", MOST_WAITING_OF_ONE)
+        self._statuses = Waiting("status requests", MOST_STATUS)
+        self._silent: dict[asyncio.Timeout, None] = {}  # of streams, the oldest first
+        self._lines = LogLines(log)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return what makes a gRPC server call this."""
@@ -73,9 +76,7 @@ class Port:
 
     def close(self) -> None:
         """Write the log lines that are still to come."""
-        if self._flush is not None:
-            self._flush.cancel()
-            self._write_due(time.monotonic() + REPEAT_S)
+        self._lines.close()
 
     # ---- the four calls
 
@@ -83,10 +84,10 @@ class Port:
         """See agent.proto."""
         call = _Call(self, "Join", context)
         await call.refuse_junk(request)
-        call.job = request.job
+        call.job, call.guess = request.job, request.token
         try:
             check_join(request)
-            with self._counted(call):
+            with _counted(self._joins, call):
                 await self._turn(call)
                 return await self._service.Join(request, call)
         except JobError as error:
@@ -96,14 +97,13 @@ class Port:
         """See agent.proto."""
         call = _Call(self, "Attend", context)
         try:
-            with self._counted(call):
-                first = await self._first(requests, call)
-                if first is None:
-                    return
-                call.job = f"{first.job_id:#010x}"
-                check_token(first)
-                await self._turn(call)
-            await self._service.Attend(self._beats(first, requests, call), call)
+            first = await self._first(requests, call)
+            if first is None:
+                return
+            self._names(call, first)
+            check_token(first)
+            await self._turn(call)
+            await self._service.attend(first, self._beats(requests, call), call)
         except JobError as error:
             await call.refuse(error)
 
@@ -111,12 +111,11 @@ class Port:
         """See agent.proto."""
         call = _Call(self, "Leave", context)
         await call.refuse_junk(request)
-        call.job = f"{request.job_id:#010x}"
+        self._names(call, request)
         try:
             check_token(request)
-            with self._counted(call):
-                await self._turn(call)
-                return await self._service.Leave(request, call)
+            await self._turn(call)
+            return await self._service.Leave(request, call)
         except JobError as error:
             await call.refuse(error)
 
@@ -128,34 +127,34 @@ class Port:
             if len(request.page_token) > MOST_PAGE_TOKEN:
                 raise JobError(Refusal.INVALID, f"page_token: it may have {MOST_PAGE_TOKEN} characters")
             check_token(request)
-            with self._counted(call):
+            with _counted(self._statuses, call):
                 if request.token:
-                    call.job = request.job
+                    call.job, call.guess = request.job, request.token
                     await self._turn(call)
-                async with self._reading:
-                    return await self._service.Status(request, call)
+                    self._service.refuse_wrong_token(request.job, request.token)
+                return await self._service.Status(request, call)
         except JobError as error:
             await call.refuse(error)
 
     # ---- inside
 
-    @contextlib.contextmanager
-    def _counted(self, call: "_Call") -> Iterator[None]:
-        """Count a call as one that waits. Raises JobError when too many do."""
-        if why := self._waiting.enter(call.who):
-            raise JobError(Refusal.EXHAUSTED, f"{why}; try again later")
-        try:
-            yield
-        finally:
-            self._waiting.leave(call.who)
+    def _names(self, call: "_Call", request: Any) -> None:
+        """Note which job a member's request is about."""
+        call.guess = request.token
+        call.job = self._service.name_of(request.job_id)
+        if not call.job:
+            call.job, call.guesses = f"{request.job_id:#010x}", self._stray_guesses
 
     async def _turn(self, call: "_Call") -> None:
-        """Wait until a token of this address may be looked at. Raises JobError when too many others wait."""
-        wait = self._guesses.turn(call.who, call.job, time.monotonic())
+        """Wait until a token of this address may be looked at. Raises JobError when too many others wait.
+
+        Look at it at once: were there an ``await`` in between, many could be looked at before one is counted.
+        """
+        wait = call.guesses.turn(call.who, call.job, call.guess, time.monotonic())
         if wait is None:
             raise JobError(
                 Refusal.EXHAUSTED,
-                f"too many wrong tokens for job {call.job!r} from {call.who}: the token was not looked at; "
+                f"too many wrong tokens for {call.what} from {call.who}: the token was not looked at; "
                 f"try again in some seconds",
             )
         if wait:
@@ -163,18 +162,28 @@ class Port:
 
     async def _first(self, requests: AsyncIterator[Any], call: "_Call") -> Any:
         """Return the first message of a stream; None if it ends without one."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + FIRST_BEAT_S
+        if len(self._silent) >= MOST_SILENT:
+            next(iter(self._silent)).reschedule(loop.time())
+        limit = asyncio.timeout(FIRST_BEAT_S)
         try:
-            first = await asyncio.wait_for(anext(aiter(requests), None), FIRST_BEAT_S)
+            async with limit:
+                self._silent[limit] = None
+                first = await anext(aiter(requests), None)
         except TimeoutError:
+            if loop.time() < ends:
+                raise JobError(Refusal.EXHAUSTED, f"{MOST_SILENT} newer streams have no heartbeat") from None
             raise JobError(
                 Refusal.INVALID, f"no heartbeat came in {FIRST_BEAT_S:g} s, so the stream is nobody's"
             ) from None
+        finally:
+            self._silent.pop(limit, None)
         await call.refuse_junk(first)
         return first
 
-    async def _beats(self, first: Any, requests: AsyncIterator[Any], call: "_Call") -> AsyncIterator[Any]:
+    async def _beats(self, requests: AsyncIterator[Any], call: "_Call") -> AsyncIterator[Any]:
         """Yield the heartbeats of a stream, not faster than anybody needs. Junk ends it."""
-        yield first
         async for beat in requests:
             if isinstance(beat, Junk):
                 self.note(call, f"a heartbeat of {beat.size} bytes is no message")
@@ -184,29 +193,30 @@ class Port:
 
     def refused(self, call: "_Call", code: grpc.StatusCode, words: str) -> None:
         """Hear that a call was refused."""
-        if code is grpc.StatusCode.PERMISSION_DENIED:
-            self._guesses.wrong(call.who, call.job, time.monotonic())
+        if code in _WRONG_TOKEN:
+            call.guesses.wrong(call.who, call.job, call.guess, time.monotonic())
         if code in _NOTED:
             self.note(call, words, code.name)
 
     def note(self, call: "_Call", words: str, kind: str = "junk") -> None:
         """Log what an address did, once; count what is like it."""
-        line = f"{call.method} from {call.who}: {words}"
-        if self._repeats.admit(f"{call.method} {call.who} {kind}", line, time.monotonic()):
-            log.warning("%s", line)
-        if self._flush is None:
-            self._flush = asyncio.get_running_loop().call_later(REPEAT_S, self._write_due)
-
-    def _write_due(self, now: float | None = None) -> None:
-        for line in self._repeats.due(time.monotonic() if now is None else now):
-            log.warning("%s", line)
-        self._flush = None
-        if now is None and self._repeats.any:
-            self._flush = asyncio.get_running_loop().call_later(REPEAT_S, self._write_due)
+        self._lines.write(f"{call.method} {call.who} {kind}", f"{call.method} from {call.who}: {words}")
 
 
+@contextlib.contextmanager
+def _counted(waiting: Waiting, call: "_Call") -> Iterator[None]:
+    """Count a call as one that waits. Raises JobError when too many do."""
+    if why := waiting.enter(call.who):
+        raise JobError(Refusal.EXHAUSTED, f"{why}; try again later")
+    try:
+        yield
+    finally:
+        waiting.leave(call.who)
+
+
+_WRONG_TOKEN: Final = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.NOT_FOUND)
 _NOTED: Final = (
-    grpc.StatusCode.PERMISSION_DENIED,
+    *_WRONG_TOKEN,
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.ALREADY_EXISTS,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -214,12 +224,21 @@ _NOTED: Final = (
 
 
 class _Call:
-    """A call, as the service sees it: its refusals are counted and cut to what gRPC carries."""
+    """A call, as the service sees it: its refusals are counted and cut to what gRPC carries.
+
+    ``guess`` is the token that it shows, for ``job``, whose wrong ones are in ``guesses``.
+    """
 
     def __init__(self, port: Port, method: str, context: Any) -> None:
-        self.method, self.who, self.job = method, address_of(context.peer()), ""
+        self.method, self.who, self.job, self.guess = method, address_of(context.peer()), "", ""
+        self.guesses = port._guesses
         self.on_socket = context.peer().startswith("unix:")
         self._port, self._context = port, context
+
+    @property
+    def what(self) -> str:
+        """Return what its token is for, in the words of who calls: an id is not told to be a job's."""
+        return f"job {self.job!r}" if self.method in ("Join", "Status") else "this job"
 
     async def abort(self, code: grpc.StatusCode, words: str) -> None:
         """Refuse the call."""

@@ -14,7 +14,7 @@ another.
 import itertools
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from weir.agent_service import MOST_SLOTS
@@ -29,7 +29,9 @@ from weir.controller.jobs import (
     Refusal,
     new_job_id,
     refuse_disagreement,
+    same_token,
 )
+from weir.controller.limits import shortened
 from weir.controller.slots import LEAST_SLOTS, SlotExhaustedError, SlotPool, take, take_share
 from weir.controller.wiring import Wiring
 
@@ -46,10 +48,13 @@ class Formed:
 
 @dataclass(frozen=True)
 class GatherFailed:
-    """An effect: the job will not be. Tell ``error`` to those that wait for it."""
+    """An effect: the job will not be. Tell ``error`` to those that wait for it; ``ranges``, which slots are
+    whose, to nobody but the log.
+    """
 
     job: Job
     error: JobError
+    ranges: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,12 @@ class Ended:
 Effect: TypeAlias = Formed | GatherFailed | Left | Stopped | Ended
 
 
+@dataclass(frozen=True)
+class _Tombstone:
+    token: str = field(repr=False)
+    reason: str
+
+
 class JobRegistry:
     """All jobs of one controller. Not thread-safe; times are seconds of any monotonic clock.
 
@@ -93,7 +104,7 @@ class JobRegistry:
         self.pools = {name: SlotPool(total) for name, total in slots.items()}
         self._gathering: dict[str, Job] = {}
         self._jobs: dict[int, Job] = {}  # programming and running
-        self._tombstones: OrderedDict[int, str] = OrderedDict()
+        self._tombstones: OrderedDict[int, _Tombstone] = OrderedDict()
         self._effects: list[Effect] = []
         self._numbers = itertools.count(1)
 
@@ -128,8 +139,9 @@ class JobRegistry:
             job = self._new_job(spec, now + timeout_s)
         else:
             refuse_disagreement(job, spec)
-        self._refuse_taken_place(spec)
-        self._add(job, Member(spec.rank, spec.host, spec.udp_port, spec.process, ranks=spec.ranks))
+        member = Member(spec.rank, spec.host, spec.udp_port, spec.process, ranks=spec.ranks)
+        self._refuse_taken_place(spec, member)
+        self._add(job, member)
         job.withdrawn.pop(spec.rank, None)
         job.deadline = min(job.deadline, now + timeout_s)
         self._gathering[spec.job] = job
@@ -179,7 +191,7 @@ class JobRegistry:
         """Admit the heartbeats of a member, and return its job.
 
         Raises:
-            JobError: no such job or member, wrong token, or the job is over (the message says why).
+            JobError: no such job with this token, no such member, or the job is over (the message says why).
         """
         job, member = self._member(job_id, rank, token)
         if member.state is not MemberState.JOINED:
@@ -204,15 +216,15 @@ class JobRegistry:
         reason: why the member gives up, which stops the job; empty: it leaves cleanly.
 
         Raises:
-            JobError: no such job or member, or wrong token.
+            JobError: no such job with this token, or no such member.
         """
-        if job_id in self._tombstones:
+        if self._over(job_id, token) is not None:
             return
         job, member = self._member(job_id, rank, token)
         if member.state is MemberState.LEFT:
             return
         if reason:
-            self._stop(job, f"{member} gave up: {reason[:_MOST_WORDS]}")
+            self._stop(job, f"{member} gave up: {shortened(reason, _MOST_WORDS)}")
             return
         member.state = MemberState.LEFT
         if len(job.departed()) == job.size:
@@ -256,16 +268,23 @@ class JobRegistry:
     # ---- inside
 
     def _member(self, job_id: int, rank: int, token: str) -> tuple[Job, Member]:
+        """Return a member, to who has the token. Others are not told whether there is such a job."""
+        if (reason := self._over(job_id, token)) is not None:
+            raise JobError(Refusal.STOPPED, reason)
         job = self._jobs.get(job_id)
-        if job is None and job_id in self._tombstones:
-            raise JobError(Refusal.STOPPED, self._tombstones[job_id])
-        if job is None:
-            raise JobError(Refusal.UNKNOWN, f"the controller knows no job {job_id:#010x}; was it restarted?")
-        if not job.knows(token):
-            raise JobError(Refusal.DENIED, f"wrong token for job {job.name!r}")
+        if job is None or not job.knows(token):
+            raise JobError(
+                Refusal.UNKNOWN,
+                f"the controller knows no job {job_id:#010x} with this token; was it restarted?",
+            )
         if rank not in job.members:
-            raise JobError(Refusal.UNKNOWN, f"job {job.name!r} has no rank {rank}")
+            raise JobError(Refusal.INVALID, f"job {job.name!r} has no rank {rank}")
         return job, job.members[rank]
+
+    def _over(self, job_id: int, token: str) -> str | None:
+        """Return why a job is over, to who has its token; None if it is not, or to others."""
+        found = self._tombstones.get(job_id)
+        return found.reason if found is not None and same_token(found.token, token) else None
 
     def _new_job(self, spec: JoinSpec, deadline: float) -> Job:
         taken = {job.id for job in self.jobs()} | set(self._tombstones)
@@ -278,6 +297,11 @@ class JobRegistry:
             deadline=deadline,
             number=next(self._numbers),
         )
+
+    def name_of(self, job_id: int) -> str:
+        """Return the name of a job that runs; "" if none has this id."""
+        job = self._jobs.get(job_id)
+        return job.name if job is not None else ""
 
     def refuse_wrong_token(self, name: str, token: str) -> None:
         """Raise JobError for a token that is not that of the job of this name, where there is one."""
@@ -308,28 +332,14 @@ class JobRegistry:
                 f"(a silent worker is given up after {self.lease_s:g} s)",
             )
 
-    def _refuse_taken_place(self, spec: JoinSpec) -> None:
-        """Refuse a shared-memory port, or a UDP port of a host, that another process has.
+    def _refuse_taken_place(self, spec: JoinSpec, member: Member) -> None:
+        """Refuse a newcomer whose place another process has.
 
-        A process may use its port for several jobs, but for one rank of each.
+        A job that is not complete keeps a place only from jobs with the same token, so that nobody can keep
+        others' from running by half a job.
         """
-        for job in self.jobs():
-            for member in job.members.values():
-                if member.host.name != spec.host.name or member.state is MemberState.LEFT:
-                    continue
-                if spec.process and member.process == spec.process and job.name != spec.job:
-                    continue
-                if spec.host.shm is not None:
-                    place = f"shared-memory port {spec.host.port} of switch {spec.host.switch}"
-                elif member.udp_port == spec.udp_port:
-                    place = f"UDP port {spec.udp_port} of host {spec.host.name}"
-                else:
-                    continue
-                raise JobError(
-                    Refusal.EXHAUSTED,
-                    f"{place} is in use by rank {member.rank} of job {job.name!r}; "
-                    f"put rank {spec.rank} of job {spec.job!r} on another host or port, or wait",
-                )
+        gathering = [job for job in self._gathering.values() if job.knows(spec.token)]
+        _refuse_taken(spec.job, member, [*self._jobs.values(), *gathering])
 
     def _add(self, job: Job, member: Member) -> None:
         """Add a member, unless the job's tree could not be then."""
@@ -346,6 +356,12 @@ class JobRegistry:
 
     def _form(self, job: Job) -> None:
         del self._gathering[job.name]
+        try:
+            for member in job.members.values():
+                _refuse_taken(job.name, member, self._jobs.values())
+        except JobError as error:  # a job of another token was complete before
+            self._effects.append(GatherFailed(job, error))
+            return
         switches = self._switches(job)
         pools = [self.pools[name] for name in switches]
         aligned = bool(self._topology.narrow(switches))
@@ -355,15 +371,17 @@ class JobRegistry:
             else:
                 job.slots = take_share(pools, MOST_SLOTS, LEAST_SLOTS, aligned=aligned)
         except SlotExhaustedError as error:
-            holders = ", ".join(
-                f"{j.name!r} {j.slots}" for j in self._jobs.values() if set(j.switches) & set(switches)
+            others = [j for j in self._jobs.values() if j.slots and set(j.switches) & set(switches)]
+            holders = ", ".join(f"{j.name!r} ({j.slots.count} slots)" for j in others if j.slots)
+            ranges = f"free: {', '.join(map(str, error.free)) or 'none'}; held: " + ", ".join(
+                f"{j.name!r} {j.slots}" for j in others
             )
             where = f"switch {switches[0]}" if len(switches) == 1 else f"switches {', '.join(switches)}"
             message = (
                 f"no slots for job {job.name!r} on {where}: {error}; "
                 f"held by {holders or 'nobody'}. Ask for fewer, or wait until another job is over"
             )
-            self._effects.append(GatherFailed(job, JobError(Refusal.EXHAUSTED, message)))
+            self._effects.append(GatherFailed(job, JobError(Refusal.EXHAUSTED, message), ranges))
             return
         job.switches = switches
         job.state = JobState.PROGRAMMING
@@ -395,17 +413,42 @@ class JobRegistry:
         self._forget(job, sentence)
         self._effects.append(Stopped(job, sentence))
 
-    def _forget(self, job: Job, tombstone: str) -> None:
+    def _forget(self, job: Job, reason: str) -> None:
         del self._jobs[job.id]
         if job.slots is not None:
             for name in job.switches:
                 self.pools[name].give_back(job.slots)
-        self._tombstones[job.id] = tombstone
+        self._tombstones[job.id] = _Tombstone(job.token, reason)
         while len(self._tombstones) > _TOMBSTONES:
             self._tombstones.popitem(last=False)
 
 
 _HAS = {MemberState.ATTENDING: "is attending already", MemberState.LEFT: "has left"}
+
+
+def _refuse_taken(name: str, newcomer: Member, jobs: Iterable[Job]) -> None:
+    """Refuse a shared-memory port, or a UDP port of a host, that another process has for one of ``jobs``.
+
+    A process may use its port for several jobs, but for one rank of each.
+    """
+    host = newcomer.host
+    for job in jobs:
+        for member in job.members.values():
+            if member.host.name != host.name or member.state is MemberState.LEFT:
+                continue
+            if newcomer.process and member.process == newcomer.process and job.name != name:
+                continue
+            if host.shm is not None:
+                place = f"shared-memory port {host.port} of switch {host.switch}"
+            elif member.udp_port == newcomer.udp_port:
+                place = f"UDP port {newcomer.udp_port} of host {host.name}"
+            else:
+                continue
+            raise JobError(
+                Refusal.EXHAUSTED,
+                f"{place} is in use by rank {member.rank} of job {job.name!r}; "
+                f"put rank {newcomer.rank} of job {name!r} on another host or port, or wait",
+            )
 
 
 def _by_rank(members: Iterable[Member]) -> list[Member]:

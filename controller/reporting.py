@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The answer to ``Status``: the registry, the reconcilers and the switches' counters in one message."""
 
-import asyncio
+import re
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from weir.controller.pages import Page, filled
 from weir.controller.qos import class_name
 from weir.controller.reconciler import Reading, SwitchReconciler
 from weir.controller.registry import JobRegistry
-from weir.controller.switch_client import Count, SwitchError
+from weir.controller.switch_client import Count
 from weir.controller.tables import events, queueing
 from weir.controller.topology import Topology
 from weir.controller.wiring import Switch
@@ -24,15 +24,10 @@ from weir.wire.definition import EVENT_HELP, Treatment
 _ROLES = ("leaf", "spine", "core")
 
 
-async def status_reply(fabric: Fabric, registry: JobRegistry, now: float, page: Page) -> Any:
-    """Return a page of the ``StatusReply`` for this moment. A switch that cannot be asked is reported without
-    counters.
-    """
-    readings = dict(
-        zip(
-            fabric.reconcilers, await asyncio.gather(*map(_reading, fabric.reconcilers.values())), strict=True
-        )
-    )
+def status_reply(
+    fabric: Fabric, registry: JobRegistry, readings: dict[str, Reading], now: float, page: Page
+) -> Any:
+    """Return a page of the ``StatusReply`` for this moment, with the counters that were read."""
     switches = [
         partial(_switch, fabric, reconciler, registry, readings[name])
         for name, reconciler in fabric.reconcilers.items()
@@ -42,6 +37,8 @@ async def status_reply(fabric: Fabric, registry: JobRegistry, now: float, page: 
 
 def withhold(reply: Any, jobs: Iterable[Job], name: str, token: str) -> None:
     """Take ids and slots of jobs out of a ``StatusReply``; not those of job ``name`` if ``token`` is its."""
+    for switch in reply.switches:
+        switch.problem = without_ids(switch.problem)
     known = {job.id for job in jobs if job.name == name and job.knows(token)}
     for status in reply.jobs:
         if status.job_id not in known:
@@ -49,11 +46,9 @@ def withhold(reply: Any, jobs: Iterable[Job], name: str, token: str) -> None:
             status.ClearField("slot_base")
 
 
-async def _reading(reconciler: SwitchReconciler) -> Reading:
-    try:
-        return await reconciler.read()
-    except SwitchError:
-        return Reading()
+def without_ids(words: str) -> str:
+    """Return what a switch refused, without the ids of jobs in it."""
+    return re.sub(r"\bjob=0x[0-9a-f]+", "job=...", words)
 
 
 def _switch(fabric: Fabric, reconciler: SwitchReconciler, registry: JobRegistry, reading: Reading) -> Any:

@@ -153,7 +153,11 @@ class Controller:
             raise ListenError(
                 f"cannot listen at {listen}: the address is in use or not this machine's"
             ) from None
-        return listen if listen.startswith("unix:") else f"{listen.rpartition(':')[0]}:{port}"
+        if listen.startswith("unix:"):
+            # Who can open it is told ids and slots of jobs (Port), so that must be this user alone.
+            Path(listen.removeprefix("unix:").removeprefix("//")).chmod(0o600)
+            return listen
+        return f"{listen.rpartition(':')[0]}:{port}"
 
 
 @contextlib.contextmanager

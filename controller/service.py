@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import grpc
 
@@ -14,10 +14,12 @@ from weir.agent_service.proto import agent_pb2
 from weir.controller.fabric import Fabric
 from weir.controller.job_tree import paths
 from weir.controller.jobs import Job, JobError, JoinSpec, Member, Refusal
+from weir.controller.log_lines import LogLines
 from weir.controller.memory import Memory, StateFileError
 from weir.controller.pages import Page
+from weir.controller.readings import Readings
 from weir.controller.registry import Ended, Formed, GatherFailed, JobRegistry, Left, Stopped
-from weir.controller.reporting import status_reply, withhold
+from weir.controller.reporting import status_reply, withhold, without_ids
 from weir.controller.switch_client import SwitchError
 from weir.controller.topology import Topology
 from weir.controller.wiring import Host
@@ -25,6 +27,8 @@ from weir.wire.definition import UDP_PORT, VERSION
 
 log = logging.getLogger(__name__)
 
+PAGES_S: Final = 1.0  # for which the pages of a status are of one reading of the switches
+MOST_LINES: Final = 5  # of one kind that jobs of one address make at once
 MIN_PROGRAM_TIME_S = 5.0  # what a switch gets to be programmed however little of the join time is left
 _STATUS = {
     Refusal.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
@@ -55,6 +59,8 @@ class AgentService:
         self._inboxes: dict[tuple[int, int], asyncio.Queue[Any]] = {}  # by job id and rank, while attending
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
+        self._readings = Readings(fabric.reconcilers, time.monotonic)
+        self._lines = LogLines(log, MOST_LINES)
         fabric.on_failover = self._remember
 
     # ---- the four calls
@@ -65,7 +71,8 @@ class AgentService:
             spec = self._spec(request)
             job = self._registry.join(spec, time.monotonic(), request.timeout_s or self._join_timeout_s)
             formed = self._formed.setdefault(job.id, asyncio.get_running_loop().create_future())
-            log.info("job %r: rank %d of %d joined from %s", job.name, spec.rank, job.size, spec.host.name)
+            job.asked_by = context.who
+            log.debug("job %r: rank %d of %d joined from %s", job.name, spec.rank, job.size, spec.host.name)
             self._react()
             try:
                 await asyncio.shield(formed)
@@ -77,11 +84,8 @@ class AgentService:
             await _abort(context, error)
         return self._reply(job, spec)
 
-    async def Attend(self, requests: AsyncIterator[Any], context: Any) -> None:  # noqa: N802 - the RPC's name
-        """See agent.proto."""
-        first = await anext(aiter(requests), None)
-        if first is None:
-            return
+    async def attend(self, first: Any, requests: AsyncIterator[Any], context: Any) -> None:
+        """Serve Attend, see agent.proto: ``first`` is the heartbeat that says whose ``requests`` are."""
         try:
             job = self._registry.attend(first.job_id, first.rank, first.token, time.monotonic())
         except JobError as error:
@@ -118,14 +122,21 @@ class AgentService:
         """See agent.proto."""
         try:
             page = Page.of(request.page_token)
-            if request.token:
-                self._registry.refuse_wrong_token(request.job, request.token)
         except JobError as error:
             await _abort(context, error)
-        reply = await status_reply(self._fabric, self._registry, time.monotonic(), page)
+        readings = await self._readings.not_older(PAGES_S if request.page_token else 0.0)
+        reply = status_reply(self._fabric, self._registry, readings, time.monotonic(), page)
         if not context.on_socket:  # which only this user can open
             withhold(reply, self._registry.jobs(), request.job, request.token)
         return reply
+
+    def name_of(self, job_id: int) -> str:
+        """Return the name of a job that runs; "" if none has this id."""
+        return self._registry.name_of(job_id)
+
+    def refuse_wrong_token(self, name: str, token: str) -> None:
+        """Raise JobError for a token that is not that of the job of this name, where there is one."""
+        self._registry.refuse_wrong_token(name, token)
 
     # ---- time and the end
 
@@ -154,6 +165,7 @@ class AgentService:
             self._react()
             await self._fabric.settled_if_ready(MIN_PROGRAM_TIME_S)
         self._closing = True
+        self._lines.close()
 
     # ---- inside
 
@@ -187,23 +199,29 @@ class AgentService:
             match effect:
                 case Formed(job):
                     self._spawn(self._program(job))
-                case GatherFailed(job, error):
-                    log.warning("%s", error)
+                case GatherFailed(job, error, ranges):
+                    self._say(job, "failed", f"{error}{f' ({ranges})' if ranges else ''}")
                     self._resolve(job, error)
                     self._fabric.update(self._registry.programmed())
                 case Left(job, member):
                     event = _left(job, member)
-                    log.info("%s", event.reason)
+                    self._say(job, "left", event.reason, logging.INFO)
                     self._tell(job, event)
                 case Stopped(job, reason):
-                    log.warning("%s", reason)
+                    self._say(job, "stopped", reason)
                     self._resolve(job, JobError(Refusal.ABORTED, reason))
                     self._tell(job, _Event(kind=_Event.STOPPED, reason=reason))
                     self._fabric.update(self._registry.programmed())
                 case Ended(job):
-                    log.info("job %r ended: all its members have left", job.name)
+                    self._say(
+                        job, "ended", f"job {job.name!r} ended: all its members have left", logging.INFO
+                    )
                     self._fabric.update(self._registry.programmed())
         self._remember()
+
+    def _say(self, job: Job, what: str, line: str, level: int = logging.WARNING) -> None:
+        """Log what became of a job, unless jobs of its address have had many such lines: anybody has jobs."""
+        self._lines.write(f"{what} {job.asked_by}", line, level)
 
     def _remember(self) -> None:
         try:
@@ -224,13 +242,16 @@ class AgentService:
         try:
             await self._fabric.settled(job.switches, patience)
         except SwitchError as error:
-            message = f"job {job.name!r} cannot start, a switch could not be programmed: {error}"
+            message = (
+                f"job {job.name!r} cannot start, a switch could not be programmed: {without_ids(str(error))}"
+            )
             self._registry.fail(job, JobError(Refusal.ABORTED, message))
             self._react()
             return
         self._registry.started(job, time.monotonic())
         self._remember()
-        log.info("job %r runs: id %#010x, %d workers, slots %s", job.name, job.id, job.size, job.slots)
+        runs = f"job {job.name!r} runs: id {job.id:#010x}, {job.size} workers, slots {job.slots}"
+        self._say(job, "runs", runs, logging.INFO)
         self._resolve(job, None)
 
     def _resolve(self, job: Job, error: JobError | None) -> None:

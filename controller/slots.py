@@ -28,11 +28,12 @@ class SlotRange:
 
 
 class SlotExhaustedError(Exception):
-    """No free range is long enough. ``free`` says what there is."""
+    """No free range is long enough. The message is for anybody; ``free`` says where there is what."""
 
     def __init__(self, wanted: int, total: int, free: tuple[SlotRange, ...]) -> None:
         largest = max((piece.count for piece in free), default=0)
-        have = f"free are {', '.join(map(str, free))} (longest run: {largest})" if free else "none is free"
+        sum_free = sum(piece.count for piece in free)
+        have = f"{sum_free} are free (longest run: {largest})" if free else "none is free"
         super().__init__(f"{wanted} consecutive slots are wanted of {total}; {have}")
         self.free = free
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_serializer, model_validator
 
@@ -23,7 +23,8 @@ WIDE_BYTES = 28 + WEIR.size + COLUMN.size + WIDE_LANES * LANE_BYTES  # of a wide
 PIPE_PORTS = 128  # device ports of a Tofino's pipe
 AGAIN_PORT = 68  # of these, that for recirculation: AGAIN_PORT of p4src/tna/headers.p4
 
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+NAME: Final = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
+Name = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
 
 
 class _Model(BaseModel):

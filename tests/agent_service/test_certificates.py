@@ -10,6 +10,10 @@ from pathlib import Path
 
 import grpc
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from trustme import CA
 
 from weir.agent_service.certificates import connection_problem, file_problem, of_authorities, of_pair
@@ -142,3 +146,42 @@ def test_a_certificate_is_read_as_it_is(keys: Path) -> None:
     found = of_pair(keys / "expired.pem", keys / "expired.key")
     assert found.names == ("localhost",)
     assert found.ends == int((NOW - DAY).timestamp())
+
+
+def with_purpose(folder: Path, name: str, purpose: ExtendedKeyUsageOID, ends: datetime) -> TlsFiles:
+    """Return a pair whose certificate is for one purpose only. trustme's are for servers and clients."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    who = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    made = (
+        x509.CertificateBuilder(who, who, key.public_key(), 7, NOW - 30 * DAY, ends)
+        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    private = (pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (folder / f"{name}.pem").write_bytes(made.public_bytes(pem))
+    (folder / f"{name}.key").write_bytes(key.private_bytes(*private))
+    return TlsFiles(folder / f"{name}.pem", folder / f"{name}.key")
+
+
+PURPOSES = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
+
+
+@pytest.mark.parametrize("purpose", [*PURPOSES, ExtendedKeyUsageOID.CODE_SIGNING])
+def test_a_certificate_may_be_for_one_purpose_only(tmp_path: Path, purpose: ExtendedKeyUsageOID) -> None:
+    """What is for neither servers nor clients is for the other side to refuse."""
+    made = with_purpose(tmp_path, "one", purpose, NOW + DAY)
+    made.channel_credentials()
+    assert file_problem(made.cert, made.key, None) == ""
+
+
+@pytest.mark.parametrize("purpose", PURPOSES)
+def test_dates_are_read_whatever_a_certificate_is_for(tmp_path: Path, purpose: ExtendedKeyUsageOID) -> None:
+    made = with_purpose(tmp_path, "old", purpose, NOW - DAY)
+    with pytest.raises(TlsError, match=rf"certificate .*old\.pem expired on .*{YESTERDAY}"):
+        made.channel_credentials()
+
+
+@pytest.mark.parametrize("address", ["controller.example", "localhost:http", "localhost:99999", "", "[::1]"])
+def test_of_an_address_without_a_port_nothing_is_said(keys: Path, address: str) -> None:
+    assert pair(keys, "good").problem(address) == ""

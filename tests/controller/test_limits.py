@@ -32,7 +32,7 @@ GOOD: dict[str, Any] = {
         ),
         ({"job": "digits\n12:00:00 INFO all is well"}, "characters that cannot be printed"),
         ({"job": "digits\x1b[2J"}, "characters that cannot be printed"),
-        ({"host": "h" * 64}, "has 64 characters: it may have 63"),
+        ({"host": "h" * 64}, "is no host's name: those have 1 to 63 letters"),
         ({"host": "h1 or so"}, "'h1 or so' is no host's name"),
         ({"ip": "1" * 46}, "has 46 characters: it may have 45"),
         ({"token": "t" * 257}, "the token has 257 characters: it may have 256"),
@@ -41,6 +41,7 @@ GOOD: dict[str, Any] = {
         ({"timeout_s": math.nan}, "timeout_s nan"),
         ({"timeout_s": math.inf}, "timeout_s inf"),
         ({"timeout_s": -1.0}, "timeout_s -1"),
+        ({"timeout_s": 86_401.0}, "waits 0 (the controller's own time) to 86400 seconds"),
     ],
 )
 def test_a_field_beyond_its_limit_is_named(asked: dict[str, Any], says: str) -> None:
@@ -78,6 +79,7 @@ def test_words_fit_in_a_status_with_their_beginning_and_their_end(words: str) ->
 @pytest.mark.parametrize(
     ("peer", "address"),
     [
+        ("ipv4:127.8.9.10:5", "127.0.0.1"),
         ("ipv4:10.1.2.3:4567", "10.1.2.3"),
         ("ipv6:%5B2001:db8::1%5D:4567", "2001:db8::/64"),
         ("ipv6:%5B2001:db8::ffff:1%5D:4567", "2001:db8::/64"),

@@ -159,7 +159,8 @@ def test_a_job_whose_controller_forgot_it_is_told_so(any_switch: SwitchProcess, 
             member = agent.join(job="digits", size=1, rank=0, host="h1")
             agent.on_stop(reasons.put)
         with running(topology, settings):
-            assert reasons.get() == f"the controller knows no job {member.job_id:#010x}; was it restarted?"
+            said = f"the controller knows no job {member.job_id:#010x} with this token; was it restarted?"
+            assert reasons.get() == said
             until(lambda: _admitted(any_switch) == set())
 
 

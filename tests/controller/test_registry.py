@@ -169,9 +169,10 @@ def test_slot_exhaustion_says_what_is_free_and_who_has_the_rest(registry: JobReg
     assert effect.error.refusal is Refusal.EXHAUSTED
     assert str(effect.error) == (
         "no slots for job 'large' on switch s1: 200 consecutive slots are wanted of 256; "
-        "free are 64-255 (longest run: 192); held by 'small' 0-63. "
+        "192 are free (longest run: 192); held by 'small' (64 slots). "
         "Ask for fewer, or wait until another job is over"
     )
+    assert effect.ranges == "free: 64-255; held: 'small' 0-63"  # for the log alone
     assert [job.name for job in registry.jobs()] == ["small"]
 
 
@@ -252,7 +253,7 @@ def test_slot_exhaustion_over_racks_names_all_switches_and_who_is_on_any(racks: 
     assert isinstance(effect, GatherFailed)
     assert str(effect.error).startswith(
         "no slots for job 'late' on switches leaf1, leaf2, spine1, spine2: 100 consecutive slots are wanted "
-        "of 256; free are 200-255 (longest run: 56); held by 'home' 0-199, 'wide' 0-99."
+        "of 256; 56 are free (longest run: 56); held by 'home' (200 slots), 'wide' (100 slots)."
     )
     assert racks.pools["spine1"].used == 100
 
@@ -464,8 +465,7 @@ def test_who_stays_when_others_left_is_told_after_a_lease(registry: JobRegistry)
 @pytest.mark.parametrize(
     ("rank", "token", "why", "says"),
     [
-        (0, "guess", Refusal.DENIED, "wrong token for job 'digits'"),
-        (7, "secret", Refusal.UNKNOWN, "job 'digits' has no rank 7"),
+        (7, "secret", Refusal.INVALID, "job 'digits' has no rank 7"),
         (0, "secret", Refusal.TAKEN, "rank 0 (h1) of job 'digits' is attending already"),
     ],
 )
@@ -474,6 +474,35 @@ def test_who_may_not_attend(registry: JobRegistry, rank: int, token: str, why: R
     with pytest.raises(JobError) as caught:
         registry.attend(job.id, rank, token, 1)
     assert refusal(caught) == (why, says)
+
+
+def test_who_guesses_is_not_told_whether_there_is_such_a_job(registry: JobRegistry) -> None:
+    job, over = run(registry), run(registry, 2, "over", first_host=4)
+    registry.leave(over.id, 0, "secret", 1, "no memory left")
+    for asked in (registry.attend, registry.leave):
+        for job_id in (job.id, over.id, job.id ^ 1):
+            with pytest.raises(JobError) as caught:
+                asked(job_id, 0, "guess", 1)
+            says = f"the controller knows no job {job_id:#010x} with this token; was it restarted?"
+            assert refusal(caught) == (Refusal.UNKNOWN, says)
+    with pytest.raises(JobError, match=r"job 'over' was stopped: .* no memory left") as caught:
+        registry.attend(over.id, 1, "secret", 1)
+    assert caught.value.refusal is Refusal.STOPPED
+
+
+def test_half_a_job_keeps_no_place_from_jobs_of_others(registry: JobRegistry) -> None:
+    squatter = registry.join(spec(0, 2, "squatter", HOSTS[0], token="theirs"), 0, 86_400)
+    with pytest.raises(JobError, match="UDP port 9347 of host h1 is in use by rank 0 of job 'squatter'"):
+        registry.join(spec(0, 2, "own", HOSTS[0], token="theirs"), 0, 60)
+    job = run(registry)
+    registry.join(spec(1, 2, "squatter", HOSTS[6], token="theirs"), 1, 60)  # now it is complete, and late
+    (effect,) = registry.effects()
+    assert isinstance(effect, GatherFailed)
+    assert (effect.job, effect.error.refusal) == (squatter, Refusal.EXHAUSTED)
+    assert "UDP port 9347 of host h1 is in use by rank 0 of job 'digits'" in str(effect.error)
+    assert registry.jobs() == [job]
+    with pytest.raises(JobError, match="is in use by rank 0 of job 'digits'"):
+        registry.join(spec(0, 2, "late", HOSTS[0], token="theirs"), 2, 60)
 
 
 def test_only_a_member_can_leave(registry: JobRegistry) -> None:

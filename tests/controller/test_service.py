@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Agents and the controller over gRPC, with real switches: who joins gets in, who is lost is noticed."""
 
+import contextlib
+import os
 import queue
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import textwrap
@@ -328,7 +331,7 @@ def test_the_log_names_the_ranks_that_a_join_waits_for(
 
 def test_slots_run_out(world: World) -> None:
     world.agent().join(job="big", size=1, rank=0, host="h1", slots=1000)
-    with pytest.raises(NoResources, match=r"25 consecutive slots are wanted of 1024; free are 1000-1023"):
+    with pytest.raises(NoResources, match=r"25 consecutive slots are wanted of 1024; 24 are free"):
         world.agent().join(job="next", size=1, rank=0, host="h2", slots=25)
     assert world.agent().join(job="fits", size=1, rank=0, host="h2", slots=24).slot_count == 24
 
@@ -571,8 +574,16 @@ def test_a_second_controller_takes_over_and_the_first_stands_by(any_switch: Swit
 
 def test_a_unix_socket(tmp_path: Path) -> None:
     settings = replace(FAST, listen=f"unix:{tmp_path}/controller.sock")
-    with running(single_switch(1, NO_SWITCH), settings) as controller:
+    before = os.umask(0)
+    try:
+        made = running(single_switch(1, NO_SWITCH), settings)
+        controller = made.__enter__()
+    finally:
+        os.umask(before)
+    with contextlib.ExitStack() as stack:
+        stack.push(made)
         assert controller.address == settings.listen
+        assert stat.S_IMODE((tmp_path / "controller.sock").stat().st_mode) == 0o600
         with AgentClient(controller.address) as agent:
             assert agent.status().switches[0].name == "s1"
 

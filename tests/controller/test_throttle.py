@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wrong tokens, calls that wait and log lines: how many of them, at which time."""
 
+import itertools
+import logging
 from itertools import pairwise
 
 from hypothesis import given
@@ -9,13 +11,16 @@ from hypothesis import strategies as st
 from weir.controller import throttle
 from weir.controller.throttle import FREE_GUESSES, GUESS_EVERY_S, MOST_WAIT_S, Repeats, TokenGuesses, Waiting
 
+NUMBERS = itertools.count()
 
-def guess(guesses: TokenGuesses, who: str, now: float) -> float | None:
-    """Return when a wrong token of ``who`` is looked at; None if never."""
-    wait = guesses.turn(who, "job", now)
+
+def guess(guesses: TokenGuesses, who: str, now: float, token: str = "") -> float | None:
+    """Return when a wrong token of ``who``, usually a new one, is looked at; None if never."""
+    token = token or f"guess {next(NUMBERS)}"
+    wait = guesses.turn(who, "job", token, now)
     if wait is None:
         return None
-    guesses.wrong(who, "job", now + wait)
+    guesses.wrong(who, "job", token, now + wait)
     return now + wait
 
 
@@ -36,17 +41,29 @@ def test_other_addresses_and_other_jobs_are_not_slowed() -> None:
     guesses = TokenGuesses()
     for _ in range(100):
         guess(guesses, "mallory", 1.0)
-    assert guesses.turn("mallory", "job", 1.0) is None
-    assert guesses.turn("alice", "job", 1.0) == 0.0
-    assert guesses.turn("mallory", "another", 1.0) == 0.0
+    assert guesses.turn("mallory", "job", "new", 1.0) is None
+    assert guesses.turn("alice", "job", "new", 1.0) == 0.0
+    assert guesses.turn("mallory", "another", "new", 1.0) == 0.0
+
+
+def test_a_wrong_token_that_all_workers_share_counts_once() -> None:
+    guesses = TokenGuesses()
+    assert [guess(guesses, "host", 1.0, "old") for _ in range(100)] == [1.0] * 100
+    for _ in range(FREE_GUESSES - 1):
+        assert guess(guesses, "host", 1.0) == 1.0
+    assert guess(guesses, "host", 1.0, "old") == 1.0
+    assert guess(guesses, "host", 1.0) != 1.0
+    for _ in range(2 * FREE_GUESSES):  # so many others, and it is a guess like any
+        guess(guesses, "host", 100.0)
+    assert guess(guesses, "host", 100.0, "old") is None
 
 
 def test_wrong_tokens_are_forgiven_in_time() -> None:
     guesses = TokenGuesses()
     for number in range(FREE_GUESSES + 1):
         guess(guesses, "alice", number * 1.0)
-    assert guesses.turn("alice", "job", FREE_GUESSES + 0.5) != 0.0
-    assert guesses.turn("alice", "job", 3600.0) == 0.0
+    assert guesses.turn("alice", "job", "new", FREE_GUESSES + 0.5) != 0.0
+    assert guesses.turn("alice", "job", "new", 3600.0) == 0.0
 
 
 def test_so_many_addresses_are_remembered_and_no_more() -> None:
@@ -57,21 +74,20 @@ def test_so_many_addresses_are_remembered_and_no_more() -> None:
 
 
 def test_calls_of_one_address_do_not_keep_others_out() -> None:
-    waiting = Waiting()
-    for _ in range(throttle.MOST_WAITING_OF_ONE):
+    waiting = Waiting("joins", 7)
+    for _ in range(7):
         assert waiting.enter("mallory") == ""
-    assert waiting.enter("mallory") == "1024 calls from mallory wait already"
+    assert waiting.enter("mallory") == "7 joins from mallory wait already"
     assert waiting.enter("alice") == ""
     waiting.leave("mallory")
     assert waiting.enter("mallory") == ""
 
 
 def test_all_addresses_together_have_a_limit() -> None:
-    waiting = Waiting()
-    each = throttle.MOST_WAITING_OF_ONE
-    for number in range(throttle.MOST_WAITING):
-        assert waiting.enter(f"host {number // each}") == ""
-    assert waiting.enter("one more") == "32768 calls wait already"
+    waiting = Waiting("joins", 10, 50)
+    for number in range(50):
+        assert waiting.enter(f"host {number // 10}") == ""
+    assert waiting.enter("one more") == "50 joins wait already"
     waiting.leave("host 0")
     assert waiting.enter("one more") == ""
 
@@ -82,9 +98,16 @@ def test_the_first_line_of_a_kind_is_written_and_then_how_many_more() -> None:
     assert not any(repeats.admit("junk", f"junk of {size} bytes", 1.0) for size in range(199))
     assert repeats.admit("guess", "a wrong token", 1.0)
     assert repeats.due(9.0) == []
-    assert repeats.due(10.0) == ["junk of 198 bytes; and 198 more like it"]
+    assert repeats.due(10.0) == [(logging.WARNING, "junk of 198 bytes; and 198 more like it")]
     assert repeats.due(30.0) == []
     assert repeats.admit("junk", "junk again", 31.0)
+
+
+def test_several_of_a_kind_may_be_written_at_once() -> None:
+    repeats = Repeats()
+    lines = [f"job {number} ended" for number in range(300)]
+    assert [line for line in lines if repeats.admit("ended", line, 0.0, logging.INFO, first=5)] == lines[:5]
+    assert repeats.due(10.0) == [(logging.INFO, "job 299 ended; and 294 more like it")]
 
 
 def test_kinds_without_end_are_one_kind() -> None:

@@ -58,7 +58,9 @@ enum weir_drive_result weir_drive(weir_io *io, weir_transport *t, int64_t slice_
 int64_t weir_drive_rest(weir_io *io, weir_transport *t)
 {
     int64_t now = monotonic_ns(), due = weir_transport_deadline(t);
-    if (due == WEIR_NEVER || due > now) return due == WEIR_NEVER ? due : due - now;
+    if (due == WEIR_NEVER) return due;
+    /* Even before the next time, there may be what did not fit in the last one. */
+    if (due > now && !weir_transport_sendable(t, now)) return due - now;
     int done;
     while ((done = io->receive(io, t, now)) > 0) continue;
     if (done == 0) done = io->transmit(io, t, now);

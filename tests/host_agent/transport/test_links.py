@@ -5,6 +5,7 @@ import os
 import random
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
-from tests.host_agent.transport.answers import result
+from tests.host_agent.transport.answers import answer_all, result
 from tests.host_agent.transport.racks import on_every_worker, shm_rack, udp_rack
 from weir.host_agent.transport.codec import Packet
 from weir.host_agent.transport.frames import Addresses, Endpoint, Framer
@@ -65,6 +66,25 @@ class TestShm:
             np.testing.assert_array_equal(vector, expected)
             assert report.entered == report.included
             assert not report.refused
+
+    def test_repeats_that_found_no_room_go_on_when_there_is_some(self, tmp_path: Path, port: ShmPort) -> None:
+        """Not in the next period, which would begin with the first slot again."""
+        link, slots = ShmLink(tmp_path, 1, US), 1024  # whose packets are longer than the port's memory
+        hour = dict.fromkeys(("initial_rto", "min_rto", "max_rto"), 3600.0)
+        transport = SlotTransport(TransportConfig(job=9, worker=0, workers=2, slots=slots, **hour))
+        transport.begin(Op.ADD, 256, np.ones(slots * 256, np.uint32))
+        answer_all(transport, time.monotonic_ns() - 3700 * 10**9)
+        framer, seen, due = Framer(THEM), list[int](), link.rest(transport)
+        while due is not None and len(seen) < slots:
+            while (frame := port.recv(0.01)) is not None:
+                repeated = framer.unwrap(frame)
+                assert repeated is not None
+                seen.append(Packet.decode(repeated.payload).slot)
+            if due > 60:  # nothing is left of this period
+                break
+            due = link.rest(transport)
+        assert seen == list(range(slots))
+        link.close()
 
     def test_frames_are_ipv4_udp_with_a_right_checksum(self, tmp_path: Path, port: ShmPort) -> None:
         link, abort = ShmLink(tmp_path, 1, US), threading.Event()
