@@ -120,6 +120,11 @@ class HostConnection(Connection):
         """Return the sums of all reductions; packets are counted on the rank that sends them."""
         return self._stats
 
+    @property
+    def limit_s(self) -> float:
+        """Return how many seconds a reduction may go without progress."""
+        return self._timeout_s
+
     @contextlib.contextmanager
     def deadline(self, timeout: timedelta) -> Iterator[None]:
         """Bound how long each reduction inside may go without progress."""
