@@ -285,6 +285,6 @@ def test_a_rank_that_fails_alone_says_so_at_once_and_waits_shortly_for_the_other
     with World(SIZE, lambda _rank: {"WEIR_LOCAL": "on"}, timeout_s=100) as doomed:
         heard, logged = doomed.run(failure_of_rank_1)
     assert "rank 1 of 2 in job" in logged
-    assert "failed in all_reduce(float32[3], BAND): TypeError: BAND" in logged
+    assert (failure := "failed in all_reduce(float32[3], BAND): TypeError: ") in logged
     assert logged.endswith("; telling the other ranks")
-    assert "this rank failed in all_reduce(float32[3], BAND): TypeError: BAND" in heard
+    assert f"this rank {failure}" in heard
