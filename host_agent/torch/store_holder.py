@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds torch's store: a TCP store ends with the process that does, which is rank 0 or torchrun."""
+"""The holder of torch's store: a TCP store ends with the process that has it, rank 0's or torchrun's."""
 
 import os
 
