@@ -119,11 +119,18 @@ class Communicator(ABC):
         except Exception as error:
             self._told = error
             self._enter(call.failed(error))
-            with contextlib.suppress(Exception):  # the group is over, and its next operation says why
-                self.barrier()
+            with contextlib.suppress(Exception), self.last_round(error):
+                self.barrier()  # where it fails, the group is over, and its next operation says why
             raise
         finally:
             self.call, self.fingerprint = None, 0
+
+    def last_round(self, error: Exception) -> contextlib.AbstractContextManager[None]:
+        """Return what the last round of an operation in which this worker failed is to be within.
+
+        error: raised when the others know of it, or do not come to hear it.
+        """
+        return contextlib.nullcontext()
 
     def _enter(self, call: Call) -> None:
         """Let packets say that this worker is in a call, or that it has failed in it."""

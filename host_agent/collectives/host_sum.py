@@ -8,7 +8,7 @@ one rank does.
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Protocol
@@ -148,7 +148,7 @@ class HostSum:
             sent = self._lead(self._memory, flat.size, op, block, abroad, operation, patience)
         elif flat.size > _SHARED_LANES:
             self._share(self._memory, flat.size, op, block, patience)
-        verdict, lost = self._memory.released(Patience(None, self._watch, self._locals))
+        verdict, lost = self._memory.released(self._for_leader(self._memory, patience))
         if verdict == _DISAGREE:
             raise DisagreementError("the ranks are in different operations")
         applied = self._memory.take(flat, block, None if audience is None else self._sources(audience))
@@ -168,6 +168,15 @@ class HostSum:
         service.check(Op(op), -(-lanes.size // block))
         if audience is not None and (audience.size != -(-lanes.size // block) or service.budgets.size):
             raise ValueError("there must be one audience for each block, and no loss budget beside them")
+
+    def _for_leader(self, memory: HostMemory, patience: Patience) -> Callable[[Sequence[int]], None]:
+        """Return the patience with the leader, which has deadlines of its own once it has come."""
+        endless = Patience(None, self._watch, self._locals)
+
+        def wait(missing: Sequence[int]) -> None:
+            (patience if memory.missing(Step.ARRIVED, [0]) else endless)(missing)
+
+        return wait
 
     def _put(
         self,

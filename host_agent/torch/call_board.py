@@ -4,14 +4,16 @@
 import contextlib
 import json
 import time
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, TypeVar
 
 from torch._C._distributed_c10d import Store
 
 from weir.host_agent.collectives.operation import Call
 from weir.host_agent.torch.silent_store import within
 from weir.native.json_text import parse_json
+
+T = TypeVar("T")
 
 _WAIT_S: Final = 8.0  # for what the others called; torch's stores look up names, which may take 5 s
 _POLL_S: Final = 0.01
@@ -53,31 +55,43 @@ class CallBoard:
         own = Said(number, words, failed=call is not None and bool(call.failure))
         known = {self._rank: own}
         with contextlib.suppress(RuntimeError):  # a store that is gone: the own call is better than nothing
-            until = time.monotonic() + _WAIT_S
-            known |= within(_WAIT_S + 2 * _READ_S, lambda: self._exchange(own, until))
+            self._exchange(own, known)
         return sentence(known, self._size)
 
-    def _exchange(self, own: Said, until: float) -> dict[int, Said]:
-        """Write down what this rank says, and return what all ranks say that do so in time, by ``until``."""
-        store = self._store.clone()  # type: ignore[attr-defined]  # another thread may hold the connection while it waits
-        store.set(f"{self._prefix}/{self._rank}", json.dumps(own))
+    def _exchange(self, own: Said, known: dict[int, Said]) -> None:
+        """Write down what this rank says, and add to ``known`` what all ranks say that do so in time."""
+        until = time.monotonic() + _WAIT_S
+        end = until + 2 * _READ_S
+        # A connection of its own: another thread may hold the store's while it waits.
+        store = _soon(end, self._store.clone)  # type: ignore[attr-defined]
+        _soon(end, lambda: store.set(f"{self._prefix}/{self._rank}", json.dumps(own)))
         keys = {rank: f"{self._prefix}/{rank}" for rank in range(self._size)}
-        _wait(store, list(keys.values()), until)
-        found = {}
-        for rank, key in keys.items():
-            if store.check([key]):
-                with contextlib.suppress(ValueError, TypeError):  # of another version: it counts as silent
-                    number, words, failed = parse_json(store.get(key))
-                    found[rank] = Said(int(number), str(words), bool(failed))
-        if store.add(f"{self._prefix}/read", 1) == self._size:
-            store.set(f"{self._prefix}/all-read", "")
-        _wait(store, [f"{self._prefix}/all-read"], min(time.monotonic(), until) + _READ_S)
-        return found
+        _wait(store, list(keys.values()), until, end)
+        known |= _soon(end, lambda: _read(store, keys))
+        if _soon(end, lambda: store.add(f"{self._prefix}/read", 1)) == self._size:
+            _soon(end, lambda: store.set(f"{self._prefix}/all-read", ""))
+        _wait(store, [f"{self._prefix}/all-read"], min(time.monotonic(), until) + _READ_S, end)
 
 
-def _wait(store: Store, keys: list[str], until: float) -> None:
+def _soon(end: float, call: Callable[[], T]) -> T:
+    """Return what a call to a store returns. Raises StoreSilentError when it does not until ``end``."""
+    return within(max(end - time.monotonic(), 0.0), call)
+
+
+def _read(store: Store, keys: dict[int, str]) -> dict[int, Said]:
+    """Return what those ranks say that have said something."""
+    found = {}
+    for rank, key in keys.items():
+        if store.check([key]):
+            with contextlib.suppress(ValueError, TypeError):  # of another version: it counts as silent
+                number, words, failed = parse_json(store.get(key))
+                found[rank] = Said(int(number), str(words), bool(failed))
+    return found
+
+
+def _wait(store: Store, keys: list[str], until: float, end: float) -> None:
     """Return when the keys are there, or at a time; the store's own wait shows that in the log."""
-    while not store.check(keys) and time.monotonic() < until:
+    while not _soon(end, lambda: store.check(keys)) and time.monotonic() < until:
         time.sleep(_POLL_S)
 
 

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -25,6 +25,7 @@ from weir.wire.definition import SLOT_LANES, Op
 log = logging.getLogger(__name__)
 
 GRACE_S = 2.0  # several retransmission timeouts
+_LAST_ROUND_S = 60.0  # for the others to come and hear that this rank failed
 
 
 class GroupBrokenError(RuntimeError):
@@ -114,6 +115,11 @@ class Connection(Communicator):
     def free_slots(self) -> list[FreeSlots]:
         """Return the slots that no job holds now. AgentError when the controller cannot be asked."""
 
+    @property
+    @abstractmethod
+    def limit_s(self) -> float:
+        """Return how many seconds a reduction may go without progress, as ``deadline`` has it now."""
+
     @abstractmethod
     def deadline(self, timeout: timedelta) -> contextlib.AbstractContextManager[None]:
         """Bound how long each reduction inside may go without progress."""
@@ -148,6 +154,17 @@ class Connection(Communicator):
             lambda: self.exchange(lanes, op, block, service, audience, self.fingerprint),
         )
 
+    @contextlib.contextmanager
+    def last_round(self, error: Exception) -> Iterator[None]:
+        """Tell the log of this rank's error before the others are told, and bound the wait for them.
+
+        A group that is broken has no others to tell, and nothing to wait for.
+        """
+        if not isinstance(error, GroupBrokenError) and self.call is not None:
+            log.warning("%s %s; telling the other ranks", self._name(), self.call.said)
+        with self.deadline(timedelta(seconds=min(self.limit_s, _LAST_ROUND_S))):
+            yield
+
     def _watched(self, reduction: Callable[[], ReduceReport]) -> ReduceReport:
         """Return the report of a reduction; GroupBrokenError when the group is broken, or when this breaks
         it.
@@ -166,6 +183,8 @@ class Connection(Communicator):
             raise GroupBrokenError(f"{self._name()}: {why}") from None
         except (TransportTimeout, OSError) as error:
             known = f"{error} After some seconds: {words}." if (words := self.known()) else str(error)
+            if self.call is not None and self.call.failure:
+                known = f"this rank {self.call.said}; the others did not come to be told: {known}"
             self._give_up(known)
             raise GroupBrokenError(f"{self._name()}: {known}") from error
 

@@ -228,7 +228,7 @@ def gathered(name: str, ranks: Sequence[int], timeout_s: float) -> Iterator[dict
                     f"to share memory with rank {ranks[0]}"
                 ) from None
             undo.callback(sock.close)
-            if (rank := _introduced(sock, missing)) is not None:
+            if (rank := _introduced(sock, missing, limit)) is not None:
                 found[rank] = sock
         try:
             yield found
@@ -304,14 +304,19 @@ def _connect(sock: socket.socket, address: bytes, limit: float, leader: int) -> 
         raise RendezvousError(f"the socket of rank {leader} belongs to {user_name(user)}")
 
 
-def _introduced(sock: socket.socket, missing: set[int]) -> int | None:
-    """Return which of the missing ranks is at the other end; None when it is somebody else."""
+def _introduced(sock: socket.socket, missing: set[int], limit: float) -> int | None:
+    """Return which of the missing ranks is at the other end; None when it is somebody else.
+
+    limit: when to give up waiting for words, by ``time.monotonic``. Other users are not waited for.
+    """
     try:
-        sock.settimeout(_SILENT_S)
+        if peer(sock) != os.getuid():
+            return None
+        sock.settimeout(max(min(_SILENT_S, limit - time.monotonic()), 0.001))
         rank = parse_object(sock.recv(1 << 10))["rank"]
     except (OSError, ValueError, KeyError):
         return None
-    return rank if isinstance(rank, int) and rank in missing and peer(sock) == os.getuid() else None
+    return rank if isinstance(rank, int) and rank in missing else None
 
 
 def _address(name: str, leader: int) -> bytes:

@@ -17,7 +17,7 @@ from weir.host_agent.collectives.host_sum import Hosts, HostSum
 from weir.host_agent.torch.connection import Connection, FreeSlots
 from weir.host_agent.torch.host_channel import Facts, HostChannel
 from weir.host_agent.torch.job_connection import JobConnection
-from weir.host_agent.transport.links import Aborted
+from weir.host_agent.transport.links import Aborted, TransportTimeout
 from weir.host_agent.transport.operations import OperationQueue
 from weir.host_agent.transport.reducer import ReducerStats
 from weir.host_agent.transport.report import ReduceReport
@@ -120,6 +120,11 @@ class HostConnection(Connection):
         """Return the sums of all reductions; packets are counted on the rank that sends them."""
         return self._stats
 
+    @property
+    def limit_s(self) -> float:
+        """Return how many seconds a reduction may go without progress."""
+        return self._timeout_s
+
     @contextlib.contextmanager
     def deadline(self, timeout: timedelta) -> Iterator[None]:
         """Bound how long each reduction inside may go without progress."""
@@ -164,6 +169,9 @@ class HostConnection(Connection):
     def _wait(self, missing: Sequence[int], waited_s: float) -> None:
         """Look whether to wait any longer for ranks of this host, and say now and then for which."""
         self._check()
+        if self.call is not None and self.call.failure and waited_s >= self._timeout_s:
+            names = ", ".join(f"rank {rank}" for rank in missing)  # a leader may have more time for others
+            raise TransportTimeout(f"nothing came of {names}, on this host, within {self._timeout_s:g} s.")
         if waited_s < self._due:
             self._due = FIRST_S if waited_s < FIRST_S else self._due
             return

@@ -200,6 +200,11 @@ class JobConnection(Connection):
         """Return since when a reduction has made no progress, as ``Reducer.waiting_since``."""
         return self._reducer.waiting_since
 
+    @property
+    def limit_s(self) -> float:
+        """Return how many seconds a reduction may go without progress."""
+        return self._reducer.timeout_s
+
     @contextlib.contextmanager
     def deadline(self, timeout: timedelta) -> Iterator[None]:
         """Bound how long each reduction inside may go without progress."""

@@ -11,7 +11,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch._C._distributed_c10d import Store
 
-from weir.agent_service.waiting import FIRST_S, logged_wait, next_line
+from weir.agent_service.waiting import WaitLines, logged_wait
 from weir.host_agent.collectives.host_sum import Hosts, group_hosts
 from weir.host_agent.torch.busy_ranks import BusyRanks, busy
 from weir.host_agent.torch.silent_store import StoreSilentError, within
+from weir.host_agent.torch.store_holder import ends_with
 from weir.native.json_text import parse_json, parse_object, parse_record
 
 log = logging.getLogger(__name__)
@@ -208,15 +209,9 @@ def _failed_key(attempt: str) -> str:
 def _attend(store: Store, attempt: str, first: int, timeout: timedelta) -> Rendezvous:
     """Return what rank 0, whose global rank is ``first``, says of the controller."""
     limit = timeout.total_seconds()
-    try:
-        words = {attempt: "rank 0 to say which controller to join"}
-        _wait(store, words, timeout, [_busy_key(attempt, first)])
-    except StoreSilentError:
-        raise
-    except RuntimeError as error:
-        raise RendezvousError(
-            f"rank 0 did not say within {timeout.total_seconds():g} s which controller to join: does it run?"
-        ) from error
+    awaited = "rank 0 to say which controller to join"
+    if not _wait(store, attempt, awaited, limit, _busy_key(attempt, first)):
+        raise RendezvousError(f"rank 0 did not say within {limit:g} s which controller to join: does it run?")
     text = within(limit, lambda: store.get(attempt))
     try:
         if "error" in (said := parse_object(text)):
@@ -275,8 +270,8 @@ def _meet(
     wanted = own[1]
     keys = {member: f"{attempt}/rank/{member}" for member in ranks}
     conflict = f"{attempt}/conflict"
-    began, due, limit = time.monotonic(), FIRST_S, timeout.total_seconds()
-    others = BusyRanks(store)
+    began, limit = time.monotonic(), timeout.total_seconds()
+    others, lines = BusyRanks(store), WaitLines(log)
 
     def look() -> tuple[dict[int, tuple[str, str, str]], bool, str]:
         """Return what the members say that are there, whether somebody has seen a conflict, and why one of
@@ -295,28 +290,30 @@ def _meet(
         waited = time.monotonic() - began
         if conflicting or any(words != wanted for _, words, _ in said.values()):
             within(limit, lambda: store.add(conflict, 1))
-            raise RendezvousError(within(limit + 2 * _CONFLICT_S, lambda: _conflict(store, attempt, ranks)))
+            time.sleep(_CONFLICT_S)
+            raise RendezvousError(within(limit, lambda: _conflict(store, attempt, ranks)))
         if failed:
             raise RendezvousError(failed)
         if len(said) == len(ranks):
             return [said[member] for member in ranks]
         missing = [place for place, member in enumerate(ranks) if member not in said]
-        if members.group == WHOLE and _serves_the_store(store):  # it runs; torch has it wait for the others
-            missing = [place for place in missing if ranks[place] != 0] or missing
         names = [members.name(place, len(ranks)) for place in missing]
+        if ranks[missing[0]] == 0 and len(missing) > 1 and members.group == WHOLE:
+            # Where rank 0 makes the store for init_process_group, torch has it wait there for the others.
+            names[0] += " (it may be waiting for the others)" if ends_with(store, leads=True) else ""
         busy_keys = [_busy_key(attempt, ranks[place]) for place in missing]
         if waited >= limit and not within(limit, partial(others.any, busy_keys)):
             raise RendezvousError(
                 f"of {len(ranks)} ranks these did not come within {limit:g} s: {', '.join(names)}; "
                 f"{members.remedy}"
             )
-        if waited >= due:
-            words = ", ".join(f"{name} to come" for name in names)
-            log.warning("after %.0f s still waiting for %s", due, words)
-            due = next_line(due)
-        time.sleep(
-            min(max(waited / 10, 0.005), _LOOK_S)
-        )  # a wait of the store's own shows its end in the log
+        lines.look(time.monotonic(), partial(", ".join, [f"{name} to come" for name in names]))
+        time.sleep(_pause(waited))
+
+
+def _pause(waited_s: float) -> float:
+    """Return how long to wait until the next look; the store's own waits show their end in its log."""
+    return min(max(waited_s / 10, 0.005), _LOOK_S)
 
 
 def _said(store: Store, key: str, member: int) -> tuple[str, str, str]:
@@ -330,16 +327,8 @@ def _said(store: Store, key: str, member: int) -> tuple[str, str, str]:
     return machine, wanted, host
 
 
-def _serves_the_store(store: Store) -> bool:
-    """Return whether global rank 0 holds a store that answers, in its own process; torchrun may hold one."""
-    while isinstance(store, PrefixStore):
-        store = store.underlying_store
-    return isinstance(store, TCPStore) and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
-
-
 def _conflict(store: Store, attempt: str, ranks: list[int]) -> str:
-    """Return who wants which group, as far as they say it within moments."""
-    time.sleep(_CONFLICT_S)
+    """Return who wants which group, as far as they have said it."""
     calls: dict[str, list[int]] = {}
     for member in range(max(ranks) + _BEYOND):
         if store.check([key := f"{attempt}/rank/{member}"]):
@@ -360,31 +349,22 @@ def _require_one_machine(machines: set[str]) -> None:
         )
 
 
-def _wait(store: Store, keys: dict[str, str], timeout: timedelta, busy_keys: Sequence[str]) -> None:
-    """Wait for keys of a store, saying now and then in the log for which; the values are words for them.
+def _wait(store: Store, key: str, words: str, limit: float, busy_key: str) -> bool:
+    """Wait for a key of a store, saying now and then in the log for what; return whether it came.
 
-    Raises RuntimeError after ``timeout``, and when nobody says any more by ``busy_keys`` that it is busy.
+    Args:
+        words: for what is waited for.
+        limit: how long to wait, in seconds; longer while somebody says by ``busy_key`` that it is busy.
     """
-    began, due = time.monotonic(), FIRST_S
-    others = BusyRanks(store)
-    while True:
-        waited, limit = time.monotonic() - began, timeout.total_seconds()
-        until = min(due, limit if waited < limit else waited + _LOOK_S)
-        try:
-            rest = max(until - waited, 0.001)
-            within(limit, partial(store.wait, list(keys), timedelta(seconds=rest)), waits_s=rest)
-            return
-        except StoreSilentError:
-            raise
-        except RuntimeError:
-            waited = time.monotonic() - began
-            if waited >= limit and not within(limit, partial(others.any, busy_keys)):
-                raise
-        if waited < due:
-            continue
-        missing = within(limit, lambda: [words for key, words in keys.items() if not store.check([key])])
-        log.warning("after %.0f s still waiting for %s", due, ", ".join(missing))
-        due = next_line(due)
+    began = time.monotonic()
+    others, lines = BusyRanks(store), WaitLines(log)
+    while not within(limit, lambda: store.check([key])):
+        waited = time.monotonic() - began
+        if waited >= limit and not within(limit, lambda: others.any([busy_key])):
+            return False
+        lines.look(time.monotonic(), lambda: words)
+        time.sleep(_pause(waited))
+    return True
 
 
 def _machine() -> str:

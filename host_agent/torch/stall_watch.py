@@ -53,7 +53,8 @@ class StallWatch:
         self._name, self._job_id, self._since, self._status = name, job_id, since, status
         self._ranks, self._gone = ranks, gone
         self._ended = threading.Event()
-        threading.Thread(target=self._run, name="weir-stall-watch", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="weir-stall-watch", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         """Look no more; does not wait for the thread, which may be asking the controller."""
@@ -70,6 +71,9 @@ class StallWatch:
                 if self._since() == since and not self._ended.is_set():
                     self.words = words
                     log.warning("%s: after %.0f s without a result %s", self._name, due, words)
+                    if words == _GONE:
+                        self._gone(words)
+                        return
                 due = next_line(due)
 
     def _ask(self) -> str:
@@ -82,14 +86,13 @@ class StallWatch:
             return f"the controller cannot be asked who is missing: {error}"
         if problems := switch_problems(status):
             return f"the switch is the reason: {problems}"
-        return self._who(self._packets(first), self._packets(status), status) + _refused(first, status)
+        if not (after := self._packets(status)):
+            return _GONE
+        return self._who(self._packets(first), after, status) + _refused(first, status)
 
     def _who(self, before: dict[int, int], after: dict[int, int], status: Any) -> str:
         """Return who is missing, by the packets that the switch had counted of each before and has after."""
         silent = [worker for worker in after if after[worker] == before.get(worker)]
-        if not after:
-            self._gone(_GONE)
-            return _GONE
         if len(silent) == len(after):
             leaves = ", ".join(name for job in self._jobs(status) for name in job.leaves)
             return f"switch {leaves} gets no packets, not even this rank's: it hangs, or the way to it is cut"

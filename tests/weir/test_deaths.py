@@ -93,11 +93,15 @@ def killed(rank: int, number: int) -> str:
 
 LOST: Final = r"rank {} \(h.\) is lost: it was not heard of for"
 BROKEN: Final = "the local cluster that rank 0 started for this job is broken: the {}"
+SILENT_FIRST: Final = (  # it is stopped before it meets the others, or after that
+    "ranks these did not come within 8 s: rank 0 of 2; "
+    "|rank 0 did not say within 8 s which controller to join"
+)
 KILLED_ONE: Final = "one of the processes that compute was killed"
 DEATHS: Final = [
     # job, who dies, of what, when, what is said
     Death("torchrun", "rank 1", SIGKILL, "start", killed(1, 9)),
-    Death("impatient", "rank 0", SIGSTOP, "start", "rank 0 did not say within 8 s which controller to join"),
+    Death("impatient", "rank 0", SIGSTOP, "start", SILENT_FIRST),
     Death("torchrun", "switch", SIGKILL, "start", r"the switch did not start \(signal SIGKILL\)"),
     Death("torchrun", "rank 1", SIGKILL, "middle", killed(1, 9)),
     Death("torchrun", "rank 0", SIGKILL, "middle", killed(0, 9)),

@@ -93,7 +93,7 @@ def test_times_over_the_same_links_have_what_they_cost_below_them() -> None:
     config = make_config(model="mlp", method="dense", workers=1, links="1mbit", hosts="namespaces")
     runs: list[BackendName] = ["weir", "gloo"]
     said = draw(config, [trained(run, 0.9) for run in runs]).get_supxlabel()
-    share = "line in use, up 0.8 %; line in use, down 0.8 %"  # 100 bytes in 0.1 s
+    share = "line in use, up 0.80 %; line in use, down 0.80 %"  # 100 bytes in 0.1 s
     assert said == f"Weir: {share}\nGloo, dense: {share}"
 
 

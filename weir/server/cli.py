@@ -5,9 +5,14 @@ import logging
 import signal
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from weir.host_agent.torch.parameter_server.asynchronous_server import AsynchronousServer
+    from weir.host_agent.torch.parameter_server.placed_server import PlacedServerLoop
+    from weir.host_agent.torch.parameter_server.server import Server
 
 
 def server(
@@ -50,10 +55,12 @@ def server(
     from weir.host_agent.torch.rendezvous import RendezvousError
     from weir.host_agent.transport.links import TransportTimeout
 
-    # So that a server that is stopped has the time to tell its workers.
-    signal.signal(signal.SIGTERM, _stop)
     try:
-        serve(rendezvous, index, timedelta(seconds=timeout), state)
+        found = make(rendezvous, index, timedelta(seconds=timeout), state)
+        # So that a server that is stopped has the time to tell its workers. Before, it waits in torch's C++,
+        # where Python handles no signal, and there is nobody to tell.
+        signal.signal(signal.SIGTERM, _stop)
+        found.run()
     except (
         RendezvousError,
         AgentError,
@@ -75,10 +82,17 @@ def serve(
     rendezvous: str | None, index: int, timeout: timedelta | None = None, state: Path | None = None
 ) -> None:
     """Be a server until the job ends, and tell the log of it; errors as of ``make_server`` and ``run``."""
+    make(rendezvous, index, timeout, state).run()
+
+
+def make(
+    rendezvous: str | None, index: int, timeout: timedelta | None = None, state: Path | None = None
+) -> "Server | AsynchronousServer | PlacedServerLoop":
+    """Return the server that ``serve`` is, when worker 0 has said what there is to serve."""
     from weir.host_agent.torch.parameter_server.serve import make_server
     from weir.host_agent.torch.parameter_server.team import TIMEOUT, open_store
 
     logging.basicConfig(format="%(message)s")
     logging.getLogger("weir.host_agent.torch.parameter_server").setLevel(logging.INFO)
     limit = timeout or TIMEOUT
-    make_server(open_store(rendezvous, leads=False, timeout=limit), index, limit, state).run()
+    return make_server(open_store(rendezvous, leads=False, timeout=limit), index, limit, state)

@@ -18,8 +18,8 @@ from typing import Final, TypeVar
 
 from torch._C._distributed_c10d import Store, TCPStore
 
-from weir.host_agent.torch.parameter_server.team import innermost
 from weir.host_agent.torch.rendezvous import RendezvousError
+from weir.host_agent.torch.store_holder import innermost
 from weir.native.json_text import parse_record
 
 POINTS: Final = ("joined", "pushed")

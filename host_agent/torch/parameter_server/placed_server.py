@@ -18,7 +18,7 @@ from weir.host_agent.parameter_server.rows import Rows
 from weir.host_agent.parameter_server.terms import Terms
 from weir.host_agent.parameter_server.turns import Kind, Message
 from weir.host_agent.parameter_server.units import Integers, Units
-from weir.host_agent.torch.parameter_server.asynchronous_server import FINISHED, open_state
+from weir.host_agent.torch.parameter_server.asynchronous_server import FINISHED, LOOK_S, open_state
 from weir.host_agent.torch.parameter_server.lines import Lines
 from weir.host_agent.torch.parameter_server.meeting import Meeting
 from weir.host_agent.torch.parameter_server.stall import Stall, telling
@@ -90,6 +90,7 @@ class PlacedServerLoop:
             together=terms.together,
             journal=self._journal,
         )
+        self._looked = float("-inf")
 
     def run(self) -> None:
         """Serve until all workers have left.
@@ -121,7 +122,10 @@ class PlacedServerLoop:
         waiting = self.server.outstanding()
         found = self.lines.look(iter({rank for rank, _ in waiting}))
         self._send([(rank, message) for rank, message in waiting if rank in found])
-        self._stall.look(time.monotonic(), self.server.awaited())
+        now = time.monotonic()
+        if now - self._looked >= LOOK_S:
+            self._looked = now
+            self._stall.look(now, self.server.awaited())
         return self.server.over
 
     def _react(self) -> None:

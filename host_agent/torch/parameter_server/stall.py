@@ -4,12 +4,16 @@
 import contextlib
 import logging
 from collections.abc import Iterator
+from typing import Final
 
 from torch._C._distributed_c10d import Store
 
 from weir.agent_service.waiting import WaitLines
 from weir.host_agent.parameter_server.journal import JournalInUseError
 from weir.host_agent.torch.parameter_server.meeting import Meeting
+from weir.host_agent.torch.silent_store import StoreSilentError, within
+
+_SAY_S: Final = 2.0  # to tell the workers of the end; a store that is silent for longer keeps no server
 
 
 class Stall:
@@ -56,8 +60,13 @@ def telling(store: Store, index: int) -> Iterator[None]:
     except JournalInUseError:  # that other one serves them
         raise
     except (KeyboardInterrupt, SystemExit):
-        Meeting(store).say(index, "it was stopped")
+        _say(store, index, "it was stopped")
         raise
     except BaseException as error:
-        Meeting(store).say(index, f"it has ended: {str(error) or type(error).__name__}")
+        _say(store, index, f"it has ended: {str(error) or type(error).__name__}")
         raise
+
+
+def _say(store: Store, index: int, words: str) -> None:
+    with contextlib.suppress(StoreSilentError):
+        within(_SAY_S, lambda: Meeting(store).say(index, words))

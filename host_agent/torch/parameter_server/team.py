@@ -19,6 +19,7 @@ from weir.host_agent.parameter_server.terms import Terms
 from weir.host_agent.torch.connection import GroupBrokenError
 from weir.host_agent.torch.joining import open_connection
 from weir.host_agent.torch.rendezvous import Members, RendezvousError, StartCluster
+from weir.host_agent.torch.store_holder import holds
 from weir.host_agent.torch.work import QueuedWork, submit
 from weir.wire.definition import Op
 
@@ -86,7 +87,7 @@ def open_store(rendezvous: str | None, *, leads: bool, timeout: timedelta = TIME
             store = TCPStore(
                 url.hostname,
                 url.port,
-                is_master=_holds(leads),
+                is_master=holds(leads=leads),
                 timeout=timeout,
                 wait_for_workers=False,
                 multi_tenant=True,
@@ -94,23 +95,6 @@ def open_store(rendezvous: str | None, *, leads: bool, timeout: timedelta = TIME
     except (RuntimeError, ValueError) as error:
         raise RendezvousError(f"no store at {where}: {error}") from error
     return PrefixStore(_PREFIX, store)
-
-
-def _holds(leads: bool) -> bool:
-    """Return whether this process holds a TCP store of the job: worker 0 does, unless torchrun does."""
-    return leads and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
-
-
-def innermost(store: Store) -> Store:
-    """Return the store that has no prefix."""
-    while isinstance(store, PrefixStore):
-        store = store.underlying_store
-    return store
-
-
-def ends_with(store: Store, *, leads: bool) -> bool:
-    """Return whether a store of ``open_store`` ends with this process. leads: it is worker 0."""
-    return isinstance(innermost(store), TCPStore) and _holds(leads)
 
 
 def publish(store: Store, terms: Terms) -> None:

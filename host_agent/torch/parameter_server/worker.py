@@ -27,8 +27,9 @@ from weir.host_agent.torch.parameter_server.meeting import Meeting
 from weir.host_agent.torch.parameter_server.overlap import Overlap
 from weir.host_agent.torch.parameter_server.shard_optimizer import spec_of
 from weir.host_agent.torch.parameter_server.synchronous_worker import SynchronousSession, all_finite
-from weir.host_agent.torch.parameter_server.team import TIMEOUT, ends_with, open_store, publish
+from weir.host_agent.torch.parameter_server.team import TIMEOUT, open_store, publish
 from weir.host_agent.torch.step_stats import StepStats
+from weir.host_agent.torch.store_holder import ends_with
 from weir.host_agent.torch.unwrapping import unwrapped
 
 

@@ -330,6 +330,13 @@ def test_a_rank_that_does_not_come_is_named() -> None:
         futures[1].result(60)
 
 
+def test_a_leader_that_does_not_come_is_named() -> None:
+    group = Group(Hosts(((0, 1),)), None)
+    late = group._threads.submit(group.sums[1].reduce, np.ones(5, np.uint32), Op.ADD, 256, timeout_s=0.2)
+    with pytest.raises(TransportTimeout, match="on this host rank 0 did not begin"):
+        late.result(20)
+
+
 def test_hosts_are_numbered_by_their_first_ranks() -> None:
     assert group_hosts(["b", "a", "", "a", "b", ""]).ranks == ((0, 4), (1, 3), (2,), (5,))
     assert group_hosts(["", ""]).flat and not group_hosts(["a", "a"]).flat

@@ -321,7 +321,7 @@ def test_a_rendezvous_says_in_the_log_whom_it_waits_for(
 ) -> None:
     from weir.host_agent.torch import rendezvous
 
-    monkeypatch.setattr(rendezvous, "FIRST_S", 0.2)
+    monkeypatch.setattr("weir.agent_service.waiting.FIRST_S", 0.2)
     with pytest.raises(
         rendezvous.RendezvousError, match="did not come within 1 s: rank 1 of 3, rank 2 of 3; do"
     ):

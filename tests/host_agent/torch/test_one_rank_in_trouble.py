@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The trouble of one rank, or of what started it: the others learn of it soon, and in words."""
 
+import logging
 import multiprocessing
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +18,11 @@ import weir
 import weir.torch
 from tests.harness.started import TORCHRUN, started
 from tests.host_agent.torch.worlds import World
+from weir.agent_service import waiting
 from weir.agent_service.client import AgentClient, AgentError
 from weir.agent_service.proto import agent_pb2
 from weir.cluster import LocalCluster
-from weir.host_agent.torch import silent_store, stall_watch
+from weir.host_agent.torch import connection, silent_store, stall_watch
 from weir.host_agent.torch.silent_store import StoreSilentError, within
 from weir.host_agent.torch.stall_watch import StallWatch
 
@@ -223,7 +227,8 @@ def test_a_launcher_that_is_stopped_makes_nobody_wait_for_ever(
 def test_a_store_that_does_not_answer(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(silent_store, "FIRST_S", 0.05)
+    monkeypatch.setattr(waiting, "FIRST_S", 0.05)
+    monkeypatch.setattr(silent_store, "_LOOK_S", 0.01)
     assert within(20, lambda: 7) == 7
     with pytest.raises(KeyError):
         within(20, lambda: {}[1])
@@ -238,6 +243,48 @@ def test_a_store_that_does_not_answer(
         within(0.2, for_ever.wait)
     for_ever.set()
     assert "still waiting for torch's store" in caplog.text
-    caplog.clear()
-    assert not within(20, lambda: threading.Event().wait(0.2), waits_s=10)  # a wait of the store's own
-    assert not caplog.text
+
+
+def test_an_answer_that_comes_as_the_wait_for_it_ends_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late(Future[int]):
+        """Done when a wait for it has just timed out."""
+
+        def result(self, timeout: float | None = None) -> int:
+            found = super().result(20)
+            if timeout is not None:
+                raise TimeoutError
+            return found
+
+    monkeypatch.setattr(silent_store, "Future", Late)
+    assert within(20, lambda: 7) == 7
+
+
+# ---- a rank that fails alone
+
+
+def failure_of_rank_1() -> str:
+    """Fail on rank 1 alone, while rank 0 calls nothing; return what rank 1's log says, and rank 0 hears."""
+    group = dist.group.WORLD
+    if dist.get_rank() == 0:
+        began = time.monotonic()
+        while group.connection.broken is None and time.monotonic() - began < 20:
+            time.sleep(0.01)
+        return str(group.connection.broken)
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    connection.log.addHandler(handler)
+    connection._LAST_ROUND_S = 0.5
+    with pytest.raises(TypeError, match="BAND"):
+        dist.all_reduce(torch.ones(3), op=dist.ReduceOp.BAND)
+    connection.log.removeHandler(handler)
+    return "\n".join(said)
+
+
+def test_a_rank_that_fails_alone_says_so_at_once_and_waits_shortly_for_the_others() -> None:
+    with World(SIZE, lambda _rank: {"WEIR_LOCAL": "on"}, timeout_s=100) as doomed:
+        heard, logged = doomed.run(failure_of_rank_1)
+    assert "rank 1 of 2 in job" in logged
+    assert (failure := "failed in all_reduce(float32[3], BAND): TypeError: ") in logged
+    assert logged.endswith("; telling the other ranks")
+    assert f"this rank {failure}" in heard

@@ -2,6 +2,7 @@
 """What is said of a reduction that stands still while a switch refuses packets."""
 
 import itertools
+import threading
 import time
 from typing import Any
 
@@ -64,3 +65,37 @@ def test_refused_packets_are_named_with_their_reason(monkeypatch: pytest.MonkeyP
 def test_what_was_refused_before_is_not_mentioned(monkeypatch: pytest.MonkeyPatch) -> None:
     assert words(monkeypatch, None, (5, 5)).endswith("do they call the same collectives?")
     assert "refused" not in words(monkeypatch, Event.DROP_STALE_ROUND, (5, 0))
+
+
+@pytest.mark.parametrize("ends", ["moves", "closed", "still"])
+def test_only_a_reduction_that_still_stands_still_can_have_lost_its_job(
+    monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """A group that is left has no job either, and the watch may be asking the controller just then."""
+    for name in ("_POLL_S", "_COUNTED_S"):
+        monkeypatch.setattr(stall_watch, name, 0.01)
+    monkeypatch.setattr(stall_watch, "FIRST_S", 0.02)
+    stalled, moved = time.monotonic() - 10, threading.Event()
+    gone: list[str] = []
+    asked, looked_since = itertools.count(), itertools.count()
+
+    def since() -> float | None:
+        if not moved.is_set():
+            return stalled
+        if next(looked_since) == 1:  # it has looked after the answer, and does so again
+            watch.close()
+        return None
+
+    def answer() -> Any:
+        if next(asked) == 1:
+            if ends == "moves":
+                moved.set()
+            elif ends == "closed":
+                watch.close()
+        return agent_pb2.StatusReply()
+
+    watch = StallWatch("digits", JOB, since, answer, [(0,), (1,)], gone.append)
+    watch._thread.join(20)
+    assert not watch._thread.is_alive()
+    assert next(asked) == 2
+    assert len(gone) == (ends == "still")
