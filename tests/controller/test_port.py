@@ -20,6 +20,7 @@ from tests.controller.helpers import until
 from weir import protobuf
 from weir.agent_service.client import AgentClient, AgentError, JoinRefused, NoResources
 from weir.agent_service.proto import METHODS, agent_pb2
+from weir.channels import open_channel
 from weir.controller import log_lines, service, throttle
 from weir.controller import port as guarded
 from weir.controller.jobs import JobError, Refusal
@@ -44,7 +45,7 @@ def controller(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def channel(controller: Controller) -> Iterator[grpc.Channel]:
-    with grpc.insecure_channel(controller.address, (("grpc.use_local_subchannel_pool", 1),)) as made:
+    with open_channel(controller.address) as made:
         yield made
 
 
@@ -81,7 +82,7 @@ def test_junk_is_refused_with_one_line_for_all(
 ) -> None:
     monkeypatch.setattr(throttle, "REPEAT_S", 0.5)
     monkeypatch.setattr(log_lines, "REPEAT_S", 0.5)
-    with running(TOPOLOGY, SETTINGS) as controller, grpc.insecure_channel(controller.address) as channel:
+    with running(TOPOLOGY, SETTINGS) as controller, open_channel(controller.address) as channel:
         call = raw(channel, method)
         for _ in range(200):
             with pytest.raises(grpc.RpcError) as caught:

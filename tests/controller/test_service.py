@@ -198,7 +198,7 @@ def test_ids_and_slots_are_told_to_who_has_the_jobs_token(world: World) -> None:
 
     assert told(member.status()) == {"theirs": (0, 0), "mine": (mine.job_id, 32)}
     assert told(stranger.status())["mine"] == (0, 0)
-    with grpc.insecure_channel(world.address) as channel:
+    with open_channel(world.address) as channel:
         stub = protobuf.stub(channel, METHODS)
         for job, token in (("", ""), ("mine", ""), ("", "secret"), ("another", "secret")):
             reply = stub.Status(agent_pb2.StatusRequest(job=job, token=token))
@@ -229,7 +229,7 @@ def test_ids_and_slots_are_told_at_the_controllers_own_socket(
 
 def test_a_worker_that_knows_no_keys_is_refused(world: World) -> None:
     """Its packets would disagree with all others', and the message would blame the collectives."""
-    with grpc.insecure_channel(world.address) as channel:
+    with open_channel(world.address) as channel:
         stub = protobuf.stub(channel, METHODS)
         request = agent_pb2.JoinRequest(job="old", size=1, rank=0, host="h1", wire_version=VERSION)
         with pytest.raises(grpc.RpcError, match="rank 0 of job 'old' does not make the check") as caught:

@@ -381,7 +381,7 @@ def test_a_rank_that_is_not_heard_of_any_more_is_not(tmp_path: Path, monkeypatch
     monkeypatch.setattr(busy_ranks, "_SILENT_S", 0.5)
     store = dist.HashStore()
     store.add("weir/rendezvous-1/busy/1", 1)  # it said so once, and died
-    with pytest.raises(rendezvous.RendezvousError, match="these did not come within 0.3 s: rank 1 of 2"):
+    with pytest.raises(rendezvous.RendezvousError, match=r"these did not come within 0\.3 s: rank 1 of 2"):
         rendezvous.agree(store, [0, 1], 0, "group", timedelta(seconds=0.3), weir.LocalCluster)
 
 

@@ -19,6 +19,7 @@ class Jobs(Target):
     name = "notes"
     shortest_frame = 0
     headroom = 512
+    guards_sources = False  # rows of that table are drawn, as of others
 
     def __init__(self, rng: random.Random) -> None:
         self.rows: list[Row] = []
