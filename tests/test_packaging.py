@@ -156,7 +156,8 @@ class TestInstalled:
         path.write_text(f"{begin}{script.partition('# optional')[0]}\n{end}")
         done = self.torchrun(environment, path, 2)
         assert done.returncode == 0, done.stderr
-        assert done.stdout.split() == ["gradient", "6.0"] * 2  # of 4 samples each: (4 + 8) / 2
+        # Of 4 samples each: (4 + 8) / 2. The ranks may print into one line.
+        assert done.stdout.count("gradient") == done.stdout.count("6.0") == 2
 
     def test_it_trains_a_model(self, environment: Path, tmp_path: Path) -> None:
         short = ("--workers", "2", "--epochs", "1", "--max-steps", "2", "--no-reference")

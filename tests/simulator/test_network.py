@@ -25,7 +25,7 @@ from tests.simulator.reductions import (
     vectors,
 )
 from weir.controller.qos import ClassSpec, Qos
-from weir.controller.tables import forwarding, spraying
+from weir.controller.tables import forwarding, sources, spraying
 from weir.controller.topology import Topology, leaf_spine
 from weir.host_agent.flows import FlowConfig, FlowReceiver, FlowSender
 from weir.host_agent.flows.frames import Address
@@ -415,6 +415,7 @@ def test_packets_that_go_in_a_circle_between_switches_end_in_words(monkeypatch: 
         for end in cable.ends:
             there = network.nodes[end.switch].switch.table(forwarding.L2)
             there.insert(Entry((Exact(mac_number(lost)),), forwarding.FORWARD, (end.port,)))
+            network.nodes[end.switch].switch.table(sources.STATIONS).set_default(sources.TRUST)
         network.stations["h1"].send(bytes.fromhex(lost.replace(":", "")) + bytes(60))
         with pytest.raises(
             StuckError, match=r"^2\d\d,\d{3} events in \d.\d{6} virtual seconds, and no end: seed 5"

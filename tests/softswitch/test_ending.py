@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,8 @@ class _Disturbed:
             stderr=subprocess.STDOUT,
             text=True,
             env={**os.environ, **environment, "PYTHONFAULTHANDLER": "1"},
+            # A test run that a shell put in the background ignores SIGINT, and passes that on.
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )
         self._stack = stack
         stack.callback(self._kill)

@@ -99,7 +99,7 @@ def _read(path: Path) -> tuple[str, TrainConfig, list[Finished]]:
             f"cannot read {file}: {error.strerror}; give the folder of a run of weir train, which has ended"
         ) from None
     except ValueError as error:
-        raise FinishedError(f"{file} is not JSON: {error}") from None
+        raise FinishedError(f"{file} is not a JSON object: {error}") from None
     try:
         if "shares_are_of" in summary:
             raise FinishedError(
