@@ -45,31 +45,37 @@ def abandoned(parent: Path) -> list[Path]:
 
 def is_locked(path: Path) -> bool:
     """Tell whether some process, of whichever user, holds a lock on a folder or file."""
-    try:
-        lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
+    with _opened(path) as lock:
+        if lock is None:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            return isinstance(error, BlockingIOError)
         return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(lock)
 
 
 def is_free(path: Path) -> bool:
     """Tell whether a folder or file is this user's and no process holds a lock on it."""
+    with _opened(path) as lock:
+        if lock is None:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return os.fstat(lock).st_uid == os.getuid()
+        except OSError:
+            return False
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int | None]:
+    """Yield the descriptor of a folder or file, which is closed afterwards; None where it cannot be opened."""
     try:
-        lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
-        return False
+        yield None
+        return
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.fstat(lock).st_uid == os.getuid()
-    except OSError:
-        return False
+        yield descriptor
     finally:
-        os.close(lock)
+        os.close(descriptor)
