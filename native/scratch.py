@@ -69,7 +69,7 @@ def is_free(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[int | None]:
-    """Yield the descriptor of a folder or file, which is closed afterwards; None where it cannot be opened."""
+    """Yield the descriptor of a folder or file, closed afterwards; None where it cannot be opened."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
