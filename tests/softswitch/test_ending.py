@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -51,6 +50,7 @@ def test_a_signal_may_come_at_any_step_of_the_flag() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("second", _SIGNALS)
 def test_a_second_signal_does_not_interrupt_the_closing(tmp_path: Path, second: signal.Signals) -> None:
     with contextlib.ExitStack() as stack:
@@ -86,8 +86,6 @@ class _Disturbed:
             stderr=subprocess.STDOUT,
             text=True,
             env={**os.environ, **environment, "PYTHONFAULTHANDLER": "1"},
-            # A test run that a shell put in the background ignores SIGINT, and passes that on.
-            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )
         self._stack = stack
         stack.callback(self._kill)
@@ -102,7 +100,7 @@ class _Disturbed:
             self._controller.learn()
 
     def serves(self) -> bool:
-        assert self.process.poll() is None, self.process.communicate()[0]
+        assert self.process.poll() is None, self.end()
         return self._ready.exists()
 
     def end(self) -> str:
@@ -114,9 +112,12 @@ class _Disturbed:
 
     def _kill(self) -> None:
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("signals", [1, 2])
 def test_a_switch_ends_at_any_moment(tmp_path: Path, signals: int) -> None:
     """Moments are drawn: for half of the switches from their start, while two compile."""
