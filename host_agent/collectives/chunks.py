@@ -14,12 +14,11 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.distributed as dist
 
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import FLOATS
 from weir.host_agent.collectives.float_sum import Namer, check_finite
-from weir.host_agent.collectives.reductions import RedOpType, check_supported
+from weir.host_agent.collectives.reductions import Operator, check_supported, is_sum
 from weir.wire.definition import SLOT_LANES, Op
 
 CHUNK_VALUES: Final = 1 << 22
@@ -37,8 +36,6 @@ the chunks.
 
 Move = Callable[[list[torch.Tensor], list[torch.Tensor]], None]
 """Overwrites the first list, one chunk of each vector that is received, by means of those that are sent."""
-
-_SUMS: Final = frozenset({dist.ReduceOp.SUM, dist.ReduceOp.AVG})
 
 
 class Remote(Protocol):
@@ -99,7 +96,7 @@ def reduce_in_chunks(
     communicator: Communicator,
     inputs: Sequence[Remote],
     output: Remote | None,
-    op: RedOpType,
+    op: Operator,
     combine: Combine,
     name: Namer,
 ) -> None:
@@ -118,7 +115,7 @@ def reduce_in_chunks(
         NonFiniteError: a float sum meets NaN or infinity. Then the output has kept its values.
     """
     check_supported(op, inputs[0].tensor.dtype)
-    is_float_sum = op in _SUMS and inputs[0].dtype in FLOATS
+    is_float_sum = is_sum(op) and inputs[0].dtype in FLOATS
     bounds = [vector.bounds() for vector in inputs] if is_float_sum else []
     chunks = chunks_of(inputs[0].count)
     coming = deque([vector.fetch(chunk) for vector in inputs] for chunk in chunks)

@@ -18,7 +18,7 @@ from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import as_stored, describe
 from weir.host_agent.collectives.operation import Call
 from weir.host_agent.collectives.packing import Precision
-from weir.host_agent.collectives.reductions import RedOpType, reduce, reduce_parts
+from weir.host_agent.collectives.reductions import Operator, reduce, reduce_parts
 
 Tensors = Sequence[torch.Tensor]
 P = ParamSpec("P")
@@ -69,7 +69,7 @@ class Collectives:
     @operation(
         lambda tensor, op=_SUM: Call("all_reduce", (tensor.dtype, tensor.numel(), op.value), (tensor, op))
     )
-    def all_reduce(self, tensor: torch.Tensor, op: RedOpType = dist.ReduceOp.SUM) -> None:
+    def all_reduce(self, tensor: torch.Tensor, op: Operator = dist.ReduceOp.SUM) -> None:
         """Overwrite ``tensor`` by its reduction over all ranks."""
         _assign(tensor, self._reduced("all_reduce", tensor, op))
 
@@ -78,7 +78,7 @@ class Collectives:
             "reduce", (tensor.dtype, tensor.numel(), root, op.value), (tensor, _root(root), op)
         )
     )
-    def reduce(self, tensor: torch.Tensor, root: int, op: RedOpType = dist.ReduceOp.SUM) -> None:
+    def reduce(self, tensor: torch.Tensor, root: int, op: Operator = dist.ReduceOp.SUM) -> None:
         """Overwrite the root's ``tensor`` by the reduction; leave the others' as they are."""
         total = self._reduced_parts("reduce", [tensor], [root], op)
         if self.communicator.rank == root:
@@ -90,7 +90,7 @@ class Collectives:
         )
     )
     def reduce_scatter(
-        self, output: torch.Tensor, inputs: Tensors, op: RedOpType = dist.ReduceOp.SUM
+        self, output: torch.Tensor, inputs: Tensors, op: Operator = dist.ReduceOp.SUM
     ) -> None:
         """Overwrite ``output`` by the reduction of all ranks' ``inputs[this rank]``; sizes may differ."""
         self._expect("reduce_scatter", output, inputs[self.communicator.rank])
@@ -102,7 +102,7 @@ class Collectives:
         )
     )
     def reduce_scatter_single(
-        self, output: torch.Tensor, whole: torch.Tensor, op: RedOpType = dist.ReduceOp.SUM
+        self, output: torch.Tensor, whole: torch.Tensor, op: Operator = dist.ReduceOp.SUM
     ) -> None:
         """Do ``reduce_scatter`` with the inputs laid one after another in ``whole``."""
         self.reduce_scatter(output, self._parts("reduce_scatter_single", whole, output), op)
@@ -177,7 +177,7 @@ class Collectives:
         """Return when every rank has called it."""
         self.communicator.barrier()
 
-    def _reduced(self, what: str, tensor: torch.Tensor, op: RedOpType) -> torch.Tensor:
+    def _reduced(self, what: str, tensor: torch.Tensor, op: Operator) -> torch.Tensor:
         """Return the flat reduction of ``tensor``, in its memory or in new."""
         title = self._title(what)
         return reduce(
@@ -188,7 +188,7 @@ class Collectives:
         )
 
     def _reduced_parts(
-        self, what: str, tensors: Tensors, owners: Sequence[int], op: RedOpType
+        self, what: str, tensors: Tensors, owners: Sequence[int], op: Operator
     ) -> torch.Tensor:
         """Return the flat reduction of the tensor that this rank owns; of no elements when it owns none."""
         for tensor in tensors[1:]:

@@ -15,12 +15,12 @@ from weir.host_agent.collectives.chunks import Remote, chunks_of, move_in_chunks
 from weir.host_agent.collectives.collectives import Collectives, operation
 from weir.host_agent.collectives.dtypes import describe
 from weir.host_agent.collectives.operation import Call
-from weir.host_agent.collectives.reductions import RedOpType, reduce, reduce_parts
+from weir.host_agent.collectives.reductions import Operator, reduce, reduce_parts
 
 _SUM = dist.ReduceOp.SUM
 
 
-def _call(name: str, vector: Remote, op: RedOpType | None = None, root: int | None = None) -> Call:
+def _call(name: str, vector: Remote, op: Operator | None = None, root: int | None = None) -> Call:
     """Return what all ranks must agree on, of a vector that is the same on all of them."""
     chunks = f"on a device, in {len(chunks_of(vector.count))} chunks"
     words = [f"root {root}"] * (root is not None) + ([op] if op is not None else [])
@@ -35,7 +35,7 @@ class LongCollectives(Collectives):
     """
 
     @operation(lambda vector, op=_SUM: _call("all_reduce", vector, op))
-    def all_reduce_in_chunks(self, vector: Remote, op: RedOpType = _SUM) -> None:
+    def all_reduce_in_chunks(self, vector: Remote, op: Operator = _SUM) -> None:
         """Overwrite ``vector`` by its reduction over all ranks."""
         title = self._title("all_reduce")
 
@@ -48,13 +48,13 @@ class LongCollectives(Collectives):
         reduce_in_chunks(self.communicator, [vector], vector, op, combine, name)
 
     @operation(lambda vector, root, op=_SUM: _call("reduce", vector, op, root))
-    def reduce_in_chunks(self, vector: Remote, root: int, op: RedOpType = _SUM) -> None:
+    def reduce_in_chunks(self, vector: Remote, root: int, op: Operator = _SUM) -> None:
         """Overwrite the root's ``vector`` by the reduction; leave the others' as they are."""
         self._reduce_parts_in_chunks("reduce", vector, [vector], [root], op)
 
     @operation(lambda output, inputs, op=_SUM: _call("reduce_scatter", output, op))
     def reduce_scatter_in_chunks(
-        self, output: Remote, inputs: Sequence[Remote], op: RedOpType = _SUM
+        self, output: Remote, inputs: Sequence[Remote], op: Operator = _SUM
     ) -> None:
         """Overwrite ``output`` by the reduction of all ranks' ``inputs[this rank]``."""
         self._reduce_parts_in_chunks("reduce_scatter", output, inputs, range(self.communicator.size), op)
@@ -79,7 +79,7 @@ class LongCollectives(Collectives):
         move_in_chunks([own], outputs, move)
 
     def _reduce_parts_in_chunks(
-        self, what: str, output: Remote, inputs: Sequence[Remote], owners: Sequence[int], op: RedOpType
+        self, what: str, output: Remote, inputs: Sequence[Remote], owners: Sequence[int], op: Operator
     ) -> None:
         """Overwrite ``output`` by the reduction of the input that this rank owns, if it owns one."""
         name = self._part_namer(what, [vector.tensor for vector in inputs], owners)

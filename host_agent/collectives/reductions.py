@@ -8,6 +8,8 @@ reduced. Where a function raises, the tensor has kept its values.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -26,8 +28,28 @@ ReduceOp = dist.ReduceOp
 RedOpType = dist.ReduceOp.RedOpType
 
 
+@dataclass(frozen=True)
+class PremulSum:
+    """Torch's PREMUL_SUM: the sum of each rank's values times that rank's factor.
+
+    Attributes:
+        factor: of this rank; ranks may have different ones.
+    """
+
+    factor: float
+    name: ClassVar[str] = ReduceOp.PREMUL_SUM.name
+    value: ClassVar[int] = ReduceOp.PREMUL_SUM.value
+
+    def __str__(self) -> str:
+        """Return torch's name for the operator."""
+        return str(ReduceOp.PREMUL_SUM)
+
+
+Operator: TypeAlias = RedOpType | PremulSum
+
+
 def reduce(
-    communicator: Communicator, flat: torch.Tensor, op: RedOpType, name: Namer, parts: Parts | None = None
+    communicator: Communicator, flat: torch.Tensor, op: Operator, name: Namer, parts: Parts | None = None
 ) -> torch.Tensor:
     """Return the reduction of ``flat`` over all workers by a torch.distributed operator; may overwrite
     ``flat``.
@@ -47,8 +69,11 @@ def reduce(
     if flat.is_complex():
         assert parts is None
         halves = torch.view_as_real(flat).reshape(-1)
-        total = _REDUCTIONS[op](communicator, halves, lambda index: name(index // 2), None)
+        total = reduce(communicator, halves, op, lambda index: name(index // 2))
         return torch.view_as_complex(total.view(-1, 2))
+    if isinstance(op, PremulSum):
+        wide = flat if flat.dtype == torch.float64 else flat.to(torch.float32)
+        return _sum(communicator, wide * op.factor, name, parts).to(flat.dtype)
     return _REDUCTIONS[op](communicator, flat, name, parts)
 
 
@@ -56,7 +81,7 @@ def reduce_parts(
     communicator: Communicator,
     tensors: Sequence[torch.Tensor],
     owners: Sequence[int],
-    op: RedOpType,
+    op: Operator,
     name: Callable[[int, int], str],
 ) -> torch.Tensor:
     """Return the flat reduction of the tensor that this worker owns; of no elements when it owns none.
@@ -83,14 +108,19 @@ def reduce_parts(
     return parts.part(whole, owners.index(rank)) if rank in owners else whole[:0]
 
 
-def check_supported(op: RedOpType, dtype: torch.dtype) -> None:
+def is_sum(op: Operator | None) -> bool:
+    """Return whether an operator is a sum, of complex numbers that of their parts."""
+    return isinstance(op, PremulSum) or op in (ReduceOp.SUM, ReduceOp.AVG)
+
+
+def check_supported(op: Operator, dtype: torch.dtype) -> None:
     """Raise TypeError unless tensors of a dtype can be reduced by an operator; every entrance asks here."""
-    if op not in _REDUCTIONS:
+    if not isinstance(op, PremulSum) and op not in _REDUCTIONS:
         raise TypeError(f"the weir backend has no reduction {op}; it has {', '.join(map(str, _REDUCTIONS))}")
     if dtype in dtypes.COMPLEX:
-        if op not in _LINEAR:
+        if not is_sum(op):
             raise TypeError(
-                f"{op} is not defined for {dtype}: of complex numbers there are SUM and AVG. If real and "
+                f"{op} is not defined for {dtype}: of complex numbers there are sums. If real and "
                 "imaginary parts are meant, each by itself, reduce torch.view_as_real(tensor).clone()"
             )
         return
@@ -99,8 +129,10 @@ def check_supported(op: RedOpType, dtype: torch.dtype) -> None:
         raise TypeError(f"the weir backend cannot reduce {dtype}; it reduces {known}")
     if op in _BITWISE and dtype in FLOATS:
         raise TypeError(f"{op} is defined for integers and bool, not for {dtype}")
-    if op == ReduceOp.AVG and dtype not in FLOATS:
-        raise TypeError(f"{op} is defined for floats, not for {dtype}: use SUM and divide as you mean it")
+    if op == ReduceOp.AVG and dtype == torch.bool:
+        raise TypeError(f"{op} is defined for numbers, not for {dtype}: average tensor.float()")
+    if isinstance(op, PremulSum) and dtype not in FLOATS:
+        raise TypeError(f"{op} is defined for floats, not for {dtype}: multiply as you mean it, and use SUM")
 
 
 def _sum(communicator: Communicator, flat: torch.Tensor, name: Namer, parts: Parts | None) -> torch.Tensor:
@@ -126,7 +158,12 @@ def _sum(communicator: Communicator, flat: torch.Tensor, name: Namer, parts: Par
 def _average(
     communicator: Communicator, flat: torch.Tensor, name: Namer, parts: Parts | None
 ) -> torch.Tensor:
-    """Return the sum divided by the number of workers; narrow floats are rounded once, after the division."""
+    """Return the sum divided by the number of workers; narrow floats are rounded once, after the division.
+
+    Of integers as NCCL has it: the sum modulo 2^k, and its quotient rounded towards zero.
+    """
+    if flat.dtype not in FLOATS:
+        return _sum(communicator, flat, name, parts).div_(communicator.size, rounding_mode="trunc")
     wide = flat if flat.dtype == torch.float64 else flat.to(torch.float32)
     return _sum(communicator, wide, name, parts).div_(communicator.size).to(flat.dtype)
 
@@ -219,7 +256,6 @@ def _fold(
 
 
 _BITWISE = frozenset({ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR})
-_LINEAR = frozenset({ReduceOp.SUM, ReduceOp.AVG})  # of complex numbers: of their real and imaginary parts
 _REDUCTIONS: dict[RedOpType, Callable[[Communicator, torch.Tensor, Namer, Parts | None], torch.Tensor]] = {
     ReduceOp.SUM: _sum,
     ReduceOp.AVG: _average,

@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import _DistributedBackendOptions
 
 from weir.host_agent.collectives.long_collectives import LongCollectives
 from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits, Precision
-from weir.host_agent.collectives.reductions import RedOpType, check_supported
+from weir.host_agent.collectives.reductions import Operator, PremulSum, RedOpType, check_supported
 from weir.host_agent.torch.compiling import never_compiled
 from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.device_vector import DeviceCollectives, are_long, are_long_parts
@@ -481,11 +481,17 @@ def _parts_of(tensor: torch.Tensor) -> torch.dtype | None:
     return base.dtype if base is not None and base.is_complex() and in_pairs else None
 
 
-def _operator(opts: Any) -> RedOpType:
-    """Return the operator in torch's options; sum when there are none."""
+def _operator(opts: Any) -> Operator:
+    """Return the operator in torch's options; sum when there are none.
+
+    A factor on a device is waited for.
+    """
     if opts is None:
         return dist.ReduceOp.SUM
     op: RedOpType = getattr(opts.reduceOp, "op", opts.reduceOp)
+    if op == dist.ReduceOp.PREMUL_SUM:
+        _, factor = opts.reduceOp.__getstate__()  # the only way to it: a number, or a tensor of one
+        return PremulSum(float(factor))
     return op
 
 

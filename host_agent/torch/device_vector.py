@@ -4,15 +4,13 @@
 from collections.abc import Callable, Sequence
 
 import torch
-import torch.distributed as dist
 
 from weir.host_agent.collectives.chunks import in_chunks
 from weir.host_agent.collectives.long_collectives import LongCollectives
-from weir.host_agent.collectives.reductions import RedOpType
+from weir.host_agent.collectives.reductions import Operator, is_sum
 from weir.host_agent.compression.transfer import begin_copy, mark, pinned_like
 from weir.host_agent.torch.staging import to_device
 
-_SUMS = frozenset({dist.ReduceOp.SUM, dist.ReduceOp.AVG})
 _NARROW = frozenset({torch.float16, torch.bfloat16})
 
 
@@ -47,11 +45,11 @@ class DeviceVector:
         op: how it is reduced; None: it is not.
     """
 
-    def __init__(self, tensor: torch.Tensor, op: RedOpType | None = None) -> None:
+    def __init__(self, tensor: torch.Tensor, op: Operator | None = None) -> None:
         self.tensor = target = tensor.detach()
         self._target = torch.view_as_real(target) if target.is_complex() else target
         self._flat = self._target.reshape(-1)
-        self._wide = torch.float32 if op in _SUMS and target.dtype in _NARROW else self._flat.dtype
+        self._wide = torch.float32 if is_sum(op) and target.dtype in _NARROW else self._flat.dtype
 
     @property
     def dtype(self) -> torch.dtype:
@@ -90,20 +88,20 @@ class DeviceCollectives:
     def __init__(self, collectives: LongCollectives) -> None:
         self._collectives = collectives
 
-    def all_reduce(self, tensor: torch.Tensor, op: RedOpType) -> None:
+    def all_reduce(self, tensor: torch.Tensor, op: Operator) -> None:
         """Overwrite a tensor by its reduction over all ranks."""
         self._collectives.all_reduce_in_chunks(DeviceVector(tensor, op), op)
 
-    def reduce(self, tensor: torch.Tensor, root: int, op: RedOpType) -> None:
+    def reduce(self, tensor: torch.Tensor, root: int, op: Operator) -> None:
         """Overwrite the root's tensor by the reduction."""
         self._collectives.reduce_in_chunks(DeviceVector(tensor, op), root, op)
 
-    def reduce_scatter(self, output: torch.Tensor, inputs: Sequence[torch.Tensor], op: RedOpType) -> None:
+    def reduce_scatter(self, output: torch.Tensor, inputs: Sequence[torch.Tensor], op: Operator) -> None:
         """Overwrite ``output`` by this rank's part of the reduction."""
         vectors = [DeviceVector(part, op) for part in inputs]
         self._collectives.reduce_scatter_in_chunks(DeviceVector(output, op), vectors, op)
 
-    def reduce_scatter_single(self, output: torch.Tensor, whole: torch.Tensor, op: RedOpType) -> None:
+    def reduce_scatter_single(self, output: torch.Tensor, whole: torch.Tensor, op: Operator) -> None:
         """Do ``reduce_scatter`` with the inputs one after another in ``whole``."""
         self.reduce_scatter(output, torch.split(whole.detach().reshape(-1), output.numel()), op)
 

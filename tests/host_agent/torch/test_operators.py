@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.distributed import ReduceOp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial
 from torch.nn.parallel import DistributedDataParallel
 
 import weir
@@ -36,8 +38,9 @@ OPERATORS = list(ReduceOp.RedOpType.__members__.values())
 SUM, AVG, PRODUCT, MIN, MAX = ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX
 BAND, BOR, BXOR = ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR
 DEFINED = (
-    {(dtype, op) for dtype in FLOATS for op in (SUM, AVG, PRODUCT, MIN, MAX)}
-    | {(dtype, op) for dtype in [*INTEGERS, torch.bool] for op in (SUM, PRODUCT, MIN, MAX, BAND, BOR, BXOR)}
+    {(dtype, op) for dtype in [*FLOATS, *INTEGERS] for op in (SUM, AVG, PRODUCT, MIN, MAX)}
+    | {(torch.bool, op) for op in (SUM, PRODUCT, MIN, MAX)}
+    | {(dtype, op) for dtype in [*INTEGERS, torch.bool] for op in (BAND, BOR, BXOR)}
     | {(dtype, op) for dtype in COMPLEX for op in (SUM, AVG)}
 )
 """The table of docs/collectives.md."""
@@ -72,7 +75,10 @@ def expected(dtype: torch.dtype, op: Any, count: int = COUNT) -> torch.Tensor:
         BAND: torch.bitwise_and, BOR: torch.bitwise_or, BXOR: torch.bitwise_xor,
     }  # fmt: skip
     found = functools.reduce(folds[op], rows)
-    return (found / SIZE if op == AVG else found).to(dtype)
+    if op != AVG:
+        return found.to(dtype)
+    rounding = None if dtype.is_floating_point or dtype.is_complex else "trunc"
+    return torch.div(found, SIZE, rounding_mode=rounding).to(dtype)
 
 
 # ---- the entrances: each returns (what came out, which part of the whole it is)
@@ -243,6 +249,81 @@ def every_pair_in_chunks() -> list[str]:
 
 def test_tensors_of_a_device_too(world: World) -> None:
     assert [wrong for one in world.run(every_pair_in_chunks) for wrong in one] == []
+
+
+def averages_of_integers() -> None:
+    """As of NCCL: the sum as the dtype has it, divided and rounded towards zero."""
+    rank = dist.get_rank()
+    for dtype in (torch.int8, torch.int32, torch.int64):
+        tensor = torch.tensor([-3, -4, 3, 4], dtype=dtype) * (rank + 1) + rank
+        dist.all_reduce(tensor, AVG)
+        assert tensor.tolist() == [-4, -5, 5, 6]
+    wrapped = torch.tensor([100, -100, 127], dtype=torch.int8)
+    dist.all_reduce(wrapped, AVG)
+    assert wrapped.tolist() == [-28, 28, -1]
+    large = torch.full((2000,), 2**62 - 1 + rank)  # more than one block of lanes
+    dist.all_reduce(large, AVG)
+    assert (large == 2**62 - 1).all()
+    mesh = init_device_mesh("cpu", (SIZE,))
+    mean = DTensor.from_local(torch.tensor([4 + rank]), mesh, [Partial("avg")]).full_tensor()
+    assert mean.dtype == torch.int64 and mean.item() == 4
+    with pytest.raises(TypeError, match=r"AVG is defined for numbers, not for torch\.bool: average"):
+        dist.all_reduce(torch.tensor([True]), AVG)
+
+
+def test_averages_of_integers(world: World) -> None:
+    world.run(averages_of_integers)
+
+
+def premultiplied() -> list[str]:
+    """Return what is wrong with sums of which each rank's values have a factor of its own."""
+    warnings.simplefilter("ignore", FutureWarning)
+    rank, found = dist.get_rank(), []
+    factors = [0.5 * (1 + each) for each in range(SIZE)]
+    own = factors[rank]
+    for call in ENTRANCES:
+        if call.__name__.startswith("functional"):
+            continue  # torch has no word for it there
+        for dtype in [*FLOATS, *COMPLEX[1:]]:
+            for factor in (own, torch.tensor(own), torch.tensor([own], dtype=torch.float64)):
+                given = values(dtype, rank)
+                kept = given.clone()
+                result, part = call(given, dist._make_nccl_premul_sum(factor))
+                rows = [values(dtype, each) * factors[each] for each in range(SIZE)]
+                wanted = functools.reduce(torch.add, rows)[part]
+                if not torch.equal(result if part != slice(0) else result[part], wanted):
+                    found.append(f"{call.__name__} {dtype} {factor}: {result}, not {wanted}")
+                if result is not given and not torch.equal(given, kept):
+                    found.append(f"{call.__name__} {dtype} {factor}: the input has changed")
+    third = torch.full((3000,), 3.0, dtype=torch.float16) * (1 + rank)  # rounded once: 2 values, not 1
+    dist.all_reduce(third, dist._make_nccl_premul_sum(1 / 3))
+    if not (third == 3).all():
+        found.append(f"{third}")
+    return found
+
+
+def refused_factors() -> None:
+    for dtype in (torch.int64, torch.bool, torch.float8_e5m2):
+        with pytest.raises(TypeError, match=str(dtype).removeprefix("torch.")):
+            dist.all_reduce(torch.ones(2).to(dtype), dist._make_nccl_premul_sum(2.0))
+    dist.barrier()
+
+
+def premultiplied_in_chunks() -> None:
+    count = 2 * SIZE * CHUNK
+    own = 0.5 * (1 + dist.get_rank())
+    with as_on_a_device():
+        for dtype in (torch.float32, torch.bfloat16):
+            tensor = values(dtype, dist.get_rank(), count)
+            result, _ = all_reduce_as_ddp_does(tensor, dist._make_nccl_premul_sum(own))
+            rows = [values(dtype, rank, count) * 0.5 * (1 + rank) for rank in range(SIZE)]
+            assert torch.equal(result, functools.reduce(torch.add, rows))
+
+
+def test_sums_with_factors(world: World) -> None:
+    assert [wrong for one in world.run(premultiplied) for wrong in one] == []
+    world.run(refused_factors)
+    world.run(premultiplied_in_chunks)
 
 
 def marked() -> None:

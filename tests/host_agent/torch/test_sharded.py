@@ -330,29 +330,25 @@ def test_groups_of_other_backends_in_one_another(world: World, request: pytest.F
     world.run(nested_groups, request.node.callspec.params["world"])
 
 
-def refused() -> None:
+def divided() -> None:
     with flat_mesh("weir") as mesh:
-        refuse(mesh)
+        divide(mesh)
 
 
-def refuse(mesh: DeviceMesh) -> None:
-    model = sharded(mesh)
-    for part in (model, *(layer for layer in model if isinstance(layer, torch.nn.Linear))):
-        part.set_gradient_divide_factor(3.0)
-    with pytest.raises(TypeError, match="PREMUL_SUM"):
+def divide(mesh: DeviceMesh) -> None:
+    for factor, forced in ((4.0, False), (2.0, True)):
+        model = sharded(mesh)
+        for part in (model, *(layer for layer in model if isinstance(layer, torch.nn.Linear))):
+            part.set_gradient_divide_factor(factor)  # by PREMUL_SUM, unless sums are forced
+            part.set_force_sum_reduction_for_comms(forced)
         model(torch.ones(2, 20)).sum().backward()
-    model = sharded(mesh)
-    for part in (model, *(layer for layer in model if isinstance(layer, torch.nn.Linear))):
-        part.set_gradient_divide_factor(2.0)
-        part.set_force_sum_reduction_for_comms(True)
-    model(torch.ones(2, 20)).sum().backward()
-    assert isinstance(model[-1].bias.grad, DTensor)
-    assert model[-1].bias.grad.full_tensor().tolist() == [2.0 * SIZE / 2.0] * 6
+        assert isinstance(model[-1].bias.grad, DTensor)
+        assert model[-1].bias.grad.full_tensor().tolist() == [2.0 * SIZE / factor] * 6
 
 
 @pytest.mark.parametrize("world", ["gloo"], indirect=True)
-def test_factors_of_gradients_need_sums(world: World) -> None:
-    world.run(refused)
+def test_factors_of_gradients(world: World) -> None:
+    world.run(divided)
 
 
 PROGRAM = """
