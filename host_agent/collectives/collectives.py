@@ -13,7 +13,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 import torch
 import torch.distributed as dist
 
-from weir.host_agent.collectives import data_movement
+from weir.host_agent.collectives import data_movement, sparse_sum
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import as_stored, describe
 from weir.host_agent.collectives.operation import Call
@@ -73,6 +73,16 @@ class Collectives:
         """Overwrite ``tensor`` by its reduction over all ranks."""
         _assign(tensor, self._reduced("all_reduce", tensor, op))
 
+    @operation(lambda tensor, op=_SUM: sparse_sum.call_of(tensor, op))
+    def all_reduce_sparse(self, tensor: torch.Tensor, op: Operator = dist.ReduceOp.SUM) -> None:
+        """Overwrite a sparse tensor (COO) by its coalesced sum over all ranks."""
+        title = self._title("all_reduce")
+
+        def name(row: int, value: int) -> str:
+            return f"{title}, value {value} of row {row} of a sparse {describe(tensor)}"
+
+        tensor.copy_(sparse_sum.all_reduce(self.communicator, tensor, op, name))
+
     @operation(
         lambda tensor, root, op=_SUM: Call(
             "reduce", (tensor.dtype, tensor.numel(), root, op.value), (tensor, _root(root), op)
@@ -89,9 +99,7 @@ class Collectives:
             "reduce_scatter", (output.dtype, _sizes(inputs), op.value), (output, inputs, op)
         )
     )
-    def reduce_scatter(
-        self, output: torch.Tensor, inputs: Tensors, op: Operator = dist.ReduceOp.SUM
-    ) -> None:
+    def reduce_scatter(self, output: torch.Tensor, inputs: Tensors, op: Operator = dist.ReduceOp.SUM) -> None:
         """Overwrite ``output`` by the reduction of all ranks' ``inputs[this rank]``; sizes may differ."""
         self._expect("reduce_scatter", output, inputs[self.communicator.rank])
         _assign(output, self._reduced_parts("reduce_scatter", inputs, range(self.communicator.size), op))

@@ -319,13 +319,20 @@ def contribute(
 
 
 def sum_float32(
-    communicator: Communicator, values: npt.NDArray[np.float32], name: Namer, parts: Parts | None = None
+    communicator: Communicator,
+    values: npt.NDArray[np.float32],
+    name: Namer,
+    parts: Parts | None = None,
+    block: int | None = None,
 ) -> None:
     """Replace a vector, or this worker's part of it, by its sum over all workers.
 
     Few values (GATHERED_LANES) are gathered and added here. Sums of up to EXACT_VALUES, and of all where
     ``communicator.precision`` says so, are made in limbs, others in its form. On errors, those of ``encode``,
     the vector keeps its values; when the network fails it may be of no use.
+
+    block: values that share a scale and a block of packets, where each worker has other blocks and hardly any
+    is zero on all of them; None: as many as fit the vector. Not together with parts.
     """
     if parts is None and _gathered(communicator, values.size):
         _sum_here(communicator, values, name)
@@ -337,20 +344,23 @@ def sum_float32(
             values[:] = wide
         return
     form = communicator.precision.form(communicator.size)
-    scale_block = fitting_block(values.size) if parts is None else parts.block
+    scale_block = block or (fitting_block(values.size) if parts is None else parts.block)
     whole = form if parts is None and isinstance(form, WholeLanes) else None
-    may_be_wide = whole is not None and communicator.wide and values.size >= WIDE_VALUES
+    may_be_wide = whole is not None and block is None and communicator.wide and values.size >= WIDE_VALUES
     most_zeros = np.zeros(int(may_be_wide), np.uint32)
     vector = HostVector(values)
-    rows, scales = _scales(communicator, vector, name, scale_block, form, zeros=most_zeros)
+    rows, scales = _scales(
+        communicator, vector, name, scale_block, form, dense=block is not None, zeros=most_zeros
+    )
     if whole is not None and rows is None:
         looked_at = None if _has_warned else Sample(values, scales, scale_block, whole.workers)
         exponents = FloatScales(scales, scale_block, quantize.headroom(whole.workers))
-        if communicator.sum_floats(values, exponents, _sum_block(values.size, most_zeros)):
+        if communicator.sum_floats(values, exponents, block or _sum_block(values.size, most_zeros)):
             if looked_at is not None:
                 _warn_once(looked_at.coarse_block(values), scale_block, name)
             return
-    mine = contribute(communicator, vector, scales, rows, scale_block, form)
+    packets = packet_block_of(form, block) if block is not None else None
+    mine = contribute(communicator, vector, scales, rows, scale_block, form, packets)
     total = (
         mine.add(communicator, keep=False)[0] if parts is None else _sum_of_part(communicator, mine, parts)
     )

@@ -53,9 +53,7 @@ class LongCollectives(Collectives):
         self._reduce_parts_in_chunks("reduce", vector, [vector], [root], op)
 
     @operation(lambda output, inputs, op=_SUM: _call("reduce_scatter", output, op))
-    def reduce_scatter_in_chunks(
-        self, output: Remote, inputs: Sequence[Remote], op: Operator = _SUM
-    ) -> None:
+    def reduce_scatter_in_chunks(self, output: Remote, inputs: Sequence[Remote], op: Operator = _SUM) -> None:
         """Overwrite ``output`` by the reduction of all ranks' ``inputs[this rank]``."""
         self._reduce_parts_in_chunks("reduce_scatter", output, inputs, range(self.communicator.size), op)
 

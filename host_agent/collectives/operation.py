@@ -64,6 +64,8 @@ def _words(argument: Any) -> str:
     """Return a tensor's dtype and shape, an operator's name, or the words that there are already."""
     if isinstance(argument, torch.Tensor):
         dtype = str(argument.dtype).removeprefix("torch.")
+        if argument.layout != torch.strided:
+            dtype = f"sparse {dtype}"
         return f"{dtype}[{', '.join(map(str, argument.shape))}]"
     if isinstance(argument, str):
         return argument

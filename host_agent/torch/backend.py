@@ -215,6 +215,8 @@ class WeirProcessGroup(SplittableGroup):
     def allreduce(self, tensors: Any, opts: Any = None) -> QueuedWork:
         """Overwrite each tensor by its reduction over all ranks."""
         tensors, op = _listed(tensors), _operator(opts)
+        if any(tensor.is_sparse for tensor in tensors):
+            return self._all_reduce_sparse(opts, tensors, op)
         return self._queue_each(
             opts,
             lambda tensor, _: self.collectives.all_reduce(tensor, op),
@@ -225,6 +227,28 @@ class WeirProcessGroup(SplittableGroup):
         )
 
     allreduce_coalesced = allreduce
+
+    def _all_reduce_sparse(self, opts: Any, tensors: list[torch.Tensor], op: Operator) -> QueuedWork:
+        """Do an ``allreduce`` of tensors of which some are sparse.
+
+        Those on a device are coalesced and copied while the queue's thread waits for their streams: how many
+        rows there are is known there only.
+        """
+
+        def operation() -> list[torch.Tensor]:
+            for tensor in tensors:
+                if not tensor.is_sparse:
+                    on_host(lambda one, _: self.collectives.all_reduce(one, op), tensor, tensor)
+                elif not tensor.is_cuda:
+                    self.collectives.all_reduce_sparse(tensor, op)
+                else:
+                    copy = tensor.coalesce().cpu()
+                    self.collectives.all_reduce_sparse(copy, op)
+                    tensor.copy_(copy.to(tensor.device))
+            return tensors
+
+        devices = devices_of(tensors, sparse=True)
+        return self.submit(operation, getattr(opts, "timeout", None), devices)
 
     @collective
     def reduce(self, tensors: Any, opts: Any) -> QueuedWork:

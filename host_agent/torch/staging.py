@@ -19,18 +19,25 @@ from weir.host_agent.compression.transfer import begin_copy, mark, pinned_like
 _PRIORITY: Final = -1
 
 
-def devices_of(*tensors: Any) -> list[torch.device]:
+def devices_of(*tensors: Any, sparse: bool = False) -> list[torch.device]:
     """Return the CUDA devices that tensors in nested lists are on, each once.
 
+    sparse: whether they may be sparse, with indices (COO).
+
     Raises:
-        TypeError: a tensor is sparse, or on a device that is neither the host nor CUDA's.
+        TypeError: a tensor is sparse otherwise, or on a device that is neither the host nor CUDA's.
     """
     found: dict[torch.device, None] = {}
     for tensor in _flat(tensors):
-        if tensor.device.type not in ("cpu", "cuda") or tensor.layout != torch.strided:
+        if tensor.device.type not in ("cpu", "cuda"):
             raise TypeError(
-                f"the weir backend works on dense CPU and CUDA tensors, this one is {tensor.layout} on "
-                f"{tensor.device}: copy it with .cpu(), or make it dense (sparse=False in an Embedding)"
+                f"the weir backend works on CPU and CUDA tensors, this one is on {tensor.device}: "
+                "copy it with .cpu()"
+            )
+        if tensor.layout != torch.strided and not (sparse and tensor.is_sparse):
+            raise TypeError(
+                f"this is a tensor of layout {tensor.layout}: the weir backend sums sparse ones in all_reduce"
+                " alone, and only with indices (torch.sparse_coo). Make it dense with .to_dense()"
             )
         if tensor.is_cuda:
             found[tensor.device] = None
