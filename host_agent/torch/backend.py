@@ -216,7 +216,7 @@ class WeirProcessGroup(SplittableGroup):
         """Overwrite each tensor by its reduction over all ranks."""
         tensors, op = _listed(tensors), _operator(opts)
         if any(tensor.is_sparse for tensor in tensors):
-            return self._all_reduce_sparse(opts, tensors, op)
+            return self._all_reduce_sparse(opts, list(map(_complex_of, tensors)), op)
         return self._queue_each(
             opts,
             lambda tensor, _: self.collectives.all_reduce(tensor, op),
@@ -503,6 +503,15 @@ def _parts_of(tensor: torch.Tensor) -> torch.dtype | None:
     base = tensor._base
     in_pairs = tensor.shape[-1:] == (2,) and tensor.stride(-1) == 1
     return base.dtype if base is not None and base.is_complex() and in_pairs else None
+
+
+def _complex_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the sparse complex tensor of which ``dist.all_reduce`` has handed over the parts; else the same.
+
+    A sum has other rows, so that it is written to the tensor itself; its parts would keep the old ones.
+    """
+    base = tensor._base
+    return base if tensor.is_sparse and base is not None and base.is_complex() else tensor
 
 
 def _operator(opts: Any) -> Operator:

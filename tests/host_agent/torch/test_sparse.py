@@ -121,6 +121,7 @@ def random_rows() -> tuple[torch.Tensor, int]:
     return tensor, dist.group.WORLD.connection.stats.bytes_up - before
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")  # where results are unpickled
 def test_a_rank_sends_its_own_rows_and_has_the_bits_of_all(world: World) -> None:
     found = world.run(random_rows)
     wanted = torch.zeros(100_000, 64, dtype=torch.float64)
