@@ -259,28 +259,41 @@ def latency(
         typer.Option(min=1, max=32, help="Number of workers; may be given more than once. Default: 2, 4."),
     ] = None,
     kilobytes: Annotated[
-        list[int] | None,
+        list[float] | None,
         typer.Option(
-            min=1,
+            min=4 / 1024,
             help="Size of the tensor in KiB; may be given more than once. Default: 4, 16, 64, 256, 1024.",
         ),
     ] = None,
     rate: Rates = None,
     repeats: Annotated[int, typer.Option(min=1, help="Turns, after one that warms up.")] = 7,
-    calls: Annotated[int, typer.Option(min=1, help="All-reduces in a turn.")] = 20,
+    calls: Annotated[int, typer.Option(min=1, help="Collectives in a turn.")] = 20,
+    collective: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="all_reduce, all_gather, reduce_scatter, reduce, broadcast, scatter, gather, barrier, "
+            "broadcast_object_list, scatter_object_list or gather_object; may be given more than once. "
+            "Default: all_reduce.",
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Where the figures (JSON) go.")] = Path("runs/bench-latency.json"),
 ) -> None:
-    """Time small all-reduces over Weir and over Gloo, through torch.distributed.
+    """Time small collectives over Weir and over Gloo, through torch.distributed.
 
     It runs over shared memory and, as root, over shaped links between network namespaces, where Gloo has the
     kernel's own bridge.
     """
     begin("latency", "starting switch and workers")
     from weir.bench.latency import run
-    from weir.bench.latency_worker import LatencySpec
+    from weir.bench.latency_worker import COLLECTIVES, LatencySpec
 
     sizes = kilobytes or [4, 16, 64, 256, 1024]
-    run(workers or [2, 4], sizes, rate or ["200mbit"], LatencySpec((), repeats, calls), out)
+    chosen = tuple(collective or ["all_reduce"])
+    if unknown := set(chosen) - COLLECTIVES.keys():
+        names = ", ".join(COLLECTIVES)
+        raise typer.BadParameter(f"--collective: {names}, not {', '.join(sorted(unknown))}")
+    spec = LatencySpec((), repeats, calls, collectives=chosen)
+    run(workers or [2, 4], sizes, rate or ["200mbit"], spec, out)
 
 
 @app.command()

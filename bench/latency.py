@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir bench latency``: small all-reduces through ``torch.distributed``, over Weir and over Gloo."""
+"""``weir bench latency``: small collectives through ``torch.distributed``, over Weir and over Gloo."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from weir.bench.allreduce import CONTENDERS, in_memory, shaped_links
+from weir.bench.latency_worker import CONTENDERS as CONTENDED
 from weir.bench.latency_worker import LatencySpec, Turn
 from weir.bench.ranks import run_ranks
 from weir.bench.table import command_line, show, spread
@@ -31,6 +33,7 @@ class Latency:
 
     links: str
     workers: int
+    collective: str
     size: int
     contender: str
     seconds: list[float]
@@ -39,12 +42,12 @@ class Latency:
 
 
 def run(
-    workers: Sequence[int], kilobytes: Sequence[int], rates: Sequence[str], spec: LatencySpec, out: Path
+    workers: Sequence[int], kilobytes: Sequence[float], rates: Sequence[str], spec: LatencySpec, out: Path
 ) -> None:
     """Measure, print and write; links only where namespaces are to be had, and said if not."""
     reason = gain_root()
     notes = [f"shaped links not measured: {reason}"] if reason else []
-    spec = replace(spec, sizes=tuple(1024 * size for size in kilobytes))
+    spec = replace(spec, sizes=tuple(round(1024 * size) for size in kilobytes))
     found: list[Latency] = []
     for number in workers:
         for each in [in_memory(number), *(shaped_links(number, rate) for rate in rates if reason is None)]:
@@ -60,16 +63,17 @@ def run(
     Console().print(f"written: {out}", style="dim", highlight=False)
 
 
-def summarize(links: str, ranks: Sequence[dict[str, dict[str, list[Any]]]]) -> list[Latency]:
+def summarize(links: str, ranks: Sequence[dict[str, dict[str, dict[str, list[Any]]]]]) -> list[Latency]:
     """Return the figures of what all ranks printed."""
     found = []
-    for size, contenders in ranks[0].items():
-        for name in contenders:
-            turns = [[Turn(*fields) for fields in rank[size][name]] for rank in ranks]
+    for collective, sizes in ranks[0].items():
+        for size, name in itertools.product(sizes, CONTENDED):
+            turns = [[Turn(*fields) for fields in rank[collective][size][name]] for rank in ranks]
             found.append(
                 Latency(
                     links,
                     len(ranks),
+                    collective,
                     int(size),
                     name,
                     [max(one.seconds for one in together) for together in zip(*turns, strict=True)],
@@ -82,19 +86,20 @@ def summarize(links: str, ranks: Sequence[dict[str, dict[str, list[Any]]]]) -> l
 
 def ratio(one: Latency, found: Sequence[Latency]) -> float:
     """Return Gloo's median time in the same setting over this one's."""
-    same = (one.links, one.workers, one.size, _PEER)
-    peer = next(p for p in found if (p.links, p.workers, p.size, p.contender) == same)
+    same = (one.links, one.workers, one.collective, one.size, _PEER)
+    peer = next(p for p in found if (p.links, p.workers, p.collective, p.size, p.contender) == same)
     return median(peer.seconds) / median(one.seconds)
 
 
 def report(found: Sequence[Latency], spec: LatencySpec, notes: Sequence[str]) -> None:
     """Print one table."""
     show(
-        "All-reduce of small tensors of float32",
+        "Collectives of small tensors of float32",
         ("", "us", "x Gloo", "worker us", "switch us"),
         [
             (
-                f"{one.workers} workers, {one.links}, {one.size // 1024} KB {CONTENDERS[one.contender]}",
+                f"{one.workers} workers, {one.links}, {one.collective}, {one.size / 1024:g} KB "
+                f"{CONTENDERS[one.contender]}",
                 f"{1e6 * median(one.seconds):,.0f} {spread(one.seconds)}",
                 factor(ratio(one, found)),
                 f"{1e6 * one.worker:,.0f}",
