@@ -5,6 +5,8 @@ A block of lanes has one audience, so each part begins on a block of its own. Pa
 some blocks at a time: then the links of all ranks are in use all the time, not one after another.
 """
 
+import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,10 +42,14 @@ class Parts:
     @classmethod
     def of(cls, counts: Sequence[int], audience: Sequence[int], dtype: torch.dtype) -> "Parts":
         """Lay out parts of so many elements of a dtype."""
-        in_lane = max(1, LANE_BYTES // dtype.itemsize)
-        block = fitting_block(-(-max(counts, default=0) // in_lane))
-        unit = ROOMY if max(counts, default=0) >= ROOMY else block * in_lane
-        return cls(tuple(counts), tuple(audience), block, unit)
+        return _laid_out(tuple(counts), tuple(audience), max(1, LANE_BYTES // dtype.itemsize))
+
+    @cached_property
+    def starts(self) -> list[int] | None:
+        """Return where each part begins, if all are in one piece each: their units do not take turns."""
+        if self.take_turns and self.lengths and self.lengths[0] > 1:
+            return None
+        return [self.unit * units for units in itertools.accumulate(self.lengths, initial=0)][:-1]
 
     @cached_property
     def lengths(self) -> list[int]:
@@ -88,10 +94,22 @@ class Parts:
         raise IndexError(f"the vector has {self.size} elements")
 
     def of_blocks(self, lanes: int, planes: int = 1, block: int | None = None) -> Audience:
-        """Return who wants each block of so many lanes.
+        """Return who wants each block of so many lanes; the array may not be written to.
 
         The lanes are ``planes`` vectors one after another, in each of which the units have their proportion.
         """
+        found = self._of_blocks.get((lanes, planes, block))
+        if found is None:
+            found = self._of_blocks[lanes, planes, block] = self._spread(lanes, planes, block)
+            found.flags.writeable = False
+        return found
+
+    @cached_property
+    def _of_blocks(self) -> dict[tuple[int, int, int | None], Audience]:
+        """Return what ``of_blocks`` has found."""
+        return {}
+
+    def _spread(self, lanes: int, planes: int, block: int | None) -> Audience:
         in_unit = lanes * self.unit // (planes * self.size * (block or self.block))
         parts = np.array(self.audience, np.int16)
         units = np.tile(parts, self.lengths[0]) if self.take_turns else np.repeat(parts, self.lengths)
@@ -103,6 +121,13 @@ class Parts:
             return slice(index, None, len(self.counts))
         start = sum(self.lengths[:index])
         return slice(start, start + self.lengths[index])
+
+
+@functools.lru_cache(maxsize=64)  # a program makes the same calls over and over
+def _laid_out(counts: tuple[int, ...], audience: tuple[int, ...], in_lane: int) -> Parts:
+    most = max(counts, default=0)
+    block = fitting_block(-(-most // in_lane))
+    return Parts(counts, audience, block, ROOMY if most >= ROOMY else block * in_lane)
 
 
 def reduce(communicator: Communicator, lanes: Lanes, op: Op, parts: Parts | None, planes: int = 1) -> Lanes:

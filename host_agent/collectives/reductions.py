@@ -7,6 +7,8 @@ reduced. Where a function raises, the tensor has kept its values.
 ``docs/collectives.md`` has the table of costs.
 """
 
+import bisect
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
@@ -22,7 +24,7 @@ from weir.host_agent.collectives.float_sum import Namer, sum_float32, sum_float6
 from weir.host_agent.collectives.limbs import LIMBS, join_int64, split_int64
 from weir.host_agent.collectives.parts import Parts
 from weir.host_agent.collectives.parts import reduce as reduce_lanes
-from weir.wire.definition import Op
+from weir.wire.definition import SLOT_LANES, Op
 
 ReduceOp = dist.ReduceOp
 RedOpType = dist.ReduceOp.RedOpType
@@ -86,6 +88,8 @@ def reduce_parts(
 ) -> torch.Tensor:
     """Return the flat reduction of the tensor that this worker owns; of no elements when it owns none.
 
+    Of few values, which all workers' fit a packet, every worker gets all: that is one round trip for floats.
+
     Args:
         communicator: of all workers, which make the same call.
         tensors: of one dtype.
@@ -102,7 +106,19 @@ def reduce_parts(
         found = reduce_parts(communicator, halves, owners, op, lambda part, index: name(part, index // 2))
         return torch.view_as_complex(found.view(-1, 2))
     dtype, rank = tensors[0].dtype, communicator.rank
-    parts = Parts.of([tensor.numel() for tensor in tensors], owners, dtype)
+    counts = [tensor.numel() for tensor in tensors]
+    if sum(counts) * dtypes.lanes_for(dtype.itemsize) * communicator.size <= SLOT_LANES:
+        starts = [0, *itertools.accumulate(counts)]
+        joined = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+
+        def name_one(index: int) -> str:
+            part = bisect.bisect_right(starts, index) - 1
+            return name(part, index - starts[part])
+
+        whole = reduce(communicator, joined, op, name_one)
+        mine = owners.index(rank) if rank in owners else 0
+        return whole[starts[mine] : starts[mine + 1]] if rank in owners else whole[:0]
+    parts = Parts.of(counts, owners, dtype)
     joined = parts.join(tensors, dtype)
     whole = reduce(communicator, joined, op, lambda index: name(*parts.locate(index)), parts)
     return parts.part(whole, owners.index(rank)) if rank in owners else whole[:0]

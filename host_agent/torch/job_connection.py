@@ -2,6 +2,7 @@
 """A connection on a job of the controller, whose packets are this process's own."""
 
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -88,7 +89,10 @@ class JobConnection(Connection):
             key=membership.key,
         )
         self.wide = membership.wide
-        self._paths = np.array(membership.paths, np.uint16)
+        paths = np.array(membership.paths, np.uint16)
+        self._codes = functools.lru_cache(maxsize=16)(
+            lambda audience: audience_codes(np.frombuffer(audience, np.int16), paths)
+        )
         self._reducer = Reducer(share, config, timeout_s=timeout.total_seconds())
         if config.keep:
             share.operations.at_rest = self._reducer.rest
@@ -225,7 +229,7 @@ class JobConnection(Connection):
     ) -> ReduceReport:
         """See Connection.exchange."""
         self._reducer.operation = operation
-        codes = None if audience is None else audience_codes(audience, self._paths)
+        codes = None if audience is None else self._codes(audience.tobytes())
         return self._reducer.reduce(lanes, op, block, service, codes)
 
     def sum_floats(self, values: npt.NDArray[np.float32], scales: FloatScales, block: int) -> bool:
