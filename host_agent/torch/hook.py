@@ -250,6 +250,11 @@ def hook(state: HookState, bucket: GradBucket) -> torch.futures.Future[torch.Ten
         )
     with state.group.issuing():
         buffer = bucket.buffer()
+        if buffer.is_sparse:
+            raise TypeError(
+                "weir.torch.hook chooses what is sent of dense gradients, these are sparse (sparse=True in "
+                "an Embedding): train without the hook, and the weir backend sends their rows alone"
+            )
         parts = [one.dtype for one in bucket.parameters() if one.is_complex()]  # the buffer has those of
         if parts or buffer.dtype not in _HOOKABLE:
             raise TypeError(

@@ -74,6 +74,32 @@ def counted(collective: str) -> tuple[tuple[int, int], tuple[int, int], int]:
     return cost(calls[collective])
 
 
+def round_trips() -> dict[str, int]:
+    """Return how many reductions each collective of a few values is made of."""
+    rank, root = dist.get_rank(), dist.get_rank() == ROOT
+    own, parts = torch.ones(4), [torch.ones(4) for _ in range(SIZE)]
+    calls: dict[str, Callable[[], Any]] = {
+        "reduce": lambda: dist.reduce(own, ROOT),
+        "reduce_scatter": lambda: dist.reduce_scatter(own, parts),
+        "broadcast": lambda: dist.broadcast(own, ROOT),
+        "gather": lambda: dist.gather(own, parts if root else None, ROOT),
+        "scatter": lambda: dist.scatter(own, parts if root else None, ROOT),
+    }
+    found = {}
+    for name, call in calls.items():
+        stats = dist.group.WORLD.connection.stats
+        call()
+        after = dist.group.WORLD.connection.stats
+        found[name] = after.reduces - stats.reduces
+        assert after.packets_up - stats.packets_up <= 2 + after.retransmissions + after.probes, (rank, name)
+    return found
+
+
+def test_collectives_of_a_few_values_take_one_round_trip(world: World) -> None:
+    for found in world.run(round_trips):
+        assert set(found.values()) == {1}, found
+
+
 @pytest.mark.parametrize(
     "collective",
     [

@@ -200,6 +200,20 @@ def refused() -> None:
     assert ones.item() == SIZE
 
 
+def refused_beside_ddp() -> None:
+    ddp = DistributedDataParallel(Model(sparse=True))
+    with pytest.raises(TypeError, match=r"table has sparse gradients: train it without LayersFirst"):
+        weir.torch.LayersFirst(ddp, torch.optim.SGD(ddp.parameters(), lr=0.1))
+    ddp.register_comm_hook(weir.torch.HookState(ddp), weir.torch.hook)
+    with pytest.raises((TypeError, RuntimeError), match=r"these are sparse.*train without the hook"):
+        ddp(torch.ones(1, 1, dtype=torch.int64)).backward()
+    dist.barrier()
+
+
+def test_the_hook_and_layers_first_refuse_sparse_gradients(world: World) -> None:
+    world.run(refused_beside_ddp)
+
+
 def disagreement() -> str:
     group = dist.new_group()
     shape = (4,) if dist.get_rank() else (5,)
