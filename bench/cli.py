@@ -271,9 +271,9 @@ def latency(
     collective: Annotated[
         list[str] | None,
         typer.Option(
-            help="all_reduce, all_gather, reduce_scatter, reduce, broadcast, scatter, gather, barrier, "
-            "broadcast_object_list, scatter_object_list or gather_object; may be given more than once. "
-            "Default: all_reduce.",
+            help="all_reduce, sparse_all_reduce, all_gather, reduce_scatter, reduce, broadcast, scatter, "
+            "gather, barrier, broadcast_object_list, scatter_object_list or gather_object; may be given more "
+            "than once. Default: all_reduce.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Where the figures (JSON) go.")] = Path("runs/bench-latency.json"),

@@ -21,6 +21,9 @@ from weir.processor import ProcessorTime
 
 CONTENDERS: Final = ("gloo", "weir")
 
+_ROWS: Final = 100_000  # of the table of a sparse tensor
+_WIDTH: Final = 64  # of a row
+
 Group = dist.ProcessGroup
 
 
@@ -42,10 +45,19 @@ def _gather(data: torch.Tensor, group: Group) -> None:
     dist.gather(data, None if parts is None else [torch.empty_like(data) for _ in parts], group=group)
 
 
+def _sparse_all_reduce(data: torch.Tensor, group: Group) -> None:
+    """Sum rows of a table that each rank chooses at random, as of the gradient of an embedding."""
+    rows = data.numel() // _WIDTH
+    chosen = torch.randint(_ROWS, (1, rows), generator=torch.Generator().manual_seed(group.rank()))
+    values = data[: rows * _WIDTH].view(rows, _WIDTH)
+    dist.all_reduce(torch.sparse_coo_tensor(chosen, values, (_ROWS, _WIDTH)), group=group)
+
+
 COLLECTIVES: Final[dict[str, Callable[[torch.Tensor, Group], object]]] = {
     "all_reduce": lambda data, group: dist.all_reduce(data, group=group),
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
+    "sparse_all_reduce": _sparse_all_reduce,
     "reduce": lambda data, group: dist.reduce(data, 0, group=group),
     "broadcast": lambda data, group: dist.broadcast(data, 0, group=group),
     "scatter": lambda data, group: dist.scatter(data, _for_root(group, data), group=group),

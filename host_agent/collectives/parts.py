@@ -23,6 +23,10 @@ ROOMY: Final = 2048
 """Elements that fill whole packets in whatever form: bytes, a lane or more for each, or packed lanes."""
 
 
+FEW_BLOCKS: Final = 1024
+"""Audiences of no more blocks are worth keeping: to make them takes longer than to add up their lanes."""
+
+
 @dataclass(frozen=True)
 class Parts:
     """Parts of a vector in units, padded with zeros.
@@ -98,15 +102,17 @@ class Parts:
 
         The lanes are ``planes`` vectors one after another, in each of which the units have their proportion.
         """
-        found = self._of_blocks.get((lanes, planes, block))
+        found = self._known.get((lanes, planes, block))
         if found is None:
-            found = self._of_blocks[lanes, planes, block] = self._spread(lanes, planes, block)
+            found = self._spread(lanes, planes, block)
             found.flags.writeable = False
+            if found.size <= FEW_BLOCKS:
+                self._known[lanes, planes, block] = found
         return found
 
     @cached_property
-    def _of_blocks(self) -> dict[tuple[int, int, int | None], Audience]:
-        """Return what ``of_blocks`` has found."""
+    def _known(self) -> dict[tuple[int, int, int | None], Audience]:
+        """Return what ``of_blocks`` has found of short vectors."""
         return {}
 
     def _spread(self, lanes: int, planes: int, block: int | None) -> Audience:

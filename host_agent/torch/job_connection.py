@@ -17,6 +17,7 @@ from torch._C._distributed_c10d import Store
 from weir.agent_service.client import AgentClient, AgentError, Membership
 from weir.host_agent.collectives.communicator import Audience, audience_codes
 from weir.host_agent.collectives.dtypes import Lanes
+from weir.host_agent.collectives.parts import FEW_BLOCKS
 from weir.host_agent.torch import rendezvous
 from weir.host_agent.torch.cluster_watch import ClusterWatch
 from weir.host_agent.torch.connection import Connection, FreeSlots
@@ -89,9 +90,9 @@ class JobConnection(Connection):
             key=membership.key,
         )
         self.wide = membership.wide
-        paths = np.array(membership.paths, np.uint16)
-        self._codes = functools.lru_cache(maxsize=16)(
-            lambda audience: audience_codes(np.frombuffer(audience, np.int16), paths)
+        self._paths = np.array(membership.paths, np.uint16)
+        self._known_codes = functools.lru_cache(maxsize=64)(
+            lambda audience: audience_codes(np.frombuffer(audience, np.int16), self._paths)
         )
         self._reducer = Reducer(share, config, timeout_s=timeout.total_seconds())
         if config.keep:
@@ -229,8 +230,14 @@ class JobConnection(Connection):
     ) -> ReduceReport:
         """See Connection.exchange."""
         self._reducer.operation = operation
-        codes = None if audience is None else self._codes(audience.tobytes())
+        codes = None if audience is None else self._codes(audience)
         return self._reducer.reduce(lanes, op, block, service, codes)
+
+    def _codes(self, audience: Audience) -> npt.NDArray[np.uint16]:
+        """Return audiences as packets have them."""
+        if audience.size > FEW_BLOCKS:
+            return audience_codes(audience, self._paths)
+        return self._known_codes(audience.tobytes())
 
     def sum_floats(self, values: npt.NDArray[np.float32], scales: FloatScales, block: int) -> bool:
         """See Communicator.sum_floats; errors as of ``reduce_lanes``."""

@@ -94,9 +94,10 @@ def test_sums_are_those_of_torch(world: World) -> None:
 
 
 def without_rows() -> None:
-    nothing = torch.sparse_coo_tensor(size=(100, 4))
-    dist.all_reduce(nothing)
-    assert nothing._nnz() == 0 and nothing.shape == (100, 4)
+    for shape in ((100, 4), (0, 4), (10_000_000, 4)):
+        nothing = torch.sparse_coo_tensor(size=shape)
+        dist.all_reduce(nothing)
+        assert nothing._nnz() == 0 and nothing.shape == shape
     average = torch.sparse_coo_tensor([[0, 2]], [3.0, 6.0 * dist.get_rank()], (4,))
     dist.all_reduce(average, dist.ReduceOp.AVG)
     assert average.to_dense().tolist() == [3.0, 0.0, 6.0, 0.0]
@@ -133,6 +134,24 @@ def test_a_rank_sends_its_own_rows_and_has_the_bits_of_all(world: World) -> None
         assert same(total, found[0][0])
         assert torch.allclose(total.to_dense().double(), wanted, rtol=0, atol=1e-6)
         assert sent < 1.5 * 500 * 64 * 4  # the rows, a bit for each of the table's, headers
+
+
+def other_precisions() -> None:
+    for options, tolerance in (
+        (weir.torch.GroupOptions(lane_bits=8), 0.05),
+        (weir.torch.GroupOptions(exact=True), 1e-7),
+    ):
+        group = dist.new_group(pg_options=options)
+        tensors = [sparse(rank, (3000, 48), 1, 200) for rank in range(SIZE)]
+        wanted = sum(tensor.to_dense() for tensor in tensors)
+        dist.all_reduce(tensors[dist.get_rank()], group=group)
+        found = tensors[dist.get_rank()].to_dense()
+        assert (found - wanted).abs().max() <= tolerance * wanted.max()
+        dist.destroy_process_group(group)
+
+
+def test_groups_of_other_precision(world: World) -> None:
+    world.run(other_precisions)
 
 
 class Model(torch.nn.Module):
