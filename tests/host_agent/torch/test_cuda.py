@@ -62,6 +62,19 @@ def same_as_on_the_host(call: Callable[..., None], *host: Any) -> None:
         assert torch.equal(ours.cpu(), theirs)
 
 
+def sparse_sums() -> None:
+    rank = dist.get_rank()
+    host = torch.sparse_coo_tensor([[rank, 5, 5]], torch.randn(3, 40), (5000, 40))
+    device = host.cuda()
+    dist.all_reduce(host)
+    dist.all_reduce(device)
+    assert device.is_cuda and device.is_coalesced() and torch.equal(device.cpu().to_dense(), host.to_dense())
+
+
+def test_sparse_sums(world: World) -> None:
+    world.run(sparse_sums)
+
+
 def _mapped(tensors: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(tensors, torch.Tensor):
         return change(tensors)
