@@ -496,6 +496,7 @@ def _sum_here(communicator: Communicator, values: npt.NDArray[np.floating[Any]],
             of_addend = total - before
             error += (before - (total - of_addend)) + (addend - of_addend)
         values[:] = np.where(np.isfinite(total), total + error, total)
+    values[np.isnan(values)] = np.nan  # whose other bits depend on the processor
 
 
 def _agree(
