@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import weir
 import weir.torch
-from tests.host_agent.torch.worlds import World
+from tests.host_agent.torch.worlds import World, raising
 from weir.host_agent.collectives import float_sum
 
 SIZE = 3
@@ -36,21 +36,7 @@ def one_host() -> Iterator[World]:
         yield world
 
 
-_groups: dict[Any, Any] = {}
-
-
-def group_of(options: Any) -> Any:
-    """Return a further group of all ranks: with Weir's options, or of another backend."""
-    if options not in _groups:
-        weirs = isinstance(options, weir.torch.GroupOptions)
-        _groups[options] = (
-            dist.new_group(backend="weir", pg_options=options) if weirs else dist.new_group(backend=options)
-        )
-    return _groups[options]
-
-
-def raising() -> Any:
-    return group_of(weir.torch.GroupOptions(slots=16, non_finite="raise"))
+_gloo: list[Any] = []
 
 
 # --------------------------------------------------------------------------------------- Gloo beside Weir
@@ -79,7 +65,9 @@ def same(ours: torch.Tensor, theirs: torch.Tensor, error: float) -> None:
 
 
 def beside_gloo(seed: int, cases: int) -> None:
-    case, gloo, rank = random.Random(seed), group_of("gloo"), dist.get_rank()
+    if not _gloo:
+        _gloo.append(dist.new_group(backend="gloo"))
+    case, gloo, rank = random.Random(seed), _gloo[0], dist.get_rank()
     for _ in range(cases):
         dtype, count = case.choice(DTYPES), case.choice([1, 255, 257, 1025, 3000, 9001, 40_000])
         op = case.choice([Op.SUM] if dtype.is_complex else [Op.SUM, Op.SUM, Op.PRODUCT, Op.MAX, Op.MIN])
