@@ -315,7 +315,8 @@ def non_finite_in_compiled_code() -> None:
         compiled(torch.full((5,), float("nan")))
     assert torch.equal(compiled(torch.ones(5)), torch.full((5,), 2.0 * SIZE + 1))
 
-    model = torch.compile(DistributedDataParallel(Net(), group, bucket_cap_mb=25), backend="aot_eager")
+    ddp = DistributedDataParallel(Net(), process_group=group, bucket_cap_mb=25)
+    model = torch.compile(ddp, backend="aot_eager")
     with pytest.raises(weir.torch.NonFiniteError, match="NaN or infinity on ranks 0, 1"):
         model(torch.full((8, WIDTHS[0]), float("nan"))).square().mean().backward()
     assert torch.equal(compiled(torch.ones(5)), torch.full((5,), 2.0 * SIZE + 1))
