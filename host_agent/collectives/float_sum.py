@@ -357,7 +357,8 @@ def sum_float32(
         deliver=communicator.precision.delivers,
     )
     if whole is not None and rows is None:
-        looked_at = Sample(values, scales, scale_block, whole.workers) if _looks(communicator) else None
+        looks = communicator.warns and not _has_warned
+        looked_at = Sample(values, scales, scale_block, whole.workers) if looks else None
         exponents = FloatScales(scales, scale_block, quantize.headroom(whole.workers))
         if communicator.sum_floats(values, exponents, _sum_block(values.size, most_zeros)):
             if looked_at is not None:
@@ -370,7 +371,7 @@ def sum_float32(
     total = (
         mine.add(communicator, keep=False)[0] if parts is None else _sum_of_part(communicator, mine, parts)
     )
-    if isinstance(form, WholeLanes) and _looks(communicator):
+    if isinstance(form, WholeLanes) and communicator.warns and not _has_warned:
         coarse = quantize.coarse_block(
             values, total.lanes, total.rows, total.scales, scale_block, form.workers
         )
@@ -416,13 +417,6 @@ def _sum_of_part(communicator: Communicator, mine: Contribution, parts: Parts) -
         audience = np.repeat(owners, lanes // block)
     total, _ = replace(mine, packet_block=block).add(communicator, keep=False, audience=audience)
     return total.part(np.flatnonzero(wanted(owners, communicator.rank)))
-
-
-def _looks(communicator: Communicator) -> bool:
-    """Return whether this worker looks for what a sum has lost, to warn of it: one worker, until it has, and
-    not in gradients.
-    """
-    return communicator.rank == 0 and not communicator.of_gradients and not _has_warned
 
 
 def _warn_once(block: int | None, scale_block: int, name: Namer) -> None:

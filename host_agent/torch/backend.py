@@ -109,6 +109,9 @@ class WeirProcessGroup(SplittableGroup):
     ) -> None:
         super().__init__(options, replace(chosen, slots=0), partial(create, start))
         self._timeout = options.timeout
+        self._warns = (list(options.global_ranks_in_group) or range(options.group_size))[
+            options.group_rank
+        ] == 0
         self.connection = connection
         self.collectives = LongCollectives(connection)
         self._device = DeviceCollectives(self.collectives)
@@ -139,10 +142,10 @@ class WeirProcessGroup(SplittableGroup):
         """
         limit = timeout if timeout is not None and timeout > timedelta(0) else self._timeout
         self._first_used = self._first_used or list(devices[:1])
-        of_gradients = in_backward()
+        warns = self._warns and not in_backward()
 
         def guarded() -> Any:
-            self.connection.of_gradients = of_gradients
+            self.connection.warns = warns
             with self.connection.deadline(limit):
                 return self.connection.attempt(run)
 
