@@ -285,8 +285,8 @@ def mixed(in_backward: bool) -> list[str]:
     log.addHandler(said)
     try:
         if in_backward:
-            layer = torch.nn.Linear(50_000, 1)
-            DistributedDataParallel(layer)(values).sum().backward()
+            ddp = DistributedDataParallel(torch.nn.Linear(50_000, 1))
+            ddp(values).sum().backward()
         else:
             for _ in range(2):
                 dist.all_reduce(values.clone())
