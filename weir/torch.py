@@ -15,7 +15,7 @@ Example::
 
 from typing import TYPE_CHECKING
 
-from weir.host_agent.collectives.float_sum import NonFiniteError
+from weir.host_agent.collectives.non_finite import NonFiniteError
 from weir.host_agent.compression.loss_policy import LossPolicy, LossPolicyError
 from weir.host_agent.compression.sparsifiers import Span, Sparsifier, SparsifierOptions, sparsifier_names
 from weir.host_agent.compression.sparsifiers import register as register_sparsifier

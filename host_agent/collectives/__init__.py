@@ -11,7 +11,7 @@ process groups.
 
 from weir.host_agent.collectives.collectives import Collectives
 from weir.host_agent.collectives.communicator import Communicator
-from weir.host_agent.collectives.float_sum import NonFiniteError
 from weir.host_agent.collectives.in_memory import InMemoryGroup
+from weir.host_agent.collectives.non_finite import NonFiniteError
 
 __all__ = ["Collectives", "Communicator", "InMemoryGroup", "NonFiniteError"]

@@ -17,7 +17,7 @@ import torch
 
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import FLOATS
-from weir.host_agent.collectives.float_sum import Namer, check_finite
+from weir.host_agent.collectives.non_finite import Namer, check_finite
 from weir.host_agent.collectives.reductions import Operator, check_supported, is_sum
 from weir.wire.definition import SLOT_LANES, Op
 
@@ -112,11 +112,13 @@ def reduce_in_chunks(
 
     Raises:
         TypeError: the operator is not defined for the dtype.
-        NonFiniteError: a float sum meets NaN or infinity. Then the output has kept its values.
+        NonFiniteError: a float sum meets NaN or infinity, and the communicator's precision does not deliver
+            them. Then the output has kept its values.
     """
     check_supported(op, inputs[0].tensor.dtype)
     is_float_sum = is_sum(op) and inputs[0].dtype in FLOATS
-    bounds = [vector.bounds() for vector in inputs] if is_float_sum else []
+    may_raise = is_float_sum and not communicator.precision.delivers
+    bounds = [vector.bounds() for vector in inputs] if may_raise else []
     chunks = chunks_of(inputs[0].count)
     coming = deque([vector.fetch(chunk) for vector in inputs] for chunk in chunks)
     if bounds:

@@ -62,6 +62,8 @@ class Communicator(ABC):
         size: how many workers there are.
         scratch: memory for lanes.
         precision: of float sums; the same on every worker.
+        warns: whether this worker warns of sums that lose much: one of a job does, and not of gradients,
+            since training stands it.
         wide: whether dense sums of floats may travel in blocks of WIDE_LANES; the same on every worker.
         sparse: whether the last float sum of so many blocks was so sparse that the workers do well to ask
             each other first which of them are zero; the same on every worker.
@@ -75,6 +77,7 @@ class Communicator(ABC):
         self.rank, self.size = rank, size
         self.scratch = Scratch()
         self.precision = Precision()
+        self.warns = rank == 0
         self.wide = False
         self.sparse: dict[int, bool] = {}
         self.call: Call | None = None

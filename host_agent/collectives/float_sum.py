@@ -11,7 +11,7 @@ derived in ``weir.host_agent.collectives.quantize``, ``.packing`` and ``.limbs``
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from weir.host_agent.collectives import limbs, quantize
 from weir.host_agent.collectives.communicator import Audience, Communicator, fitting_block, wanted
 from weir.host_agent.collectives.dtypes import LANE_BYTES, Lanes, lanes_for
+from weir.host_agent.collectives.non_finite import Namer, Places, Values, blame, culprits, take_out
 from weir.host_agent.collectives.packing import LaneFormat, WholeLanes
 from weir.host_agent.collectives.parts import Parts, reduce
 from weir.host_agent.collectives.quantize import Fixed, Floats, Rows, Sample
@@ -27,7 +28,6 @@ from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.host_agent.transport.slot_transport import FloatScales
 from weir.wire.definition import GROUP_LANES, SLOT_LANES, WIDE_LANES, Op
 
-_LAST = np.uint32(0xFFFFFFFF)
 WORTH_ASKING: Final = 512
 """Blocks: from here on the workers may first ask which are not zero, by a bitmap."""
 
@@ -53,31 +53,8 @@ MOST_ZEROS: Final = 16
 
 NO_NOTES: Final = np.empty(0, np.uint32)
 
-Namer = Callable[[int], str]
-
 _log = logging.getLogger(__name__)
 _has_warned = False
-
-
-class NonFiniteError(ArithmeticError):
-    """Some worker's input to a sum held NaN or infinity. Raised on every worker; nothing was summed.
-
-    ranks: the workers whose input it was. index: flat index of the first such element over all of them.
-    """
-
-    def __init__(self, what: str, ranks: tuple[int, ...], index: int, rank: int) -> None:
-        who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
-        super().__init__(
-            f"NaN or infinity on {who}: {what} (reported on rank {rank}). Nothing was summed; "
-            "the group stays usable. Look for a loss that diverged or a division by zero there."
-        )
-        self.ranks = ranks
-        self.index = index
-        self._given = (what, ranks, index, rank)
-
-    def __reduce__(self) -> tuple[type[Self], tuple[str, tuple[int, ...], int, int]]:
-        """Let it cross processes whole: by default an exception is made anew from its message alone."""
-        return type(self), self._given
 
 
 class Vector(Protocol):
@@ -139,6 +116,7 @@ class Contribution:
     them. The others are zero on every worker. count: values of the vector. scale_block: values that
     share a scale. packet_block: lanes in a block of the packets, the unit of what is skipped and lost; where
     there are rows and budgets, it divides the lanes of a ``scale_block``. form: of values in lanes.
+    apart: where the sum is not finite, whatever the lanes say; None: nowhere.
     """
 
     lanes: npt.NDArray[np.int32]
@@ -148,6 +126,7 @@ class Contribution:
     scale_block: int
     packet_block: int
     form: LaneFormat
+    apart: Places | None = None
 
     def add(
         self,
@@ -219,6 +198,8 @@ class Contribution:
     def write(self, vector: npt.NDArray[np.float32]) -> None:
         """Overwrite the blocks of ``vector`` that the lanes are of."""
         self.form.decode(self.lanes, self.rows, self.scales, self.scale_block, vector)
+        if self.apart is not None:
+            self.apart.write(vector)
 
 
 def packet_block_of(form: LaneFormat, values: int) -> int:
@@ -247,6 +228,7 @@ def encode(
     packet_block: int | None = None,
     dense: bool = False,
     notes: Lanes = NO_NOTES,
+    deliver: bool = False,
 ) -> Contribution:
     """Agree with all workers on the scale of every block, and put ``values`` to it.
 
@@ -255,7 +237,7 @@ def encode(
 
     Args:
         communicator: of all workers, which make the same call.
-        values: they stay as they are.
+        values: they stay as they are, but for what ``deliver`` takes out.
         name: describes a value by flat index, for errors.
         scale_block: values that share a scale.
         service: the layer class of the packets; without budgets.
@@ -264,13 +246,18 @@ def encode(
             scale where blocks are skipped, else as many as fit a packet.
         dense: hardly any block is zero on all workers, so they do not ask each other which.
         notes: lanes that travel with the scales, and become their maximum over all workers.
+        deliver: NaN and infinity become zero in ``values``, which are in main memory, and stand ``apart``.
 
     Raises:
-        NonFiniteError: some value of some worker is NaN or infinite; on every worker.
+        NonFiniteError: some value of some worker is NaN or infinite, and ``deliver`` is false; on every
+            worker.
     """
     form = form or WholeLanes(communicator.size)
-    rows, shared = _scales(communicator, values, name, scale_block, form, service, dense, notes)
-    return contribute(communicator, values, shared, rows, scale_block, form, packet_block)
+    rows, shared, apart = _scales(
+        communicator, values, name, scale_block, form, service, dense, notes, deliver=deliver
+    )
+    mine = contribute(communicator, values, shared, rows, scale_block, form, packet_block)
+    return replace(mine, apart=apart)
 
 
 def _scales(
@@ -283,21 +270,38 @@ def _scales(
     dense: bool = False,
     notes: Lanes = NO_NOTES,
     zeros: Lanes = NO_NOTES,
-) -> tuple[quantize.Rows | None, Lanes]:
-    """Return the blocks that are worth to be selected, None: all, and the scales that all workers agreed on
-    for them; see ``encode``. zeros: instead of notes; how many blocks are zero on the worker with most.
+    *,
+    deliver: bool,
+) -> tuple[quantize.Rows | None, Lanes, Places | None]:
+    """Return the blocks that are worth to be selected, None: all, the scales that all workers agreed on
+    for them, and where the sum is not finite; see ``encode``. zeros: instead of notes; how many blocks are
+    zero on the worker with most.
     """
     scales = values.scales(form, scale_block)
     if zeros.size:
         zeros[0] = scales.size - np.count_nonzero(scales)
         notes = zeros
     rows = None if dense else _occupied(communicator, scales, service)
-    shared = _agree(communicator, scales, rows, form.not_finite, values.numbers, name, service, notes)
+    shared = _agree(communicator, scales, rows, service, notes)
+    apart = None
+    if _spoilt(shared, form.not_finite):
+        numbers = values.numbers()
+        if not deliver:
+            raise blame(communicator, numbers, name)
+        apart = _set_apart(
+            communicator,
+            numbers,
+            shared,
+            rows,
+            form.not_finite,
+            scale_block,
+            lambda: values.scales(form, scale_block),
+        )
     if not dense and scales.size >= WORTH_ASKING:
         whole = _whole(communicator, scales, rows, shared)
         rows = np.flatnonzero(whole).astype(np.uint32)
         rows, shared = (rows, whole[rows]) if rows.size <= scales.size * WORTH_SELECTING else (None, whole)
-    return rows, shared
+    return rows, shared, apart
 
 
 def contribute(
@@ -328,8 +332,9 @@ def sum_float32(
     """Replace a vector, or this worker's part of it, by its sum over all workers.
 
     Few values (GATHERED_LANES) are gathered and added here. Sums of up to EXACT_VALUES, and of all where
-    ``communicator.precision`` says so, are made in limbs, others in its form. On errors, those of ``encode``,
-    the vector keeps its values; when the network fails it may be of no use.
+    ``communicator.precision`` says so, are made in limbs, others in its form. NaN and infinity are delivered
+    or raise NonFiniteError on every worker, as it says; then the vector keeps its values. When the network
+    fails it may be of no use.
 
     block: values that share a scale and a block of packets, where each worker has other blocks and hardly any
     is zero on all of them; None: as many as fit the vector. Not together with parts.
@@ -349,22 +354,33 @@ def sum_float32(
     may_be_wide = whole is not None and block is None and communicator.wide and values.size >= WIDE_VALUES
     most_zeros = np.zeros(int(may_be_wide), np.uint32)
     vector = HostVector(values)
-    rows, scales = _scales(
-        communicator, vector, name, scale_block, form, dense=block is not None, zeros=most_zeros
+    rows, scales, apart = _scales(
+        communicator,
+        vector,
+        name,
+        scale_block,
+        form,
+        dense=block is not None,
+        zeros=most_zeros,
+        deliver=communicator.precision.delivers,
     )
     if whole is not None and rows is None:
-        looked_at = None if _has_warned else Sample(values, scales, scale_block, whole.workers)
+        looks = communicator.warns and not _has_warned
+        looked_at = Sample(values, scales, scale_block, whole.workers) if looks else None
         exponents = FloatScales(scales, scale_block, quantize.headroom(whole.workers))
         if communicator.sum_floats(values, exponents, block or _sum_block(values.size, most_zeros)):
             if looked_at is not None:
                 _warn_once(looked_at.coarse_block(values), scale_block, name)
+            if apart is not None:
+                apart.write(values)
             return
     packets = packet_block_of(form, block) if block is not None else None
     mine = contribute(communicator, vector, scales, rows, scale_block, form, packets)
+    mine = replace(mine, apart=apart)
     total = (
         mine.add(communicator, keep=False)[0] if parts is None else _sum_of_part(communicator, mine, parts)
     )
-    if isinstance(form, WholeLanes) and not _has_warned:
+    if isinstance(form, WholeLanes) and communicator.warns and not _has_warned:
         coarse = quantize.coarse_block(
             values, total.lanes, total.rows, total.scales, scale_block, form.workers
         )
@@ -419,9 +435,10 @@ def _warn_once(block: int | None, scale_block: int, name: Namer) -> None:
         return
     _has_warned = True
     _log.warning(
-        "%s: values that are summed in blocks of %d differ so much there that many of the small ones are off "
-        "by more than 1 %%. Where that matters, make the group with GroupOptions(exact=True), or reduce "
-        "float64 tensors. (Said once.)",
+        "rank 0: %s: values that are summed in blocks of %d differ so much there that many of the small ones "
+        "are off by more than 1 %% in the sum. If these are gradients, training stands it. If each value "
+        "counts, as in statistics or weights, make the group with GroupOptions(exact=True), or reduce "
+        "float64 tensors. (Said once, by rank 0, and never of sums that backward passes issue.)",
         name(block * scale_block),
         scale_block,
     )
@@ -437,7 +454,20 @@ def sum_float64(
     scale_block = fitting_block(values.size) if parts is None else parts.block
     exponents = limbs.exponents64(values, scale_block)
     rows = _occupied(communicator, exponents)
-    shared = _agree(communicator, exponents, rows, limbs.NOT_FINITE64, lambda: values, name)
+    shared = _agree(communicator, exponents, rows)
+    apart = None
+    if _spoilt(shared, limbs.NOT_FINITE64):
+        if not communicator.precision.delivers:
+            raise blame(communicator, values, name)
+        apart = _set_apart(
+            communicator,
+            values,
+            shared,
+            rows,
+            limbs.NOT_FINITE64,
+            scale_block,
+            lambda: limbs.exponents64(values, scale_block),
+        )
     exponents = _whole(communicator, exponents, rows, shared)
     lanes = limbs.split_float64(values, exponents, scale_block, communicator.size)
     values[:] = limbs.join_float64(
@@ -446,6 +476,8 @@ def sum_float64(
         scale_block,
         communicator.size,
     )
+    if apart is not None:
+        apart.write(values)
 
 
 def _sum_here(communicator: Communicator, values: npt.NDArray[np.floating[Any]], name: Namer) -> None:
@@ -457,8 +489,8 @@ def _sum_here(communicator: Communicator, values: npt.NDArray[np.floating[Any]],
     everyone = np.zeros((communicator.size, values.size), values.dtype)
     everyone[communicator.rank] = values
     communicator.reduce(everyone.reshape(-1).view(np.uint32), Op.OR)
-    if not np.isfinite(everyone).all():
-        raise _culprits(~np.isfinite(everyone), name, communicator.rank)
+    if not communicator.precision.delivers and not np.isfinite(everyone).all():
+        raise culprits(~np.isfinite(everyone), name, communicator.rank)
     with np.errstate(over="ignore", invalid="ignore"):  # infinity is the sum, then
         total, error = everyone[0].astype(np.float64), np.zeros(values.size)
         for row in everyone[1:]:
@@ -467,51 +499,51 @@ def _sum_here(communicator: Communicator, values: npt.NDArray[np.floating[Any]],
             of_addend = total - before
             error += (before - (total - of_addend)) + (addend - of_addend)
         values[:] = np.where(np.isfinite(total), total + error, total)
-
-
-def _culprits(spoilt: npt.NDArray[np.bool_], name: Namer, rank: int) -> NonFiniteError:
-    """Return the error that names whose values are not finite, by rank, and the first of them."""
-    ranks = tuple(int(found) for found in np.flatnonzero(spoilt.any(axis=1)))
-    index = int(np.flatnonzero(spoilt.any(axis=0))[0])
-    return NonFiniteError(name(index), ranks, index, rank)
+    values[np.isnan(values)] = np.nan  # whose other bits depend on the processor
 
 
 def _agree(
     communicator: Communicator,
     exponents: Lanes,
     rows: quantize.Rows | None,
-    not_finite: int,
-    values: Callable[[], npt.NDArray[np.floating[Any]]],
-    name: Namer,
     service: ServiceClass = LOSSLESS,
     notes: Lanes = NO_NOTES,
 ) -> Lanes:
     """Return the greatest of all workers' exponents of the blocks ``rows``, None: of all; and so for the
     notes.
-
-    NonFiniteError when one of those is ``not_finite``.
     """
     mine = exponents if rows is None else exponents[rows]
     # Sparse on one worker: small blocks skip more.
     found = communicator.reduce(np.concatenate([mine, notes]), Op.MAX, GROUP_LANES, service)
     shared, notes[:] = found[: mine.size], found[mine.size :]
-    check_finite(communicator, shared, not_finite, values, name)
     return shared
 
 
-def check_finite(
-    communicator: Communicator,
-    shared: Lanes,
-    not_finite: int,
-    values: Callable[[], npt.NDArray[np.floating[Any]]],
-    name: Namer,
-) -> None:
-    """Raise NonFiniteError when one of the exponents, the same on all workers, is ``not_finite``.
+def _spoilt(shared: Lanes, not_finite: int) -> bool:
+    """Return whether some worker has NaN or infinity: some exponent that all agreed on is ``not_finite``."""
+    return shared.size > 0 and int(shared.max()) >= not_finite
 
-    values: returns this worker's, which ``name`` describes by index.
+
+def _set_apart(
+    communicator: Communicator,
+    values: Values,
+    shared: Lanes,
+    rows: quantize.Rows | None,
+    not_finite: int,
+    scale_block: int,
+    exponents: Callable[[], Lanes],
+) -> Places:
+    """Do ``take_out`` of the blocks whose shared exponents are ``not_finite``, and agree on those of what is
+    left there.
+
+    shared: of the blocks ``rows``, None: of all; overwritten. exponents: returns those of this worker's
+    values, of all blocks.
     """
-    if shared.size and int(shared.max()) >= not_finite:
-        raise _blame(communicator, values(), name)
+    found = np.flatnonzero(shared >= not_finite)
+    blocks = found if rows is None else rows[found]
+    places = take_out(communicator, values, blocks, scale_block)
+    shared[found] = communicator.reduce(exponents()[blocks], Op.MAX)
+    return places
 
 
 def _occupied(
@@ -552,16 +584,3 @@ def worth_asking(occupied: npt.NDArray[np.bool_]) -> bool:
     groups = np.add.reduceat(occupied, np.arange(0, occupied.size, GROUP_LANES), dtype=np.intp)
     lanes = GROUP_LANES * int(np.count_nonzero(groups)) - int(groups.sum())
     return LANE_BYTES * lanes - occupied.size // 8 > WORTH_A_ROUND_TRIP
-
-
-def _blame(communicator: Communicator, values: npt.NDArray[np.floating[Any]], name: Namer) -> NonFiniteError:
-    """Find out together whose input was not finite and where it starts."""
-    mine = np.flatnonzero(~np.isfinite(values))
-    first = np.array([_LAST - np.uint32(mine[0]) if mine.size else 0], dtype=np.uint32)
-    index = int(_LAST - communicator.reduce(first, Op.MAX)[0])
-    culprits = np.zeros(-(-communicator.size // 32), np.uint32)
-    if mine.size:
-        culprits[communicator.rank // 32] = 1 << communicator.rank % 32
-    found = np.unpackbits(communicator.reduce(culprits, Op.OR).view(np.uint8), bitorder="little")
-    ranks = tuple(np.flatnonzero(found).tolist())
-    return NonFiniteError(name(index), ranks, index, communicator.rank)

@@ -49,6 +49,8 @@ Factors = tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]
 
 LaneBits = Literal[32, 16, 8, "auto"]
 LANE_BITS: Final[tuple[LaneBits, ...]] = (32, 16, 8, "auto")
+NonFinite = Literal["deliver", "raise"]
+NON_FINITE: Final[tuple[NonFinite, ...]] = ("deliver", "raise")
 
 NOT_FINITE: Final = 0x7F800000
 LEAST_STEPS: Final = 15
@@ -290,19 +292,35 @@ class Precision:
         lane_bits, lane_error: the form in lanes, see ``lane_format``.
         exact: three limbs a value instead, as of float64: every sum is the exact one, rounded once, but for
             values below 2^-50 of the largest of their block.
+        non_finite: of these sums and those of float64: "deliver" NaN and infinity to all workers, where some
+            worker has them, or "raise" NonFiniteError on all of them.
+
+    Raises:
+        ValueError: ``non_finite`` is neither.
     """
 
     lane_bits: LaneBits = 32
     lane_error: float = LANE_ERROR
     exact: bool = False
+    non_finite: NonFinite = "deliver"
+
+    def __post_init__(self) -> None:
+        if self.non_finite not in NON_FINITE:
+            raise ValueError(f"non_finite {self.non_finite!r}: there are {' and '.join(NON_FINITE)}")
 
     def __str__(self) -> str:
         """Return the options in words: "lane_bits=8"."""
-        if self.exact:
-            return "exact"
-        return f"lane_bits={self.lane_bits}" + (
-            f", lane_error={self.lane_error:g}" if self.lane_bits == "auto" else ""
-        )
+        words = ["exact" if self.exact else f"lane_bits={self.lane_bits}"]
+        if self.lane_bits == "auto" and not self.exact:
+            words.append(f"lane_error={self.lane_error:g}")
+        if self.non_finite != "deliver":
+            words.append(f"non_finite={self.non_finite}")
+        return ", ".join(words)
+
+    @property
+    def delivers(self) -> bool:
+        """Return whether NaN and infinity are delivered."""
+        return self.non_finite == "deliver"
 
     def form(self, workers: int) -> LaneFormat:
         """Return the form for so many workers. Raises ValueError where there is none."""

@@ -20,8 +20,9 @@ import torch.distributed as dist
 from weir.host_agent.collectives import dtypes
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import FLOATS, NARROW_INTEGERS
-from weir.host_agent.collectives.float_sum import Namer, sum_float32, sum_float64
+from weir.host_agent.collectives.float_sum import sum_float32, sum_float64
 from weir.host_agent.collectives.limbs import LIMBS, join_int64, split_int64
+from weir.host_agent.collectives.non_finite import Namer
 from weir.host_agent.collectives.parts import Parts
 from weir.host_agent.collectives.parts import reduce as reduce_lanes
 from weir.wire.definition import SLOT_LANES, Op
@@ -65,7 +66,8 @@ def reduce(
 
     Raises:
         TypeError: the operator is not defined for the dtype.
-        NonFiniteError: a float sum meets NaN or infinity.
+        NonFiniteError: a float sum meets NaN or infinity, and the communicator's precision does not deliver
+            them.
     """
     check_supported(op, flat.dtype)
     if flat.is_complex():

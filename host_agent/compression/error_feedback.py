@@ -32,6 +32,11 @@ class ErrorFeedback:
         for segment in layout:
             self._residuals[segment.name] = undelivered[segment.in_vector]
 
+    def forget(self, layout: BucketLayout) -> None:
+        """Drop the residuals of these parameters."""
+        for segment in layout:
+            self._residuals.pop(segment.name, None)
+
     def __getstate__(self) -> dict[str, Any]:
         """Return each residual by itself: a part of a vector would take the whole of it along."""
         return {"_residuals": self.state_dict()}

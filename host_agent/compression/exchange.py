@@ -348,6 +348,11 @@ class GradientExchange:
             seconds=clock,
         )
 
+    def forget(self, layout: BucketLayout) -> None:
+        """Drop what is owed of a bucket."""
+        if self.gradients.feedback is not None:
+            self.gradients.feedback.forget(layout)
+
     def _overwrite(self, bucket: torch.Tensor, summed: Summed) -> None:
         """Overwrite a bucket by its sum."""
         sparsifier, selection = self.gradients.sparsifier, summed.selection

@@ -20,11 +20,12 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import _DistributedBackendOptions
 
 from weir.host_agent.collectives.long_collectives import LongCollectives
-from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits, Precision
+from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits, NonFinite, Precision
 from weir.host_agent.collectives.reductions import Operator, PremulSum, RedOpType, check_supported
 from weir.host_agent.torch.compiling import never_compiled
 from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.device_vector import DeviceCollectives, are_long, are_long_parts
+from weir.host_agent.torch.in_backward import in_backward, raised_by_backward
 from weir.host_agent.torch.joining import LocalStep, open_connection
 from weir.host_agent.torch.point_to_point import PointToPoint
 from weir.host_agent.torch.rendezvous import WHOLE, Members, StartCluster
@@ -54,6 +55,9 @@ class GroupOptions:
             environment variable WEIR_LOCAL says, "auto" without it. See docs/collectives.md.
         exact: sum float32 as exactly as float64, in three lanes a value; sums of up to 1024 values always
             are.
+        non_finite: NaN and infinity in sums of floats: "deliver" them to all ranks where some rank has them,
+            as Gloo does and as gradient scalers expect; or "raise" NonFiniteError on all ranks, which says
+            where they are. Maxima, minima and products always deliver them. See docs/precision.md.
 
     The same on all ranks of the group.
     """
@@ -63,13 +67,14 @@ class GroupOptions:
     lane_error: float = LANE_ERROR
     exact: bool = False
     local: LocalStep | None = None
+    non_finite: NonFinite = "deliver"
 
     _timeout: ClassVar[timedelta | None] = None  # device meshes ask for one: the group's own
 
     @property
     def precision(self) -> Precision:
         """Return how float sums are made."""
-        return Precision(self.lane_bits, self.lane_error, self.exact)
+        return Precision(self.lane_bits, self.lane_error, self.exact, self.non_finite)
 
 
 def collective(
@@ -104,6 +109,9 @@ class WeirProcessGroup(SplittableGroup):
     ) -> None:
         super().__init__(options, replace(chosen, slots=0), partial(create, start))
         self._timeout = options.timeout
+        self._warns = (list(options.global_ranks_in_group) or range(options.group_size))[
+            options.group_rank
+        ] == 0
         self.connection = connection
         self.collectives = LongCollectives(connection)
         self._device = DeviceCollectives(self.collectives)
@@ -134,8 +142,10 @@ class WeirProcessGroup(SplittableGroup):
         """
         limit = timeout if timeout is not None and timeout > timedelta(0) else self._timeout
         self._first_used = self._first_used or list(devices[:1])
+        warns = self._warns and not in_backward()
 
         def guarded() -> Any:
+            self.connection.warns = warns
             with self.connection.deadline(limit):
                 return self.connection.attempt(run)
 
@@ -192,6 +202,7 @@ class WeirProcessGroup(SplittableGroup):
             result: of the operation; None: the outputs.
         """
         pairs = list(zip(outputs, inputs, strict=True))
+        written = outputs if result is None else result
         long = [pair for pair in pairs if is_long(*pair)]
         short = [pair for pair in pairs if not is_long(*pair)]
         taken = [output for output, _ in short]
@@ -205,11 +216,19 @@ class WeirProcessGroup(SplittableGroup):
             on_host(run, taken, given)
             for output, one in long:
                 in_chunks(output, one)
-            return outputs if result is None else result
+            return written
 
-        return self.submit(operation, getattr(opts, "timeout", None), devices_of(outputs, inputs))
+        queued = operation if self.connection.precision.delivers else raised_by_backward(operation, written)
+        return self.submit(queued, getattr(opts, "timeout", None), devices_of(outputs, inputs))
 
     # Reductions.
+
+    def all_reduce_here(self, tensor: torch.Tensor, op: RedOpType) -> None:
+        """Overwrite a tensor by its reduction over all ranks; for use inside ``submit``."""
+        if are_long(tensor):
+            self._device.all_reduce(tensor, op)
+        else:
+            on_host(lambda host, _: self.collectives.all_reduce(host, op), tensor, tensor)
 
     @collective
     def allreduce(self, tensors: Any, opts: Any = None) -> QueuedWork:

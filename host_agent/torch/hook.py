@@ -4,8 +4,10 @@
 This module must not postpone the evaluation of annotations: DDP looks at the hook's.
 """
 
+import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
+from weir.host_agent.collectives.non_finite import NonFiniteError
 from weir.host_agent.collectives.operation import Call
 from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits
 from weir.host_agent.compression.bucket_layout import BucketLayout
@@ -23,12 +26,15 @@ from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import Sparsifier, SparsifierOptions, create_sparsifier
 from weir.host_agent.torch.backend import WeirProcessGroup
 from weir.host_agent.torch.compiling import never_compiled
+from weir.host_agent.torch.in_backward import raised_by_backward
 from weir.host_agent.torch.staging import devices_of
 from weir.host_agent.torch.state_sync import newest
 from weir.host_agent.torch.step_stats import StepStats
 from weir.host_agent.transport.ledger import Ledger
 
 __all__ = ["HookState", "StepStats", "hook"]
+
+_log = logging.getLogger(__name__)
 
 _HOOKABLE = frozenset({torch.float16, torch.bfloat16, torch.float32})
 
@@ -38,6 +44,10 @@ class HookState:
 
     Packets carry the layer class of their bucket, so that what the next forward pass needs first is summed
     first where the network is congested.
+
+    NaN and infinity are delivered as without the hook, unless the group raises NonFiniteError for them
+    (GroupOptions): from the first bucket that has any, a step's buckets travel whole. The step does not
+    count, and residuals of the buckets so far are dropped, since a gradient scaler skips such a step.
 
     A residual is this rank's own: save ``state_dict()`` on every rank, beside the model. When the group has
     changed, ``bind`` on all its ranks: they go on from the state of the one that has made most steps, and a
@@ -108,6 +118,8 @@ class HookState:
         )
         self.last_step: StepStats | None = None
         self._this_step = StepStats()
+        self._begun: list[BucketLayout] = []  # buckets of this step
+        self._whole = False  # the rest of this step travels so
         self._names: dict[torch.Tensor, str] = {}
         self._layouts: dict[int, tuple[tuple[str, ...], BucketLayout]] = {}
         self._group: WeirProcessGroup | None = None
@@ -200,6 +212,23 @@ class HookState:
     def _exchange(self, layout: BucketLayout, bucket: torch.Tensor, last: bool) -> torch.Tensor:
         if not self._joined:
             self._join()
+        if not layout.index:  # a step that raised may have left something behind
+            self._begun, self._whole = [], False
+        self._begun.append(layout)
+        if not self._whole:
+            try:
+                return self._compressed(layout, bucket, last)
+            except NonFiniteError as error:
+                if not self.group.connection.precision.delivers:
+                    raise
+                _log.info("%s", error)
+            self._whole = True
+            for begun in self._begun:
+                self.exchanger.forget(begun)
+        self.group.all_reduce_here(bucket, dist.ReduceOp.AVG)
+        return bucket
+
+    def _compressed(self, layout: BucketLayout, bucket: torch.Tensor, last: bool) -> torch.Tensor:
         started, before = time.perf_counter(), self.group.connection.stats
         done = self.exchanger.exchange(layout, bucket, last)
         part = StepStats.of(
@@ -210,7 +239,7 @@ class HookState:
             elements=layout.elements,
             seconds=time.perf_counter() - started,
         )
-        so_far = self._this_step if layout.index else StepStats()  # a step that raised left its part behind
+        so_far = self._this_step if layout.index else StepStats()
         self._this_step = so_far.plus(part)
         if last:
             self.last_step, self._this_step = self._this_step, StepStats()
@@ -240,8 +269,9 @@ class HookState:
 def hook(state: HookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Sum a bucket's gradients; to be registered by ``ddp.register_comm_hook(state, weir.torch.hook)``.
 
-    Gradients may be float16, bfloat16 or float32. A NaN or infinity raises NonFiniteError on every rank
-    and names the parameter; nothing hangs and the group stays usable.
+    Gradients may be float16, bfloat16 or float32. NaN and infinity: see HookState. Where the group raises
+    NonFiniteError for them, ``backward()`` raises it on every rank, it names the parameter, and the group
+    stays usable.
     """
     if isinstance(bucket, tuple):  # a parameter and its gradient
         raise TypeError(
@@ -262,5 +292,8 @@ def hook(state: HookState, bucket: GradBucket) -> torch.futures.Future[torch.Ten
                 "train without the hook, and the weir backend sums them in 64 bits"
             )
         layout, last = state.layout_of(bucket), bucket.is_last()
-        work = state.group.submit(lambda: state.exchange(layout, buffer, last), devices=devices_of(buffer))
+        run: Callable[[], Any] = partial(state.exchange, layout, buffer, last)
+        if not state.group.connection.precision.delivers:
+            run = raised_by_backward(run, buffer)
+        work = state.group.submit(run, devices=devices_of(buffer))
     return work.get_future()

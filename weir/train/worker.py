@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from weir.host_agent.collectives.float_sum import NonFiniteError
+from weir.host_agent.collectives.non_finite import NonFiniteError
 from weir.train import checkpoint
 from weir.train.backends import Exchange
 from weir.train.config import PRESETS
@@ -119,7 +119,8 @@ def train(
     if spec.backend == "weir":
         import weir.torch
 
-        options = weir.torch.GroupOptions(slots=_FEW_SLOTS if spec.config.mode == "ps" else 0)
+        slots = _FEW_SLOTS if spec.config.mode == "ps" else 0
+        options = weir.torch.GroupOptions(slots=slots, non_finite="raise")
     dist.init_process_group(
         spec.backend, init_method=spec.init_method, rank=rank, world_size=workers, pg_options=options
     )

@@ -30,7 +30,7 @@ import torch
 
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import LANE_BYTES, Lanes
-from weir.host_agent.collectives.float_sum import Namer, check_finite
+from weir.host_agent.collectives.non_finite import Namer, check_finite
 from weir.host_agent.collectives.packing import LaneFormat
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK, EncodingPlan

@@ -35,7 +35,8 @@ class Pieces:
         lanes: of a piece.
 
     Raises:
-        NonFiniteError: some value of some rank is NaN or infinite; on every rank.
+        NonFiniteError: some value of some rank is NaN or infinite, and the communicator's precision does not
+            deliver it; on every rank.
     """
 
     def __init__(self, communicator: Communicator, bucket: Bucket, lanes: int) -> None:
@@ -43,14 +44,22 @@ class Pieces:
         self._values = bucket.values.to(torch.float32)  # itself, where it is float32
         form = communicator.precision.form(communicator.size)
         scale_block = fitting_block(self._values.numel())
-        mine = encode(communicator, HostVector(self._values.numpy()), bucket.name, scale_block, form=form)
-        self._mine = replace(mine, lanes=mine.lanes.copy())
+        mine = encode(
+            communicator,
+            HostVector(self._values.numpy()),
+            bucket.name,
+            scale_block,
+            form=form,
+            deliver=communicator.precision.delivers,
+        )
+        self._apart = mine.apart
+        self._mine = replace(mine, lanes=mine.lanes.copy(), apart=None)
         self._per_block = form.lanes(scale_block)
         self._at_once = max(1, lanes // self._per_block)
         self.left = -(-mine.lanes.size // self._per_block)
         """Blocks of values that are left."""
-        if not self.left:
-            bucket.summed(0)  # zero on every rank
+        if not self.left:  # zero on every rank
+            self._write(0)
 
     def add_last(self, notes: npt.NDArray[np.int32]) -> None:
         """Sum the last piece that is left, and replace the notes by their sums over all ranks."""
@@ -68,6 +77,12 @@ class Pieces:
             start = int(mine.rows[first]) * block if first else 0
             replace(part, rows=mine.rows[first : self.left]).write(values)
         self.left = first
+        self._write(start)
+
+    def _write(self, start: int) -> None:
+        """Give the bucket its sums from ``start`` on."""
+        if self._apart is not None:
+            self._apart.write(self._values.numpy())
         if self._values is not self._bucket.values:
             self._bucket.values[start:] = self._values[start:].to(self._bucket.values.dtype)
         self._bucket.summed(start)

@@ -10,7 +10,8 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from weir.host_agent.collectives.float_sum import NonFiniteError, sum_float64
+from weir.host_agent.collectives.float_sum import sum_float64
+from weir.host_agent.collectives.non_finite import NonFiniteError
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings import SCALE_BLOCK
 from weir.host_agent.compression.exchange import Exchanged, GradientExchange, Servers

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import Store
 
-from weir.host_agent.collectives.float_sum import NonFiniteError
+from weir.host_agent.collectives.non_finite import NonFiniteError
 from weir.host_agent.parameter_server.commands import Command, Kind
 from weir.host_agent.parameter_server.value_filter import parse_filter
 from weir.host_agent.torch.connection import Connection, GroupBrokenError

@@ -182,6 +182,13 @@ def test_all_chunks_are_begun_before_the_first_is_waited_for_and_each_goes_back_
     ]
 
 
+def raising() -> InMemoryGroup:
+    group = InMemoryGroup(SIZE)
+    for communicator in group.communicators:
+        communicator.precision = Precision(non_finite="raise")
+    return group
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_a_value_that_is_not_finite_is_named_and_nothing_is_overwritten(
@@ -190,7 +197,7 @@ def test_a_value_that_is_not_finite_is_named_and_nothing_is_overwritten(
     count, where = 3 * CHUNK, 2 * CHUNK + 5
     given = [torch.ones(count, dtype=dtype) for _ in range(SIZE)]
     given[1][where] = bad
-    group = InMemoryGroup(SIZE)
+    group = raising()
     wide = torch.float32 if dtype == torch.bfloat16 else None
     caught: list[NonFiniteError] = []
 
@@ -266,7 +273,7 @@ def test_chunks_change_no_bit_of_a_reduction_for_one_rank(
 
 
 def test_a_value_that_is_not_finite_is_named_with_its_part() -> None:
-    count, group = 2 * CHUNK, InMemoryGroup(SIZE)
+    count, group = 2 * CHUNK, raising()
     given = [torch.ones(SIZE * count) for _ in range(SIZE)]
     given[1][2 * count + CHUNK + 9] = float("nan")
 

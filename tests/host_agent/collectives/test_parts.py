@@ -117,6 +117,7 @@ def test_float_parts_in_any_form_of_lanes(bits: LaneBits, density: float, counts
 
 def test_a_value_that_is_not_finite_is_named_by_its_place_in_the_part() -> None:
     def work(collectives: Collectives, rank: int) -> None:
+        collectives.communicator.precision = Precision(non_finite="raise")
         own = [torch.zeros(700) for _ in range(RANKS)]
         if rank == 1:
             own[2][5] = float("nan")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from weir.bench.replay import Replay
 from weir.host_agent.collectives.dtypes import Lanes
-from weir.host_agent.collectives.float_sum import NonFiniteError
 from weir.host_agent.collectives.in_memory import InMemoryGroup
+from weir.host_agent.collectives.non_finite import NonFiniteError
 from weir.host_agent.compression.encodings.position_lists import PositionList, Region, gather
 from weir.host_agent.compression.encodings.shared_mask import pack_bits, set_bits
 from weir.host_agent.transport.service_class import LOSSLESS

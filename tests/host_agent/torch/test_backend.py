@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import weir
 import weir.torch
-from tests.host_agent.torch.worlds import World
+from tests.host_agent.torch.worlds import World, raising
 from weir.cluster import LocalCluster
 
 SIZE = 3  # ranks of a world; the cluster has room for two worlds
@@ -76,10 +76,10 @@ def non_finite(rank: int, value: float, dtype: torch.dtype) -> str:
         tensor[7, 3] = value
     before = tensor.clone()
     with pytest.raises(weir.torch.NonFiniteError) as caught:
-        dist.all_reduce(tensor)
+        dist.all_reduce(tensor, group=raising())
     torch.testing.assert_close(tensor, before, equal_nan=True, rtol=0, atol=0)
     healthy = torch.ones(3)
-    dist.all_reduce(healthy)
+    dist.all_reduce(healthy, group=raising())
     assert healthy.tolist() == [float(SIZE)] * 3
     return str(caught.value)
 
@@ -96,9 +96,9 @@ def test_a_non_finite_input_is_named_on_every_rank_and_costs_nothing(
 
 
 def ddp_non_finite() -> str:
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    model = DistributedDataParallel(torch.nn.Linear(4, 4), process_group=raising())
     bad = torch.full((1, 4), torch.inf if dist.get_rank() == 1 else 1.0)
-    with pytest.raises(RuntimeError) as caught:
+    with pytest.raises(weir.torch.NonFiniteError) as caught:
         model(bad).sum().backward()
     model.zero_grad()
     model(torch.ones(1, 4)).sum().backward()

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import weir
 import weir.torch
-from tests.host_agent.torch.worlds import World
+from tests.host_agent.torch.worlds import World, raising
 
 SIZE = 2
 STEPS = 3
@@ -305,8 +305,7 @@ def test_collectives_between_compiled_graphs(world: World, backend: str) -> None
 
 
 def non_finite_in_compiled_code() -> None:
-    group = dist.group.WORLD
-    assert group is not None
+    group = raising()
 
     def summed(values: torch.Tensor) -> Any:
         return functional.all_reduce(values * 2, "sum", group) + 1
@@ -316,8 +315,9 @@ def non_finite_in_compiled_code() -> None:
         compiled(torch.full((5,), float("nan")))
     assert torch.equal(compiled(torch.ones(5)), torch.full((5,), 2.0 * SIZE + 1))
 
-    model = torch.compile(DistributedDataParallel(Net(), bucket_cap_mb=25), backend="aot_eager")
-    with pytest.raises(RuntimeError, match="NonFiniteError: NaN or infinity on ranks 0, 1"):
+    ddp = DistributedDataParallel(Net(), process_group=group, bucket_cap_mb=25)
+    model = torch.compile(ddp, backend="aot_eager")
+    with pytest.raises(weir.torch.NonFiniteError, match="NaN or infinity on ranks 0, 1"):
         model(torch.full((8, WIDTHS[0]), float("nan"))).square().mean().backward()
     assert torch.equal(compiled(torch.ones(5)), torch.full((5,), 2.0 * SIZE + 1))
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import weir.torch
-from tests.host_agent.torch.worlds import World
+from tests.host_agent.torch.worlds import World, raising
 from weir.host_agent.torch.backend import WeirProcessGroup
 from weir.host_agent.torch.overlap.bucket import Bucket
 from weir.host_agent.torch.overlap.exchange import Exchange
@@ -206,10 +206,10 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Any, Loop, dict[str, Any]]] = {
 }
 
 
-def make(case: str) -> tuple[DistributedDataParallel, list[Any]]:
+def make(case: str, group: Any = None) -> tuple[DistributedDataParallel, list[Any]]:
     model, optimizer, _, options = CASES[case]
     torch.manual_seed(7)
-    ddp = DistributedDataParallel(model(), **{"bucket_cap_mb": 0.05, **options})
+    ddp = DistributedDataParallel(model(), process_group=group, **{"bucket_cap_mb": 0.05, **options})
     if optimizer is not None:
         return ddp, [optimizer(ddp.parameters())]
     half = len(list(ddp.parameters())) // 2
@@ -272,7 +272,7 @@ def test_ranks_of_different_speed_agree_on_the_order(world: World) -> None:
 
 
 def spoilt(layer: int) -> tuple[str, float]:
-    ddp, optimizers = make("usual")
+    ddp, optimizers = make("usual", raising())
     weir.torch.LayersFirst(ddp, *optimizers, piece=PIECE)
     backward(ddp, 0)
     optimizers[0].step()
@@ -286,7 +286,7 @@ def spoilt(layer: int) -> tuple[str, float]:
     except weir.torch.NonFiniteError as error:
         said = str(error)
     total = torch.ones(1)
-    dist.all_reduce(total)
+    dist.all_reduce(total, group=raising())
     return said, float(total)
 
 

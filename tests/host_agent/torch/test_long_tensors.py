@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 import weir
 import weir.torch
-from tests.host_agent.torch.worlds import World
+from tests.host_agent.torch.worlds import World, raising
 from weir.cluster import LocalCluster
 from weir.host_agent.collectives import chunks
 from weir.host_agent.compression import transfer
@@ -102,6 +102,12 @@ def every_collective(dtype: torch.dtype) -> None:
     own, whole = values(dtype, LONG), values(dtype, SIZE * LONG, 1)
     parts, outputs = list(torch.chunk(whole, SIZE)), [torch.zeros_like(own) for _ in range(SIZE)]
     same_in_chunks(dist.all_reduce, own.clone())
+    if dtype.is_floating_point:
+        spoilt = own.clone()
+        spoilt[[7, CHUNK - 1, CHUNK, LONG - 1][dist.get_rank() :]] = (
+            torch.nan if dist.get_rank() else torch.inf
+        )
+        same_in_chunks(dist.all_reduce, spoilt)
     same_in_chunks(functools.partial(dist.all_reduce, op=dist.ReduceOp.MAX), own.clone())
     if dtype.is_floating_point:
         same_in_chunks(functools.partial(dist.all_reduce, op=dist.ReduceOp.AVG), own.clone())
@@ -162,10 +168,10 @@ def not_a_number() -> None:
         with pytest.raises(
             weir.torch.NonFiniteError, match=f"rank 1: all_reduce .*element {2 * CHUNK + 9} of"
         ):
-            dist.all_reduce(tensor)
+            dist.all_reduce(tensor, group=raising())
         assert not log
     torch.testing.assert_close(tensor, before, rtol=0, atol=0, equal_nan=True)
-    dist.all_reduce(healthy := torch.ones(3))
+    dist.all_reduce(healthy := torch.ones(3), group=raising())
     assert healthy.tolist() == [SIZE] * 3
 
 

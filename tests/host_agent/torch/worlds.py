@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+import weir.torch
 from tests.host_agent.torch.on_device import OnDevice
 
 _context = multiprocessing.get_context("forkserver")
@@ -135,6 +136,19 @@ class Place:
     timeout_s: float
     environment: Mapping[str, str]
     device: str | None = None
+
+
+_raising: list[dist.ProcessGroup] = []
+
+
+def raising() -> dist.ProcessGroup:
+    """Return, on a rank, the world's further group that raises for NaN and infinity."""
+    if not _raising:
+        options = weir.torch.GroupOptions(slots=16, non_finite="raise")
+        group = dist.new_group(backend="weir", pg_options=options)
+        assert group is not None
+        _raising.append(group)
+    return _raising[0]
 
 
 def _serve(pipe: Connection, place: Place) -> None:
