@@ -18,11 +18,13 @@ class TaskThreads:
 
     Args:
         name: of the threads.
+
+    Attributes:
         most: how many there may be.
     """
 
-    def __init__(self, name: str, most: int = MOST_THREADS) -> None:
-        self.most = most
+    def __init__(self, name: str) -> None:
+        self.most = MOST_THREADS
         self._name = name
         self._lock = threading.Lock()
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
