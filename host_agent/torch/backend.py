@@ -167,16 +167,19 @@ class WeirProcessGroup(SplittableGroup):
         with contextlib.suppress(RuntimeError):  # the group is closed
             self.submit(partial(_raise, error))
 
-    def _queue(self, opts: Any, run: Callable[[Any, Any], None], outputs: Any, inputs: Any) -> QueuedWork:
-        """Queue ``run(outputs, inputs)``, both in host memory, which overwrites ``outputs``, its result.
+    def _queue(
+        self, opts: Any, run: Callable[[Any, Any], None], outputs: Any, inputs: Any, result: Any = None
+    ) -> QueuedWork:
+        """Queue ``run(outputs, inputs)``, both in host memory, which overwrites ``outputs``.
 
         Args:
             inputs: tensors that are read. The same object as ``outputs``: the operation works in place.
+            result: of the operation; None: the outputs.
         """
 
         def operation() -> Any:
             on_host(run, outputs, inputs)
-            return outputs
+            return outputs if result is None else result
 
         return self.submit(operation, getattr(opts, "timeout", None), devices_of(outputs, inputs))
 
@@ -236,7 +239,7 @@ class WeirProcessGroup(SplittableGroup):
         tensors, op = _listed(tensors), _operator(opts)
         if any(tensor.is_sparse for tensor in tensors):
             return self._all_reduce_sparse(opts, list(map(_complex_of, tensors)), op)
-        return self._queue_each(
+        work = self._queue_each(
             opts,
             lambda tensor, _: self.collectives.all_reduce(tensor, op),
             lambda tensor, _: self._device.all_reduce(tensor, op),
@@ -244,6 +247,9 @@ class WeirProcessGroup(SplittableGroup):
             tensors,
             tensors,
         )
+        if tensors and tensors[0].dtype is torch.float16:  # as DDP's FP16_COMPRESS sends
+            work.read_by_cpp = tensors
+        return work
 
     allreduce_coalesced = allreduce
 
@@ -339,7 +345,7 @@ class WeirProcessGroup(SplittableGroup):
     @collective
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
         """Overwrite each output list by all ranks' input beside it."""
-        return self._all_gather_lists(opts, outputs, inputs, outputs)
+        return self._all_gather_lists(opts, outputs, inputs, _flat_if_one(outputs))
 
     @collective
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
@@ -386,7 +392,7 @@ class WeirProcessGroup(SplittableGroup):
             for index, own in enumerate(inputs):
                 self.collectives.gather(outputs[index] if outputs else [], own, root)
 
-        return self._queue(opts, run, outputs, inputs)
+        return self._queue(opts, run, outputs, inputs, _flat_if_one(outputs))
 
     @collective
     def scatter(self, outputs: Any, inputs: Any, opts: Any) -> QueuedWork:
@@ -431,9 +437,10 @@ class WeirProcessGroup(SplittableGroup):
         """
         devices = self._barrier_devices(opts)
 
-        def operation() -> None:
+        def operation() -> list[torch.Tensor]:
             wait_here(devices)
             self.collectives.barrier()
+            return []
 
         return self.submit(operation, getattr(opts, "timeout", None), devices)
 
@@ -508,6 +515,11 @@ def _listed(tensors: Any) -> list[torch.Tensor]:
 def _only(tensors: Any) -> torch.Tensor:
     (tensor,) = _listed(tensors)
     return tensor
+
+
+def _flat_if_one(lists: Any) -> Any:
+    """Return lists of tensors as other backends return them: the one list alone where there is one."""
+    return lists[0] if len(lists) == 1 else lists
 
 
 def _raise(error: Exception) -> NoReturn:

@@ -5,18 +5,25 @@ An operation is done when its host's part is: the network has given the result, 
 enqueued. For whoever waits by a handle or its future, these come before all that is enqueued later.
 """
 
+import atexit
+import math
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future as Outcome
+from concurrent.futures import Future as HostFuture
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch._C._distributed_c10d import Work
 from torch.futures import Future
 
 from weir.host_agent.torch.compiling import never_compiled
-from weir.host_agent.torch.staging import CallerStreams
-from weir.host_agent.transport.operations import OperationQueue, QueueClosedError
+from weir.host_agent.torch.cpp_future import is_asked_by_cpp, tensors_after
+from weir.host_agent.torch.staging import CallerStreams, wait_here
+from weir.host_agent.transport.operations import OperationQueue, Outcome, QueueClosedError
+
+_MOST_DROPPED: Final = 1024
+_MOST_KEPT_BYTES: Final = 4096  # of one that was dropped: DDP reads a single number
 
 
 @never_compiled
@@ -26,26 +33,40 @@ class QueuedWork(Work):
     Its future carries the operation's result. A failure reaches the future through a callback that raises:
     completing it by ``set_exception`` from Python crashes DDP.
 
+    Torch's C++ may keep the work, as ``DDP.join(divide_by_initial_world_size=False)`` does, when no Python
+    code does any more, wait for it later and read its future. Both are Python code, and without it C++ waits
+    for ever. C++ does not tell whether it keeps a work. So one that nobody has waited for stays, the last
+    1,024 of them, with a result of at most 4 KiB.
+
     Args:
         outcome: of the operation.
         streams: those that the operation was issued from, which it follows.
         written: the operation's result, where the outcome's is something else.
+
+    Attributes:
+        read_by_cpp: tensors that C++ reads as the future's value; None: it takes the result from Python.
     """
+
+    _awaited = True  # or never begun
 
     def __init__(
         self,
-        outcome: Outcome[Any],
+        outcome: HostFuture[Any],
         streams: CallerStreams | None = None,
         written: Sequence[torch.Tensor] | None = None,
     ) -> None:
         super().__init__()
+        self.read_by_cpp: Sequence[torch.Tensor] | None = None
         self._outcome, self._written = outcome, written
-        self._streams = streams = streams or CallerStreams()
-        gate: Future[None] = Future(devices=list(streams.devices))
-        # Torch runs the callback with streams of the future's own as the current ones, and completes the
-        # future behind these, on the devices of the tensors that the callback returns.
-        self._future: Future[Any] = gate.then(lambda _gate: _result(outcome, streams, written))
-        outcome.add_done_callback(lambda _outcome: gate.set_result(None))
+        self._streams = streams or CallerStreams()
+        self._awaited = False
+
+    def __del__(self) -> None:
+        """Stay, for C++ to wait for, unless somebody has waited."""
+        if not self._awaited:
+            self._outcome, self._written = _slim(self._outcome, self._written), None
+            self.read_by_cpp = None
+            _dropped.append(self)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until the operation is done, at most ``timeout`` when it is positive; Ctrl-C interrupts it.
@@ -54,8 +75,10 @@ class QueuedWork(Work):
 
         Raises:
             TimeoutError: it was not done in time.
+            EndlessWaitError: this is called in an operation that the queue runs before.
             Exception: what the operation raised.
         """
+        self._awaited = True
         limit = timeout.total_seconds() if timeout is not None else 0.0
         try:
             error = self._outcome.exception(limit if limit > 0 else None)
@@ -95,19 +118,79 @@ class QueuedWork(Work):
         return _result(self._outcome, self._streams, self._written)
 
     def get_future(self) -> Future[Any]:
-        """Return a future of the same outcome."""
-        return self._future
+        """Return a future of the same outcome.
+
+        Callbacks on it may block, issue collectives and wait for them: see ``OperationQueue``.
+
+        Raises:
+            EndlessWaitError: this is called in an operation that the queue runs before.
+        """
+        self._awaited = True
+        outcome, streams, written = self._outcome, self._streams, self._written
+        if isinstance(outcome, Outcome):
+            outcome.refuse_in_operation()
+        gate: Future[None] = Future(devices=list(streams.devices))
+        # Torch runs the callback with streams of the future's own as the current ones, and completes the
+        # future behind these, on the devices of the tensors that the callback returns.
+        if self.read_by_cpp is not None and is_asked_by_cpp("get_future"):
+            done = gate.then(lambda _gate: _arrived(outcome, streams))
+            future: Future[Any] = tensors_after(done, self.read_by_cpp)
+        else:
+            future = gate.then(lambda _gate: _result(outcome, streams, written))
+        self._follow(lambda: gate.set_result(None))
+        return future
+
+    def _follow(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called when the outcome is there, where it may block."""
+        self._outcome.add_done_callback(lambda _outcome: callback())
 
     def synchronize(self) -> None:
         """Wait; for callers that know only this name."""
         self.wait()
 
 
-def _result(outcome: Outcome[Any], streams: CallerStreams, written: Sequence[torch.Tensor] | None) -> Any:
+def _result(outcome: HostFuture[Any], streams: CallerStreams, written: Sequence[torch.Tensor] | None) -> Any:
     """Return an operation's result, or raise what it raised, and have the current streams wait for it."""
     result = outcome.result()
     streams.join()
     return result if written is None else written
+
+
+def _arrived(outcome: HostFuture[Any], streams: CallerStreams) -> int:
+    """Return when an operation's result is on its devices, or raise what the operation raised."""
+    outcome.result()
+    streams.join()
+    wait_here(streams.devices)
+    return 0
+
+
+def _slim(outcome: HostFuture[Any], written: Sequence[torch.Tensor] | None) -> HostFuture[Any]:
+    """Return a future of the same outcome that holds its result only if that is small, else None."""
+    slim: HostFuture[Any] = HostFuture()
+
+    def settle(outcome: HostFuture[Any]) -> None:
+        error = outcome.exception()
+        if error is not None:
+            slim.set_exception(error)
+        else:
+            result = outcome.result() if written is None else written
+            slim.set_result(result if _bytes_held(result) <= _MOST_KEPT_BYTES else None)
+
+    outcome.add_done_callback(settle)
+    return slim
+
+
+def _bytes_held(result: Any) -> float:
+    """Return how much memory the tensors in nested lists hold."""
+    if isinstance(result, torch.Tensor):
+        return result.untyped_storage().nbytes() if result.layout is torch.strided else math.inf
+    if isinstance(result, list | tuple):
+        return sum(map(_bytes_held, result))
+    return 0.0
+
+
+_dropped: deque[QueuedWork] = deque(maxlen=_MOST_DROPPED)
+atexit.register(_dropped.clear)  # torch's objects do not outlast the interpreter
 
 
 def submit(

@@ -1,26 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of a process's operations on the network: one queue and one thread for each port.
+"""The order of a process's operations on the network: one queue for each port.
 
 A port has one reader and one writer, and all workers of a job must make the same reductions in the same
 order. So whatever uses a port is submitted to its queue, by all groups that share it and from any thread.
 Below the queue nothing waits for a turn: links and reducers refuse a second caller.
 
 An operation that is long may yield to others of its own group, which it runs itself: see ``passing``.
+
+The thread that has run an operation settles its outcome, too, and so runs the callbacks on it, which are the
+program's: they may submit, wait and block. What a callback submits comes before all that was submitted behind
+its operation, and the next operation waits for the callbacks' end. So the order is the same on all ranks,
+however fast each is: that of a program which calls the callbacks itself. A thread is needed for that only
+when a callback submits something. A callback that blocks on anything else does not stop the queue: another
+thread takes over, at once where the queue sees the wait, else after a while.
 """
 
+import logging
 import os
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+from weir.host_agent.transport.task_threads import TaskThreads
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+BLOCKED_S: Final = 5.0  # after which callbacks that submit nothing are taken to be blocked
 
 
 class QueueClosedError(RuntimeError):
     """The queue takes no more operations."""
+
+
+class EndlessWaitError(RuntimeError):
+    """A thread was about to wait for what only it could bring about."""
 
 
 class ForkedError(RuntimeError):
@@ -36,11 +56,98 @@ def refuse_fork(member: int) -> None:
         )
 
 
+class Outcome(Future[T]):
+    """The outcome of an operation that was submitted to a queue.
+
+    Attributes:
+        followed: it has, or had, callbacks.
+    """
+
+    def __init__(self, operations: "OperationQueue", sequence: "_Sequence") -> None:
+        super().__init__()
+        self.followed = False
+        self._operations, self._sequence = operations, sequence
+
+    def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
+        """See Future. A callback may block, submit to the queue and wait for what it has submitted."""
+        self.followed = True
+        super().add_done_callback(fn)
+
+    def result(self, timeout: float | None = None) -> T:
+        """See Future. EndlessWaitError in an operation of the queue, which this one waits for."""
+        self.before_waiting()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """See ``result``."""
+        self.before_waiting()
+        return super().exception(timeout)
+
+    def before_waiting(self) -> None:
+        """Make sure that a wait of this thread for the outcome can end.
+
+        Raises:
+            EndlessWaitError: it cannot.
+        """
+        if not self.done():
+            self.refuse_in_operation()
+            self._operations._serve_while_waiting(self._sequence)
+
+    def refuse_in_operation(self) -> None:
+        """Raise EndlessWaitError in an operation of the queue, unless this is done."""
+        if self._operations._operating == threading.get_ident() and not self.done():
+            raise EndlessWaitError(
+                "an operation that runs on the group's queue waits for one that is queued behind it: that "
+                "would never end. Issue it and wait outside, or in a callback of the future"
+            )
+
+
 class _Item(NamedTuple):
-    outcome: Future[Any]
+    outcome: Outcome[Any]
     operation: Callable[[], Any]
     group: object
     yields: bool
+
+
+class _Sequence:
+    """Operations in their order: the program's, or those that callbacks on one operation submit.
+
+    Attributes:
+        outer: the sequence of the operation that has the callbacks; None: these are the program's.
+        thread: the thread that runs the callbacks.
+        items: what waits.
+        turns: at least one True for each of the items; False: the end.
+        pending: how many operations are not done.
+        since: when something was last begun or done.
+        ended: the callbacks have returned.
+        given_up: the outer sequence goes on without waiting for this one, which has handed its items to it.
+        drained: set when nothing more is run here; None while no thread serves this.
+    """
+
+    __slots__ = ("drained", "ended", "given_up", "items", "outer", "pending", "since", "thread", "turns")
+
+    def __init__(self, outer: "_Sequence | None" = None) -> None:
+        self.outer = outer
+        self.thread = threading.get_ident()
+        self.items: deque[_Item] = deque()
+        self.turns: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self.pending = 0
+        self.since = time.monotonic()
+        self.ended = self.given_up = False
+        self.drained: threading.Event | None = None
+
+    def append(self, item: _Item) -> None:
+        self.items.append(item)
+        self.pending += 1
+        self.since = time.monotonic()
+        self.turns.put(True)
+
+    def within(self, other: "_Sequence") -> bool:
+        """Return whether this is the other, or one of callbacks on its operations, or on theirs."""
+        sequence: _Sequence | None = self
+        while sequence is not None and sequence is not other:
+            sequence = sequence.outer
+        return sequence is not None
 
 
 class OperationQueue:
@@ -59,38 +166,48 @@ class OperationQueue:
     """
 
     def __init__(self, name: str) -> None:
-        self._items: deque[_Item] = deque()
-        self._turns: queue.SimpleQueue[bool] = (
-            queue.SimpleQueue()
-        )  # at least one for each item; False: the end
         self.at_rest: Callable[[], float | None] = lambda: None
         self._lock = threading.Lock()
+        self._none_runs = threading.Condition(self._lock)
         self._closed = False
         self._process = os.getpid()
-        self._thread = threading.Thread(target=self._serve, name=name)
-        self._thread.start()
+        self._program = _Sequence()
+        self._callbacks: dict[int, _Sequence] = {}  # by thread: of what it runs now, and was not given up
+        self._operating = 0  # the thread that runs an operation
+        self._watched = False
+        self._look = threading.Event()
+        self._threads = TaskThreads(name)
+        if not self._threads.run(partial(self._serve, self._program)):
+            raise RuntimeError(f"no thread can be started for the queue {name}")
 
-    def submit(self, operation: Callable[[], T], *, group: object = None, yields: bool = False) -> Future[T]:
+    def submit(self, operation: Callable[[], T], *, group: object = None, yields: bool = False) -> Outcome[T]:
         """Queue an operation behind all that were submitted before, and return its outcome.
 
+        In a callback on another outcome: behind what that callback submitted before, and ahead of the rest.
         An operation that raises ends alone: the exception is its outcome, and the next one runs.
 
         Args:
-            operation: called once, on the queue's thread.
+            operation: called once, on a thread of the queue's.
             group: whose it is.
             yields: the group's other operations may pass it.
 
         Raises:
             QueueClosedError: ``close`` was called.
+            EndlessWaitError: more callbacks wait for operations of theirs than there can be threads.
             ForkedError: this process is a fork of the queue's.
         """
         refuse_fork(self._process)
-        outcome: Future[T] = Future()
         with self._lock:
             if self._closed:
                 raise QueueClosedError("the queue is closed: it takes no more operations")
-            self._items.append(_Item(outcome, operation, group, yields))
-            self._turns.put(True)
+            sequence = self._callbacks.get(threading.get_ident(), self._program)
+            outcome: Outcome[T] = Outcome(self, sequence)
+            if sequence is not self._program and sequence.drained is None:
+                self._begin(sequence)
+                sequence.drained = threading.Event()
+            elif self._callbacks:
+                self._watch_callbacks()
+            sequence.append(_Item(outcome, operation, group, yields))
         return outcome
 
     def passing(self, group: object) -> int:
@@ -106,17 +223,28 @@ class OperationQueue:
     def pass_first(self, group: object) -> None:
         """Run the first operation that may pass, here and now; to be called by one of the group that yields.
 
-        All ranks of the group must do so at the same place among its reductions.
+        All ranks of the group must do so at the same place among its reductions. Callbacks on it run on
+        another thread, beside the operation that yields.
         """
         with self._lock:
             item = self._passing(group)[0]
-            self._items.remove(item)
-        complete(item.outcome, item.operation)
+            self._program.items.remove(item)
+            self._program.pending -= 1
+        settle = run(item.outcome, item.operation)
+        if item.outcome.followed:
+            self.beside(settle)
+        else:
+            settle()
+
+    def beside(self, task: Callable[[], None]) -> None:
+        """Run what may block beside the operations, on a thread of the queue's; here, where none is left."""
+        if not self._threads.run(task):
+            task()
 
     def _passing(self, group: object) -> list[_Item]:
         """Return the items that ``passing`` counts; the lock is held."""
         found = []
-        for item in self._items:
+        for item in self._program.items:
             if item.group is not group:
                 break
             if not item.yields:
@@ -124,41 +252,182 @@ class OperationQueue:
         return found
 
     def close(self) -> None:
-        """Take no more operations; run what is queued, then end the thread. Closing twice is harmless.
+        """Take no more operations; run what is queued, then end the threads. Closing twice is harmless.
 
-        Waits for the thread, unless this is that thread: then it ends after the operation that called this.
+        Waits for the threads and the callbacks they run. Called by a callback it waits for an operation that
+        is running, and called by an operation for nothing: the thread ends later.
         """
+        thread = threading.get_ident()
         with self._lock:
             if not self._closed:
                 self._closed = True
-                self._turns.put(False)
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+                self._program.turns.put(False)
+            if self._callbacks:
+                self._watch_callbacks()
+            self._look.set()
+            if self._operating == thread:
+                return
+            if thread in self._callbacks:
+                self._none_runs.wait_for(lambda: not self._operating)
+                return
+        self._threads.join()
 
-    def _serve(self) -> None:
-        while self._turn():
-            with self._lock:
-                item = self._items.popleft() if self._items else None  # it has passed, and run
-            if item is not None:
-                complete(item.outcome, item.operation)
-                del item  # what the operation held on to goes when it is done
+    # ---- on the queue's threads
 
-    def _turn(self) -> bool:
-        """Wait for the next turn; return whether there is one."""
+    def _serve(self, sequence: _Sequence) -> None:
+        """Run the operations of a sequence, until its end or until another thread does so.
+
+        Where the sequence is given up, goes on with the outer one, which has its items.
+        """
         while True:
+            goes_on = self._turn(sequence)
+            with self._lock:
+                while sequence.given_up:
+                    assert sequence.drained is not None and sequence.outer is not None
+                    sequence.drained.set()
+                    sequence, goes_on = sequence.outer, True
+                item = sequence.items.popleft() if sequence.items else None  # it has passed, and run
+            if not goes_on and item is None:
+                break
+            if not goes_on:
+                sequence.turns.put(False)  # items of a sequence given up have come behind the end
+            if item is not None and not self._run(item, sequence):
+                return
+            del item  # what the operation held on to goes when it is done
+        if sequence.drained is not None:
+            sequence.drained.set()
+
+    def _turn(self, sequence: _Sequence) -> bool:
+        """Wait for a sequence's next turn; return whether there is one."""
+        while sequence is self._program:
             try:
-                return self._turns.get(timeout=self.at_rest())
+                return sequence.turns.get(timeout=self.at_rest())
             except queue.Empty:
                 continue
+        return sequence.turns.get()
+
+    def _run(self, item: _Item, sequence: _Sequence) -> bool:
+        """Run an operation and the callbacks on it, and wait until all that these have submitted is done.
+
+        Return whether this thread goes on to serve the sequence: no other has taken over meanwhile.
+        """
+        self._operating = thread = threading.get_ident()
+        settle = run(item.outcome, item.operation)
+        inner = _Sequence(sequence)
+        with self._lock:
+            self._operating = 0
+            self._none_runs.notify_all()
+            self._callbacks[thread] = inner
+            if sequence.items:
+                self._watch_callbacks()
+        settle()
+        with self._lock:
+            inner.ended = True
+            if inner.drained is not None:
+                inner.turns.put(False)
+        if inner.drained is not None:
+            inner.drained.wait()
+        with self._lock:
+            if self._closed:
+                self._look.set()
+            if inner.given_up:
+                return False
+            del self._callbacks[thread]
+            self._is_done(sequence)
+            return True
+
+    def _is_done(self, sequence: _Sequence) -> None:
+        """Count an operation as done, with its callbacks or without them; the lock is held."""
+        sequence.pending -= 1
+        sequence.since = time.monotonic()
+
+    # ---- callbacks that block
+
+    def _begin(self, sequence: _Sequence) -> None:
+        """Have another thread serve a sequence; the lock is held."""
+        if not self._threads.run(partial(self._serve, sequence)):
+            raise EndlessWaitError(
+                f"callbacks of {len(self._callbacks)} collectives block, each on a thread, and "
+                f"{self._threads.most} threads are the most that there can be: nothing would ever serve one "
+                "more. Wait in the program instead of in callbacks"
+            )
+
+    def _serve_while_waiting(self, sequence: _Sequence) -> None:
+        """Have other threads serve what this one holds up, before it waits for something in a sequence."""
+        inner = self._callbacks.get(threading.get_ident())
+        if inner is None:
+            return
+        with self._lock:
+            while inner.outer is not None and not sequence.within(inner):
+                if not inner.given_up:
+                    self._give_up(inner)
+                inner = inner.outer
+
+    def _give_up(self, inner: _Sequence) -> None:
+        """Have the outer sequence go on while callbacks block; the lock is held.
+
+        Raises:
+            EndlessWaitError: no thread can be had for it.
+        """
+        outer = inner.outer
+        assert outer is not None
+        if inner.drained is None:
+            self._begin(outer)
+        inner.given_up = True
+        del self._callbacks[inner.thread]
+        self._is_done(outer)
+        outer.items.extendleft(reversed(inner.items))
+        outer.pending += len(inner.items)
+        for _ in inner.items:
+            outer.turns.put(True)
+        inner.items.clear()
+        inner.turns.put(True)  # the thread that serves it, if any, goes on with the outer one
+
+    def _watch_callbacks(self) -> None:
+        """Have the callbacks that run now looked at after a while; the lock is held."""
+        if not self._watched:
+            self._watched = self._threads.run(self._watch)
+
+    def _watch(self) -> None:
+        """Let the queue go on where callbacks neither end nor submit anything."""
+        while True:
+            self._look.wait(BLOCKED_S)
+            with self._lock:
+                self._look.clear()
+                running = list(self._callbacks.values())
+                if not running:
+                    self._watched = False
+                    return
+                for inner in running:
+                    self._look_at(inner)
+
+    def _look_at(self, inner: _Sequence) -> None:
+        """Give callbacks up that have been blocked for long; the lock is held."""
+        if inner.pending or inner.ended or time.monotonic() - inner.since < BLOCKED_S:
+            return
+        try:
+            self._give_up(inner)
+        except EndlessWaitError as error:
+            log.error("%s", error)
+        else:
+            log.warning(
+                "A callback on a collective has neither ended nor issued a collective for %g s. The group's "
+                "other collectives go on; any that it issues from now on come behind those, in an order that "
+                "may not be the same on all ranks",
+                BLOCKED_S,
+            )
+
+
+def run(outcome: Future[T], operation: Callable[[], T]) -> Callable[[], None]:
+    """Run an operation here and now; return what settles its outcome with what it returned or raised."""
+    if not outcome.set_running_or_notify_cancel():
+        return lambda: None
+    try:
+        return partial(outcome.set_result, operation())
+    except BaseException as error:  # whatever it is, it belongs to whoever waits
+        return partial(outcome.set_exception, error)
 
 
 def complete(outcome: Future[T], operation: Callable[[], T]) -> None:
     """Run an operation here and now, and settle its outcome with what it returns or raises."""
-    if not outcome.set_running_or_notify_cancel():
-        return
-    try:
-        result = operation()
-    except BaseException as error:  # whatever it is, it belongs to whoever waits
-        outcome.set_exception(error)
-    else:
-        outcome.set_result(result)
+    run(outcome, operation)()

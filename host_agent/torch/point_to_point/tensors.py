@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,6 +24,7 @@ from weir.host_agent.torch.point_to_point.messenger import MessageError, Messeng
 from weir.host_agent.torch.silent_store import within
 from weir.host_agent.torch.staging import CallerStreams, devices_of, to_device
 from weir.host_agent.torch.work import QueuedWork
+from weir.host_agent.transport.operations import OperationQueue
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +62,8 @@ class PointToPoint:
         send = Send(destination, tag, _name(tensor.dtype), byte_view(host).data, is_ready)
         messenger = self._opened(timeout)
         messenger.send(send)
-        return MessageWork(send, messenger, timeout, f"rank {destination} to receive (tag {tag})", caller)
+        whom = f"rank {destination} to receive (tag {tag})"
+        return self._work(send, messenger, timeout, whom, caller, tensor)
 
     def receive(self, tensor: torch.Tensor, source: int | None, tag: int, timeout: timedelta) -> QueuedWork:
         """Begin to receive into a dense tensor of the size and dtype that was sent.
@@ -88,7 +91,19 @@ class PointToPoint:
         messenger = self._opened(timeout)
         messenger.receive(receive)
         whom = "any rank" if source is None else f"rank {source}"
-        return MessageWork(receive, messenger, timeout, f"{whom} to send (tag {tag})", caller, [tensor])
+        return self._work(receive, messenger, timeout, f"{whom} to send (tag {tag})", caller, tensor)
+
+    def _work(
+        self,
+        message: Send | Receive,
+        messenger: Messenger,
+        timeout: timedelta,
+        waits_for: str,
+        streams: CallerStreams,
+        tensor: torch.Tensor,
+    ) -> "MessageWork":
+        operations = self._connection.operations
+        return MessageWork(message.outcome, messenger, operations, timeout, waits_for, streams, [tensor])
 
     def close(self) -> None:
         """End what is under way, and the connections."""
@@ -116,16 +131,17 @@ class MessageWork(QueuedWork):
 
     def __init__(
         self,
-        message: Send | Receive,
+        outcome: Future[int],
         messenger: Messenger,
+        operations: OperationQueue,
         timeout: timedelta,
         waits_for: str,
         streams: CallerStreams,
-        written: Sequence[torch.Tensor] | None = None,
+        written: Sequence[torch.Tensor],
     ) -> None:
-        super().__init__(message.outcome, streams, written)
-        self._message = message  # whose memory is in use until it is done
-        self._messenger, self._timeout, self._waits_for = messenger, timeout, waits_for
+        super().__init__(outcome, streams, written)
+        self._messenger, self._operations = messenger, operations
+        self._timeout, self._waits_for = timeout, waits_for
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until it is done, as QueuedWork does.
@@ -136,6 +152,7 @@ class MessageWork(QueuedWork):
         """
         if timeout is not None and timeout > timedelta(0):
             return super().wait(timeout)
+        self._awaited = True
         began, due, limit = time.monotonic(), FIRST_S, self._timeout.total_seconds()
         while True:
             left = min(due, limit) - (time.monotonic() - began)
@@ -150,6 +167,13 @@ class MessageWork(QueuedWork):
                 self._messenger.fail(reason)
                 raise MessageError(reason) from None
             return super().wait()
+
+    def _follow(self, callback: Callable[[], None]) -> None:
+        """See QueuedWork. The thread of the messages carries others meanwhile."""
+        if self._outcome.done():
+            callback()
+        else:
+            self._outcome.add_done_callback(lambda _outcome: self._operations.beside(callback))
 
     def _source_rank(self) -> int:
         """Return the rank that the message came from; torch asks when it is done."""

@@ -14,7 +14,12 @@ from tests.host_agent.transport.answers import result
 from weir.host_agent.transport.codec import Packet
 from weir.host_agent.transport.frames import Addresses, Framer
 from weir.host_agent.transport.links import Aborted
-from weir.host_agent.transport.operations import OperationQueue, QueueClosedError
+from weir.host_agent.transport.operations import (
+    EndlessWaitError,
+    OperationQueue,
+    Outcome,
+    QueueClosedError,
+)
 from weir.host_agent.transport.ports import PortShare, share_memory
 from weir.host_agent.transport.reducer import Reducer
 from weir.host_agent.transport.slot_transport import TransportConfig
@@ -98,6 +103,152 @@ class TestQueue:
             failed.result()
         with pytest.raises(SystemExit):
             left.result()
+
+    def test_callbacks_submit_and_wait_and_their_operations_come_before_later_ones(
+        self, operations: OperationQueue
+    ) -> None:
+        gate, done = Gate(), []
+        inner = {"first": ["a", "b"], "a": ["a.1"], "a.1": ["a.1.1"], "second": ["c"], "c": ["c.1"]}
+
+        def submit(name: str) -> Outcome[None]:
+            outcome = operations.submit(lambda: done.append(name))
+            outcome.add_done_callback(lambda _: [submit(one).result(60) for one in inner.get(name, [])])
+            return outcome
+
+        operations.submit(gate)
+        submit("first")
+        submit("second")
+        last = submit("last")
+        gate.open()
+        last.result(60)
+        assert done == ["first", "a", "a.1", "a.1.1", "b", "second", "c", "c.1", "last"]
+
+    def test_what_a_callback_submits_and_does_not_wait_for_comes_before_later_ones_too(
+        self, operations: OperationQueue
+    ) -> None:
+        gate, done = Gate(), []
+        operations.submit(gate).add_done_callback(
+            lambda _: [operations.submit(lambda n=n: done.append(n)) for n in range(3)]
+        )
+        gate.until_running()
+        last = operations.submit(lambda: done.append("last"))
+        gate.open()
+        last.result(60)
+        assert done == [0, 1, 2, "last"]
+
+    def test_a_callback_that_waits_for_a_later_operation_lets_it_run(
+        self, operations: OperationQueue
+    ) -> None:
+        gate, found = Gate(), []
+        first = operations.submit(gate)
+        outer = operations.submit(lambda: 1)
+        inner = operations.submit(lambda: 2)
+
+        def wait_deep(_outcome: object) -> None:
+            operations.submit(lambda: 0).add_done_callback(lambda _: found.append(inner.result(60)))
+
+        outer.add_done_callback(wait_deep)
+        first.add_done_callback(lambda _: found.append(outer.result(60)))
+        gate.open()
+        assert inner.result(60) == 2
+        operations.close()
+        assert sorted(found) == [1, 2]
+
+    def test_callbacks_that_block_do_not_stop_the_others(
+        self, operations: OperationQueue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr("weir.host_agent.transport.operations.BLOCKED_S", 0.05)
+        gate, release, late = Gate(), threading.Event(), []
+
+        def block(_outcome: object) -> None:
+            operations.submit(lambda: None).add_done_callback(lambda _: release.wait(60))
+            release.wait(60)
+            late.append(operations.submit(lambda: 3).result(60))
+
+        operations.submit(gate).add_done_callback(block)
+        later = [operations.submit(lambda: 7) for _ in range(3)]
+        gate.open()
+        assert [outcome.result(60) for outcome in later] == [7, 7, 7]
+        release.set()
+        assert operations.submit(lambda: 8).result(60) == 8
+        operations.close()
+        assert late == [3]
+        assert "neither ended nor issued a collective" in caplog.text
+
+    def test_a_wait_in_an_operation_for_one_behind_it_raises(self, operations: OperationQueue) -> None:
+        with pytest.raises(EndlessWaitError, match="queued behind it: that would never end"):
+            operations.submit(lambda: operations.submit(lambda: 7).result()).result(60)
+        assert operations.submit(lambda: 8).result(60) == 8
+
+    def test_more_blocked_callbacks_than_there_can_be_threads_are_refused(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("weir.host_agent.transport.task_threads.MOST_THREADS", 3)
+        operations, refused, over = OperationQueue("test"), [], threading.Event()
+
+        def nest() -> None:
+            added = threading.Event()
+            try:
+                outcome = operations.submit(lambda: added.wait(60))
+            except EndlessWaitError as error:
+                refused.append(str(error))
+                over.set()
+            else:
+                outcome.add_done_callback(lambda _: nest())
+                added.set()
+                outcome.result(60)
+
+        nest()
+        assert over.wait(60)
+        operations.close()
+        (words,) = refused
+        assert "3 threads are the most" in words
+
+    def test_a_callback_may_close_the_queue_while_what_it_submitted_runs(
+        self, operations: OperationQueue
+    ) -> None:
+        gate, closed, done = Gate(), [], []
+
+        def close(_outcome: object) -> None:
+            operations.submit(gate)
+            gate.until_running()
+            threading.Timer(0.05, gate.open).start()
+            operations.submit(lambda: done.append(1))
+            operations.close()
+            closed.append(True)
+
+        operations.submit(lambda: None).add_done_callback(close)
+        queued = operations.submit(lambda: 7)
+        assert queued.result(60) == 7
+        operations.close()
+        assert (closed, done) == ([True], [1])
+
+    def test_an_operation_that_passed_may_have_callbacks_that_wait(self, operations: OperationQueue) -> None:
+        gate, found, ours = Gate(), [], object()
+
+        def long() -> None:
+            gate()
+            operations.pass_first(ours)
+
+        operations.submit(long, group=ours, yields=True)
+        gate.until_running()
+        operations.submit(lambda: None, group=ours).add_done_callback(
+            lambda _: found.append(operations.submit(lambda: 7, group=ours).result(60))
+        )
+        gate.open()
+        while not found:
+            operations.submit(lambda: None).result(60)
+        assert found == [7]
+
+    def test_closing_ends_all_threads(self) -> None:
+        operations = OperationQueue("test-of-threads")
+        for _ in range(20):
+            operations.submit(lambda: None).add_done_callback(
+                lambda _: operations.submit(lambda: operations.submit(lambda: 7)).result(60)
+            )
+        assert operations.submit(lambda: 8).result(60) == 8
+        operations.close()
+        assert [thread.name for thread in threading.enumerate() if thread.name == "test-of-threads"] == []
 
     def test_closing_runs_what_is_queued_and_takes_no_more(self, operations: OperationQueue) -> None:
         gate = Gate()
