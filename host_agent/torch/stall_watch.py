@@ -31,7 +31,7 @@ class StallWatch:
 
     Args:
         name: the group's, and this rank's, for the log.
-        job_id: the group's job.
+        job_id: returns the group's job.
         since: returns when the reduction that is under way made progress last, by ``time.monotonic``;
             None when it moves, or when there is none.
         status: returns the controller's ``StatusReply``.
@@ -42,7 +42,7 @@ class StallWatch:
     def __init__(
         self,
         name: str,
-        job_id: int,
+        job_id: Callable[[], int],
         since: Callable[[], float | None],
         status: Callable[[], Any],
         ranks: Sequence[Sequence[int]],
@@ -109,7 +109,7 @@ class StallWatch:
 
     def _jobs(self, status: Any) -> list[Any]:
         """Return the group's job, if the controller knows it."""
-        return [job for job in status.jobs if job.job_id == self._job_id]
+        return [job for job in status.jobs if job.job_id == self._job_id()]
 
 
 def _refused(before: Any, after: Any) -> str:

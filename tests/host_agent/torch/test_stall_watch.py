@@ -94,7 +94,7 @@ def test_only_a_reduction_that_still_stands_still_can_have_lost_its_job(
                 watch.close()
         return agent_pb2.StatusReply()
 
-    watch = StallWatch("digits", JOB, since, answer, [(0,), (1,)], gone.append)
+    watch = StallWatch("digits", lambda: JOB, since, answer, [(0,), (1,)], gone.append)
     watch._thread.join(20)
     assert not watch._thread.is_alive()
     assert next(asked) == 2
