@@ -269,8 +269,8 @@ class JobConnection(Connection):
         return Extension(client, membership, Reducer(self._share, _config(membership, self._share)))
 
     def _extension_lost(self, reason: str) -> None:
-        """Abort after a moment, in which the end of the group's own job, which says more, may be heard of."""
-        timer = threading.Timer(_NEWS_S, self._break, [reason])
+        """Give up after a moment, in which the end of the group's own job, which says more, may come."""
+        timer = threading.Timer(_NEWS_S, self._give_up, [reason])
         timer.daemon = True
         self._grace.append(timer)
         timer.start()
