@@ -135,7 +135,7 @@ class HeartbeatThread:
         """
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            if self._speak.wait(min(left, POLL_S)):
+            if self._speak.wait(left if self.program_ends_cleanly else min(left, POLL_S)):
                 self._speak.clear()
                 return self._ended.is_set()
             if self._deserted:

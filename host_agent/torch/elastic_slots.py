@@ -16,11 +16,11 @@ import numpy as np
 
 from weir.agent_service.client import AgentClient, AgentError, ClientClosed, Membership
 from weir.host_agent.transport.growth import Growth, LeftTooSoonError, Step
-from weir.host_agent.transport.links import Aborted
+from weir.host_agent.transport.links import Aborted, Link
 from weir.host_agent.transport.reducer import Reducer, ReducerStats
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
-from weir.host_agent.transport.slot_transport import Audiences, FloatScales, Lanes
+from weir.host_agent.transport.slot_transport import Audiences, FloatScales, Lanes, SlotTransport
 from weir.wire.definition import GROUP_LANES, Op
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,24 @@ class Extension:
         with contextlib.suppress(AgentError):  # then the controller finds out by itself
             self.client.leave(reductions)
         self.client.close()
+
+
+class BorrowedLink:
+    """A link that its owner closes: an extension's is the group's."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def drive(self, transport: SlotTransport, timeout_s: float, abort: threading.Event) -> None:
+        """See Link.drive."""
+        self._link.drive(transport, timeout_s, abort)
+
+    def rest(self, transport: SlotTransport) -> float | None:
+        """See Link.rest."""
+        return self._link.rest(transport)
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class ElasticSlots:
@@ -283,11 +301,10 @@ class ElasticSlots:
         A worker in the middle of a reduction does not leave the extension: it is lost to the others there.
         """
         self.abort(f"the reducer of job {self._base.config.job} is closed")
+        if self._growth is not None and not self._leave_extension():
+            with self._lock:
+                extension, self._extension = self._extension, None
+            if extension is not None:
+                extension.reducer.close()
+                extension.client.close()
         self._base.close()
-        if self._growth is None or self._leave_extension():
-            return
-        with self._lock:
-            extension, self._extension = self._extension, None
-        if extension is not None:
-            extension.reducer.close()
-            extension.client.close()

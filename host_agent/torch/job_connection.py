@@ -21,7 +21,7 @@ from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.torch import rendezvous
 from weir.host_agent.torch.cluster_watch import ClusterWatch
 from weir.host_agent.torch.connection import Connection, FreeSlots
-from weir.host_agent.torch.elastic_slots import JOIN_S, ElasticSlots, Extension
+from weir.host_agent.torch.elastic_slots import JOIN_S, BorrowedLink, ElasticSlots, Extension
 from weir.host_agent.torch.link_choice import bind_udp, choose_port, wanted_link
 from weir.host_agent.torch.stall_watch import StallWatch
 from weir.host_agent.transport.growth import BASE_SLOTS
@@ -91,7 +91,11 @@ class JobConnection(Connection):
         self._paths = np.array(membership.paths, np.uint16)
         self._slots = ElasticSlots(
             self._name(),
-            Reducer(share, _config(membership, share), timeout_s=timeout.total_seconds()),
+            Reducer(
+                share,
+                _config(membership, keep=share.outlives_switch),
+                timeout_s=timeout.total_seconds(),
+            ),
             membership.slot_count if elastic else None,
             lambda: AgentClient(met.controller),
             self._extend,
@@ -266,7 +270,8 @@ class JobConnection(Connection):
             ranks=self._seat.own,
             revocable=True,
         )
-        return Extension(client, membership, Reducer(self._share, _config(membership, self._share)))
+        config = _config(membership, keep=self._share.outlives_switch)
+        return Extension(client, membership, Reducer(BorrowedLink(self._share), config))
 
     def _extension_lost(self, reason: str) -> None:
         """Give up after a moment, in which the end of the group's own job, which says more, may come."""
@@ -335,7 +340,7 @@ class JobConnection(Connection):
         return f"the host of ranks {ranks} in job {self.job!r}"
 
 
-def _config(membership: Membership, share: PortShare) -> TransportConfig:
+def _config(membership: Membership, *, keep: bool) -> TransportConfig:
     """Return the place in a job that a membership gives a worker."""
     return TransportConfig(
         membership.job_id,
@@ -346,7 +351,7 @@ def _config(membership: Membership, share: PortShare) -> TransportConfig:
         fill=membership.fill,
         narrow=membership.narrow,
         wide=membership.wide,
-        keep=share.outlives_switch,
+        keep=keep,
         key=membership.key,
     )
 
