@@ -226,8 +226,8 @@ def refuse_disagreement(job: Job, spec: JoinSpec) -> None:
         kinds = ("keeps its slots", "gives its slots back when others need them")
         raise JobError(
             Refusal.INVALID,
-            f"rank {spec.rank} says job {job.name!r} {kinds[spec.revocable]}, but {says} it "
-            f"{kinds[job.revocable]}",
+            f"rank {spec.rank} says job {job.name!r} {kinds[spec.revocable]}, but "
+            f"{job.first} says it {kinds[job.revocable]}",
         )
     if spec.rank in job.members:
         raise JobError(

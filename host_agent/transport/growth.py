@@ -35,7 +35,7 @@ class LeftTooSoonError(RuntimeError):
 
 
 class Step(Enum):
-    """What to do when another worker has left the extension."""
+    """The consequence for a worker of another having left the extension."""
 
     NOTHING = auto()
     LEAVE = auto()

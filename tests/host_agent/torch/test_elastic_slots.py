@@ -2,7 +2,9 @@
 """Groups beyond the first take few slots of the switch, more while they send much, and give those back."""
 
 import contextlib
+import os
 import random
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -10,9 +12,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 
+import weir
 import weir.torch
 from tests.host_agent.torch.worlds import World
+from weir.agent_service.client import AgentClient, NoResources
+from weir.host_agent.torch.elastic_slots import ElasticSlots
 from weir.host_agent.transport import growth
 
 SIZE = 4
@@ -23,8 +29,14 @@ groups: dict[str, Any] = {}  # of a rank's process
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with World(SIZE) as found:
+def cluster() -> Iterator[weir.LocalCluster]:
+    with weir.local_cluster(workers=20) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def world(cluster: weir.LocalCluster) -> Iterator[World]:
+    with World(SIZE, cluster.environment) as found:
         found.run(idle_after, SOON_S)
         yield found
 
@@ -80,9 +92,9 @@ def extended(name: str) -> bool:
 
 def test_many_groups_share_the_switch(world: World) -> None:
     began = world.run(free)[0]
-    world.run(make, *map(str, range(60)))
+    world.run(make, *map(str, range(40)))
     assert world.run(sums_in_any_order, 1) == [True] * SIZE
-    assert began - world.run(free)[0] == 60 * growth.BASE_SLOTS
+    assert began - world.run(free)[0] == 40 * growth.BASE_SLOTS
     world.run(close_all)
     assert world.run(free)[0] == began
 
@@ -129,11 +141,9 @@ def ask_and_sum() -> bool:
         pending = dist.all_reduce(tensor, group=groups["a"], async_op=True)
     time.sleep(2 * SOON_S)
     if not dist.get_rank():
-        from weir.agent_service.client import AgentClient, NoResources
-
         connection = groups["a"].connection
         with AgentClient(connection.controller) as client, contextlib.suppress(NoResources):
-            client.join(job="asks", size=1, rank=0, host="h1", slots=512, udp_port=7)
+            client.join(job="asks", size=1, rank=0, host="h20", slots=512)
         assert not extended("a")
         tensor = torch.full((LARGE,), 1, dtype=torch.int32)
         pending = dist.all_reduce(tensor, group=groups["a"], async_op=True)
@@ -142,19 +152,85 @@ def ask_and_sum() -> bool:
     return bool((tensor == SIZE).all())
 
 
-def test_a_rank_that_fails_where_more_slots_are_asked_for_is_told_of_by_all(world: World) -> None:
+def test_ranks_that_disagree_where_more_slots_are_asked_for_are_told_at_once(world: World) -> None:
     world.run(make, "a")
-    found = world.run(fails_on_one_rank, "a")
-    assert all("rank 1" in words for words in found), found
-    assert world.run(summed, "a") == [True] * SIZE
+    for words in world.run(disagree, "a"):
+        assert "rank 1 called all_reduce(int32[8], SUM)" in words
 
 
-def fails_on_one_rank(name: str) -> str:
-    values = torch.ones(LARGE, dtype=torch.int32)
+def disagree(name: str) -> str:
+    with pytest.raises(weir.torch.GroupBrokenError) as caught:
+        summed(name, 8 if dist.get_rank() == 1 else LARGE)
+    return str(caught.value)
+
+
+def test_a_rank_that_dies_where_more_slots_are_asked_for_is_named(cluster: weir.LocalCluster) -> None:
+    with World(2, lambda rank: cluster.environment(4 + rank)) as world:
+        world.run(make, "a")
+        world.start(dies_in_the_join)
+        assert "rank 1 (h6) went away without leaving" in str(world.outcome(0))
+        world.processes[1].join()
+
+
+def dies_in_the_join() -> None:
     if dist.get_rank() == 1:
-        values = torch.full((LARGE,), float("nan"))
-    try:
-        dist.all_reduce(values, group=groups[name])
-    except RuntimeError as error:
-        return str(error)
-    return "no error"
+        ElasticSlots._joined = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+    summed("a")
+
+
+def test_a_group_is_closed_while_it_asks_for_more_slots(cluster: weir.LocalCluster) -> None:
+    with World(2, lambda rank: cluster.environment(6 + rank)) as world:
+        world.run(make, "a")
+        ended, late = world.run(closes_in_the_join)
+        assert "closed" in ended
+        assert late
+
+
+def closes_in_the_join() -> str:
+    joined = ElasticSlots._joined
+
+    def slowly(self: ElasticSlots, number: int) -> Any:
+        if dist.get_rank():
+            time.sleep(2)
+        return joined(self, number)
+
+    ElasticSlots._joined = slowly  # type: ignore[method-assign]
+    work = dist.all_reduce(torch.ones(LARGE), group=groups["a"], async_op=True)
+    time.sleep(1)
+    if dist.get_rank() == 0:
+        groups["a"].connection.close()
+    with pytest.raises(weir.torch.GroupBrokenError) as caught:
+        work.wait()
+    return str(caught.value)
+
+
+def test_the_leaders_of_hosts_get_more_slots(cluster: weir.LocalCluster) -> None:
+    with World(3, lambda rank: cluster.environment((8, 8, 9)[rank])) as world:
+        world.run(make, "a")
+        assert world.run(summed, "a") == [True] * 3
+        assert world.run(leader_extended) == [True, None, True]
+        world.run(idle_after, 0.0)
+        with AgentClient(cluster.controller) as client, contextlib.suppress(NoResources):
+            client.join(job="asks", size=1, rank=0, host="h20", slots=900)
+        assert world.run(leader_extended) == [False, None, False]
+        assert world.run(summed, "a") == [True] * 3
+
+
+def leader_extended() -> bool | None:
+    network = groups["a"].connection._network
+    return network._slots._growth.extended if network is not None else None
+
+
+def test_a_mesh_of_four_dimensions(cluster: weir.LocalCluster) -> None:
+    with World(8, lambda rank: cluster.environment(10 + rank)) as world:
+        assert world.run(sums_over_a_mesh) == [[2, 2, 2, 1]] * 8
+
+
+def sums_over_a_mesh() -> list[float]:
+    mesh = init_device_mesh("cpu", (2, 2, 2, 1), mesh_dim_names=("pp", "dp", "cp", "tp"))
+    found = []
+    for dimension in range(4):
+        tensor = torch.ones(LARGE // 4)
+        dist.all_reduce(tensor, group=mesh.get_group(dimension))
+        found.append(float(tensor.mean()))
+    return found
