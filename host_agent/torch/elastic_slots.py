@@ -105,12 +105,12 @@ class ElasticSlots:
         floats: FloatScales | None = None,
     ) -> ReduceReport:
         """See Reducer.reduce; operation: its fingerprint."""
+        if self._growth is None:
+            return self._reduce_over(self._base, operation, lanes, op, block, service, audiences, floats)
 
         def over(reducer: Reducer) -> ReduceReport:
             return self._reduce_over(reducer, operation, lanes, op, block, service, audiences, floats)
 
-        if self._growth is None:
-            return over(self._base)
         while True:
             if self._growth.wants_more(lanes.size):
                 self._extend(operation)
