@@ -191,8 +191,7 @@ class ElasticSlots:
         with self._lock:
             self._extension = extension
             self._growth.extend(time.monotonic())
-        if extension.client.stopped is not None:
-            self._lost(extension.client.stopped)
+        self._listen(extension)
 
     def _joined(self, number: int) -> Extension:
         client = self._connect()
@@ -209,13 +208,19 @@ class ElasticSlots:
         finally:
             with self._lock:
                 self._joining = None
-        client.on_withdrawal(lambda reductions: self._withdrawn(extension, reductions))
-        client.on_reclaim(lambda: self._reclaimed(extension))
-        client.on_stop(lambda reason: self._stopped(extension, reason))
         client.leaves_at_exit()
         return extension
 
     # ---- news of it, in its client's thread
+
+    def _listen(self, extension: Extension) -> None:
+        """Take in the news of an extension in use, those that have come already here and now.
+
+        Another worker may be ahead of this one, and have left it before its first reduction.
+        """
+        extension.client.on_stop(lambda reason: self._stopped(extension, reason))
+        extension.client.on_withdrawal(lambda reductions: self._withdrawn(extension, reductions))
+        extension.client.on_reclaim(lambda: self._reclaimed(extension))
 
     def _withdrawn(self, extension: Extension, reductions: int) -> None:
         """Go back to the base slots, as another worker has."""

@@ -78,8 +78,11 @@ class Growth:
         return True
 
     def extend(self, now: float) -> None:
-        """Note that all workers have joined an extension."""
-        self.extended, self.done, self.overtaken, self._used_at = True, 0, False, now
+        """Note that all workers have joined an extension, for the reduction that begins now: none leaves it
+        before that.
+        """
+        self.extended = self.busy = True
+        self.done, self.overtaken, self._used_at = 0, False, now
 
     def refuse(self) -> None:
         """Note that there is no extension: it is asked for again after many more rounds."""

@@ -77,7 +77,7 @@ def test_only_an_idle_worker_gives_slots_back() -> None:
     growth = Growth(BASE_SLOTS)
     assert not growth.reclaim(0.0)
     growth.extend(0.0)
-    assert not growth.reclaim(IDLE_S / 2)
+    assert not growth.reclaim(2 * IDLE_S)
     growth.begin()
     assert not growth.reclaim(2 * IDLE_S)
     growth.end(2 * IDLE_S, completed=True)
@@ -180,6 +180,7 @@ class Worker:
         self.extension: Job | None = None
         self.joining: Job | None = None
         self.answer: list[Job | None] = []
+        self.left: dict[int, list[int]] = defaultdict(list)  # news of jobs, by their ids
         self.on_base = 0
         self.running, self.finished = True, False
         self.program = self.run()
@@ -227,6 +228,9 @@ class Worker:
         else:
             self.extension, self.abort = job, False
             self.growth.extend(self.network.now)
+            for reductions in self.left[job.id]:
+                self.withdrawn(reductions)
+            yield
 
     def reduce_on_base(self, what: Any) -> Generator[None, None, None]:
         key = ("base", self.group, self.on_base)
@@ -260,11 +264,11 @@ class Worker:
         match what:
             case "joined":
                 self.answer.append(about)
-            case "withdrawn" if about[0] is self.extension:
-                step = self.growth.withdrawn(about[1])
-                self.abort = step is Step.ABORT
-                if step is Step.LEAVE:
-                    self.leave()
+            case "withdrawn":
+                job, reductions = about
+                self.left[job.id].append(reductions)
+                if job is self.extension:
+                    self.withdrawn(reductions)
             case "reclaim" if about is self.extension and self.growth.reclaim(self.network.now):
                 self.leave()
             case "reclaim":
@@ -272,6 +276,12 @@ class Worker:
                 self.network.react()
             case "stopped" if about in (self.extension, self.network.bases[self.group]):
                 self.end()
+
+    def withdrawn(self, reductions: int) -> None:
+        step = self.growth.withdrawn(reductions)
+        self.abort = step is Step.ABORT
+        if step is Step.LEAVE:
+            self.leave()
 
     def end(self) -> None:
         """Be killed, or leave a group that is broken."""
