@@ -63,6 +63,10 @@ class NoResources(AgentError):  # noqa: N818
     """No free slots or port; the message says what is free and who has the rest."""
 
 
+class ClientClosed(AgentError):  # noqa: N818
+    """``close`` was called while a request was under way."""
+
+
 class JobStopped(AgentError):  # noqa: N818
     """The job is over, or cannot be because its switch cannot be programmed; the message says why."""
 
@@ -146,7 +150,12 @@ class AgentClient:
         self._on_stop: list[Callable[[str], None]] = []
         self._on_leave: list[Callable[[int, str], None]] = []
         self._stopped: str | None = None
-        self._left: list[tuple[int, str]] = []
+        self._left: list[tuple[int, str, int]] = []
+        self._on_withdrawal: list[Callable[[int], None]] = []
+        self._on_reclaim: list[Callable[[], None]] = []
+        self._reclaimed = False
+        self._joining: Any = None  # the call, while it is under way
+        self._closed = False
         self._process = os.getpid()
 
     # ---- the life of a membership
@@ -164,6 +173,7 @@ class AgentClient:
         slots: int = 0,
         timeout_s: float = 0.0,
         ranks: Sequence[int] = (),
+        revocable: bool = False,
     ) -> Membership:
         """Join a job; returns when all its ranks have and the switch is programmed. Heartbeats begin.
 
@@ -177,6 +187,8 @@ class AgentClient:
             slots: switch slots wanted, the same on all ranks; 0: the controller's default.
             timeout_s: how long to wait for the other ranks; 0: the controller's default.
             ranks: those of a process group that this worker is, for messages; by default ``rank``.
+            revocable: the job gives its slots back when others need them, see ``on_reclaim``; the same on all
+                ranks.
 
         Raises:
             AgentError: one of its subclasses, see there.
@@ -197,18 +209,21 @@ class AgentClient:
             wire_version=VERSION,
             ranks=ranks,
             keyed=True,
+            revocable=revocable,
         )
         with logged_wait(log, lambda: self._join_waits_for(job)):
-            reply = self._call(self._stub.Join, request, timeout_s + JOIN_MARGIN_S if timeout_s else None)
+            reply = self._call(self._join, request, timeout_s + JOIN_MARGIN_S if timeout_s else None)
         if reply.wire_version != VERSION or len(reply.key) != KEY_BYTES:
             self._refuse_controller(request, reply)
-        with self._lock:
-            self._stopped, self._left = None, []
-        self._token = token
-        self.membership = _membership(job, rank, reply)
+        membership = _membership(job, rank, reply)
         beat = agent_pb2.Heartbeat(job_id=reply.job_id, rank=rank, token=token)
-        self._heartbeats = HeartbeatThread(self._stub.Attend, beat, reply.lease_s, self._heard)
-        return self.membership
+        with self._lock:
+            if self._closed:
+                raise ClientClosed(f"joining job {job!r} was given up")
+            self._stopped, self._left, self._reclaimed = None, [], False
+            self._token, self.membership = token, membership
+            self._heartbeats = HeartbeatThread(self._stub.Attend, beat, reply.lease_s, self._heard)
+        return membership
 
     def leaves_at_exit(self) -> None:
         """Promise that ``leave`` or ``close`` is called even when the program ends without it.
@@ -218,8 +233,11 @@ class AgentClient:
         if self._heartbeats is not None:
             self._heartbeats.program_ends_cleanly = True
 
-    def leave(self) -> None:
+    def leave(self, reductions: int = 0) -> None:
         """End the membership cleanly; without one, nothing happens. The client can join again.
+
+        Args:
+            reductions: of a revocable job, how many this member has done.
 
         Raises:
             AgentError: the controller could not be told; the membership is over for this client all the same.
@@ -231,7 +249,7 @@ class AgentClient:
         heartbeats.leaving()
         try:
             request = agent_pb2.LeaveRequest(
-                job_id=membership.job_id, rank=membership.rank, token=self._token
+                job_id=membership.job_id, rank=membership.rank, token=self._token, reductions=reductions
             )
             if self._stopped is None:  # else nobody needs to be told
                 self._call(self._stub.Leave, request, CALL_TIMEOUT_S)
@@ -258,9 +276,16 @@ class AgentClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connection. A membership not left counts as lost: the job stops."""
+        """Close the connection. A membership not left counts as lost: the job stops.
+
+        May be called from any thread: a ``join`` that is under way then raises ClientClosed.
+        """
         if os.getpid() != self._process:
             return  # a fork: connection and membership are its parent's
+        with self._lock:
+            self._closed = True
+            if self._joining is not None:
+                self._joining.cancel()
         if self._heartbeats is not None:
             self._heartbeats.close()
             self.membership = self._heartbeats = None
@@ -285,7 +310,7 @@ class AgentClient:
         complete.
         """
         with self._lock:
-            return dict(self._left)
+            return {rank: reason for rank, reason, _ in self._left}
 
     def on_stop(self, callback: Callable[[str], None]) -> None:
         """Call ``callback(reason)`` when the job is over, at once if it is; from another thread."""
@@ -304,8 +329,38 @@ class AgentClient:
         with self._lock:
             self._on_leave.append(callback)
             left = list(self._left)
-        for rank, reason in left:
+        for rank, reason, _ in left:
             callback(rank, reason)
+
+    def on_withdrawal(self, callback: Callable[[int], None]) -> None:
+        """Call ``callback(reductions)`` when another member leaves a revocable job cleanly; from another
+        thread.
+
+        reductions: how many the leaver had done. No later one can complete; all others take part in these,
+        so these can.
+        """
+        with self._lock:
+            self._on_withdrawal.append(callback)
+            left = list(self._left)
+        for _, _, reductions in left:
+            callback(reductions)
+
+    def on_reclaim(self, callback: Callable[[], None]) -> None:
+        """Call ``callback()`` when others need this revocable job's slots; from another thread.
+
+        It should ``leave``, or say ``busy``.
+        """
+        with self._lock:
+            self._on_reclaim.append(callback)
+            asked = self._reclaimed
+        if asked:
+            callback()
+
+    def busy(self) -> None:
+        """Say that the job needs its slots, in answer to a reclaim."""
+        heartbeats = self._heartbeats
+        if heartbeats is not None:
+            heartbeats.say_busy()
 
     def status(self) -> Any:
         """Return the controller's ``StatusReply`` (see agent.proto), with id and slots of the own job."""
@@ -328,10 +383,18 @@ class AgentClient:
                 callback(event.reason)
         elif event.kind == agent_pb2.JobEvent.MEMBER_LEFT:
             with self._lock:
-                self._left.append((event.rank, event.reason))
-                watchers = list(self._on_leave)
+                self._left.append((event.rank, event.reason, event.reductions))
+                watchers, withdrawals = list(self._on_leave), list(self._on_withdrawal)
             for watcher in watchers:
                 watcher(event.rank, event.reason)
+            for withdrawal in withdrawals:
+                withdrawal(event.reductions)
+        elif event.kind == agent_pb2.JobEvent.RECLAIM:
+            with self._lock:
+                self._reclaimed = True
+                asked = list(self._on_reclaim)
+            for ask in asked:
+                ask()
 
     def _refuse_controller(self, request: Any, reply: Any) -> NoReturn:
         """Leave a job of a controller whose packets are not ours, and say so."""
@@ -354,6 +417,19 @@ class AgentClient:
             return join_reason(whole_status(lambda request: self._stub.Status(request, timeout=FIRST_S)), job)
         except (grpc.RpcError, ValueError):  # the latter: the channel was closed
             return f"the controller at {self.address} to answer"
+
+    def _join(self, request: Any, timeout: float | None) -> Any:
+        """Call Join, so that ``close`` can cancel it."""
+        with self._lock:
+            if self._closed:
+                raise ClientClosed(f"joining job {request.job!r} was given up")
+            self._joining = call = self._stub.Join.future(request, timeout=timeout)
+        try:
+            return call.result()
+        except grpc.FutureCancelledError:
+            raise ClientClosed(f"joining job {request.job!r} was given up") from None
+        finally:
+            self._joining = None
 
     def _call(self, method: Any, request: Any, timeout_s: float | None) -> Any:
         """Make one call. A controller that is not there (yet) is tried again for CONNECT_TIMEOUT_S."""

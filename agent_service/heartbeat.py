@@ -43,6 +43,8 @@ class HeartbeatThread:
         self.program_ends_cleanly = False
         """Somebody else ends the membership when the program ends without having done so."""
         self._ended = threading.Event()
+        self._speak = threading.Event()  # wakes the sender: at the end, and for an answer
+        self._busy = False
         self._silent = threading.Event()
         self._lock = threading.Lock()
         self._call: Any = None
@@ -53,10 +55,16 @@ class HeartbeatThread:
         """Expect the stream to break: from now on that is no news."""
         self._silent.set()
 
+    def say_busy(self) -> None:
+        """Send a heartbeat at once that says that the job needs its slots."""
+        self._busy = True
+        self._speak.set()
+
     def close(self) -> None:
         """End stream and thread; may be called from ``heard``."""
         self._silent.set()
         self._ended.set()
+        self._speak.set()
         with self._lock:
             if self._call is not None:
                 self._call.cancel()
@@ -111,19 +119,25 @@ class HeartbeatThread:
         """Run in a thread of grpc's, which stops asking when the stream is over."""
         while True:
             yield self._beat
+            if self._busy:
+                self._busy = False
+                yield agent_pb2.Heartbeat(busy=True)
             if self._pause(self._lease_s / 3):
                 return
 
     def _pause(self, seconds: float) -> bool:
-        """Wait; return True when the stream is to end: at close, or when the program has ended without one.
+        """Wait until then or until there is something to say; return True when the stream is to end.
+
+        That is at close, or when the program has ended without one.
 
         This thread keeps an interpreter from exiting. A worker that dies of an exception must not
         live on in its heartbeats while the others wait for it.
         """
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            if self._ended.wait(min(left, POLL_S)):
-                return True
+            if self._speak.wait(left if self.program_ends_cleanly else min(left, POLL_S)):
+                self._speak.clear()
+                return self._ended.is_set()
             if self._deserted:
                 self.leaving()
                 self._ended.set()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """MAC, IPv4 and service addresses: checked once as text, used as numbers."""
 
+import functools
 import ipaddress
 from typing import Annotated
 
@@ -12,6 +13,7 @@ BROADCAST_MAC = 0xFFFF_FFFF_FFFF
 _GROUP_BIT = 1 << 40
 
 
+@functools.lru_cache(1 << 16)
 def ip_number(text: str) -> int:
     """Return the 32-bit number of an IPv4 address written ``10.0.0.1``."""
     return int(ipaddress.IPv4Address(text))

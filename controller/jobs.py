@@ -39,7 +39,8 @@ class JoinSpec:
     ``slots`` 0: as there are, up to MOST_SLOTS. ``process`` names the operating system's process, for jobs
     that share one; empty: unknown. ``wire_version``: of the packets that it sends; 0: older than 3.
     ``ranks``: those of a process group that the worker is, for messages; none: ``rank``. ``keyed``: it makes
-    the check of its packets with the job's key.
+    the check of its packets with the job's key. ``revocable``: the job gives its slots back when others need
+    them.
     """
 
     job: str
@@ -53,6 +54,7 @@ class JoinSpec:
     wire_version: int = VERSION
     ranks: tuple[int, ...] = ()
     keyed: bool = True
+    revocable: bool = False
 
     def check(self, total_slots: int) -> None:
         """Refuse what can never be granted, whatever else is going on."""
@@ -110,6 +112,7 @@ class Member:
     state: MemberState = MemberState.JOINED
     last_heard: float = 0.0
     ranks: tuple[int, ...] = ()
+    reductions: int = 0  # that it had done when it left a revocable job
 
     def __str__(self) -> str:
         ranks = self.ranks or (self.rank,)
@@ -142,6 +145,7 @@ class Job:
     token: str = field(repr=False)
     size: int
     slots_wanted: int = 0  # 0: as there are
+    revocable: bool = False  # it gives its slots back when others need them
     deadline: float = 0.0
     members: dict[int, Member] = field(default_factory=dict)
     state: JobState = JobState.GATHERING
@@ -154,6 +158,10 @@ class Job:
     withdrawn: dict[int, str] = field(default_factory=dict)  # rank -> host of who joined and went away
     ends_at: float | None = None  # set when the first member leaves
     number: int = 0  # of the controller's jobs, in the order in which it heard of them
+    waits_for: set[int] | None = (
+        None  # jobs asked for slots, while it is complete and has none; None: none asked
+    )
+    waits_until: float = 0.0
     asked_by: str = ""  # the address of the member that joined last; "": it was remembered
     key: bytes = field(default_factory=lambda: secrets.token_bytes(KEY_BYTES), repr=False, compare=False)
 
@@ -213,6 +221,13 @@ def refuse_disagreement(job: Job, spec: JoinSpec) -> None:
             Refusal.INVALID,
             f"rank {spec.rank} says job {job.name!r} has {spec.slots or 'any number of'} slots, "
             f"but {says} {job.slots_wanted or 'any number'}",
+        )
+    if spec.revocable != job.revocable:
+        kinds = ("keeps its slots", "gives its slots back when others need them")
+        raise JobError(
+            Refusal.INVALID,
+            f"rank {spec.rank} says job {job.name!r} {kinds[spec.revocable]}, but "
+            f"{job.first} says it {kinds[job.revocable]}",
         )
     if spec.rank in job.members:
         raise JobError(

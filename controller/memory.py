@@ -9,9 +9,17 @@ import hashlib
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from weir.controller.job_tree import JobTree
 from weir.controller.jobs import Job, JobState, Member, MemberState
@@ -30,7 +38,14 @@ class StateFileError(Exception):
 
 
 class _Record(BaseModel):
+    """A part of the file. Fields in ``left_out`` are not written where they are false, as older ones are."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
+    left_out: ClassVar[tuple[str, ...]] = ()
+
+    @model_serializer(mode="wrap")
+    def _write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in write(self).items() if value or name not in self.left_out}
 
 
 class _MemberRecord(_Record):
@@ -40,6 +55,8 @@ class _MemberRecord(_Record):
     process: str
     left: bool
     ranks: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    reductions: int = Field(default=0, ge=0)
+    left_out = ("reductions",)
 
 
 class _JobRecord(_Record):
@@ -54,6 +71,8 @@ class _JobRecord(_Record):
     parents: tuple[str, ...] | None
     uplinks: tuple[str, ...] | None
     members: tuple[_MemberRecord, ...]
+    revocable: bool = False
+    left_out = ("revocable",)
 
     @model_validator(mode="after")
     def _has_its_members(self) -> "_JobRecord":
@@ -177,9 +196,11 @@ def _record(job: Job) -> _JobRecord:
                 process=member.process,
                 left=member.state is MemberState.LEFT,
                 ranks=member.ranks,
+                reductions=member.reductions,
             )
             for member in job.members.values()
         ),
+        revocable=job.revocable,
     )
 
 
@@ -201,9 +222,11 @@ def _job(record: _JobRecord, topology: Topology) -> Job | None:
                 member.process,
                 MemberState.LEFT if member.left else MemberState.JOINED,
                 ranks=member.ranks,
+                reductions=member.reductions,
             )
             for member in record.members
         },
+        revocable=record.revocable,
         state=JobState.RUNNING,
         slots=SlotRange(record.slot_base, record.slot_count),
         switches=record.switches,

@@ -42,7 +42,7 @@ _KEEPALIVE_MS: Final = 10_000
 OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", MOST_REQUEST_BYTES),
-    ("grpc.max_concurrent_streams", 256),  # of one connection
+    ("grpc.max_concurrent_streams", 1024),  # of one connection: a process has one for each group, and joins
     ("grpc.keepalive_time_ms", _KEEPALIVE_MS),  # so that a connection whose machine died ends
     ("grpc.keepalive_timeout_ms", _KEEPALIVE_MS),
     ("grpc.http2.max_pings_without_data", 0),

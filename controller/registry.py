@@ -6,6 +6,9 @@ Calls say what happened and when; the registry answers with effects for its call
     join ... join ─▶ Formed ─(caller programs switches)─▶ started ─▶ heartbeats ... leave ─▶ Ended
                  └▶ GatherFailed (a rank never came)             └▶ Stopped (a member was lost)
 
+A job that finds too few slots waits a moment while the members of revocable jobs, which can do without, are
+asked for theirs (``Reclaim``): those that are idle leave, the others say that they are busy.
+
 A job whose hosts are all on one switch has its slots there; one that spans racks, on all its leaves and on
 every spine of their pods, and one that spans pods on every core, too: so slots can move from one of them to
 another.
@@ -32,11 +35,21 @@ from weir.controller.jobs import (
     same_token,
 )
 from weir.controller.limits import shortened
-from weir.controller.slots import LEAST_SLOTS, SlotExhaustedError, SlotPool, take, take_share
+from weir.controller.slots import (
+    LEAST_SLOTS,
+    SlotExhaustedError,
+    SlotPool,
+    SlotRange,
+    take,
+    take_share,
+)
 from weir.controller.wiring import Wiring
 
 _MOST_WORDS = 1000  # characters of a member's reason
 _TOMBSTONES = 1024  # jobs that are over whose end can still be asked for
+RECLAIM_S = 2.0  # what the members of revocable jobs get to answer
+_ENOUGH = 64  # slots with which a job that does not say how many it wants asks nobody for more
+_SHOWN = 5  # jobs that an error names as holders of slots
 
 
 @dataclass(frozen=True)
@@ -80,7 +93,14 @@ class Ended:
     job: Job
 
 
-Effect: TypeAlias = Formed | GatherFailed | Left | Stopped | Ended
+@dataclass(frozen=True)
+class Reclaim:
+    """An effect: others need the slots of a revocable job. Ask its members, who leave or call ``keep``."""
+
+    job: Job
+
+
+Effect: TypeAlias = Formed | GatherFailed | Left | Stopped | Ended | Reclaim
 
 
 @dataclass(frozen=True)
@@ -146,7 +166,7 @@ class JobRegistry:
         job.deadline = min(job.deadline, now + timeout_s)
         self._gathering[spec.job] = job
         if len(job.members) == job.size:
-            self._form(job)
+            self._form(job, now)
         return job
 
     def withdraw(self, job: Job, rank: int) -> None:
@@ -154,6 +174,7 @@ class JobRegistry:
         if job.state is JobState.GATHERING and self._gathering.get(job.name) is job:
             member = job.members.pop(rank)
             job.withdrawn[rank] = member.host.name
+            job.waits_for = None
             if not job.members:
                 del self._gathering[job.name]
         elif job.id in self._jobs:
@@ -210,10 +231,17 @@ class JobRegistry:
         if job.id in self._jobs and member.state is not MemberState.LEFT:
             self._stop(job, f"{member} went away without leaving: its connection broke")
 
-    def leave(self, job_id: int, rank: int, token: str, now: float, reason: str = "") -> None:
+    def keep(self, job: Job) -> None:
+        """Note that a revocable job whose members were asked for its slots needs them."""
+        self._answered(job)
+
+    def leave(
+        self, job_id: int, rank: int, token: str, now: float, reason: str = "", reductions: int = 0
+    ) -> None:
         """Let a member go. Leaving a job that is over, or leaving twice, is fine.
 
-        reason: why the member gives up, which stops the job; empty: it leaves cleanly.
+        reason: why the member gives up, which stops the job; empty: it leaves cleanly. reductions: of a
+        revocable job, how many it has done.
 
         Raises:
             JobError: no such job with this token, or no such member.
@@ -226,7 +254,7 @@ class JobRegistry:
         if reason:
             self._stop(job, f"{member} gave up: {shortened(reason, _MOST_WORDS)}")
             return
-        member.state = MemberState.LEFT
+        member.state, member.reductions = MemberState.LEFT, reductions
         if len(job.departed()) == job.size:
             self._forget(job, "all its members have left")
             self._effects.append(Ended(job))
@@ -239,7 +267,10 @@ class JobRegistry:
     def tick(self, now: float) -> None:
         """Let deadlines and leases run out."""
         for job in list(self._gathering.values()):
-            if now >= job.deadline:
+            if job.waits_for is not None:
+                if now >= min(job.deadline, job.waits_until):
+                    self._allocate(job)
+            elif now >= job.deadline:
                 self._gather_late(job)
         for job in list(self._jobs.values()):
             if job.state is JobState.RUNNING:
@@ -294,6 +325,7 @@ class JobRegistry:
             token=spec.token,
             size=spec.size,
             slots_wanted=spec.slots,
+            revocable=spec.revocable,
             deadline=deadline,
             number=next(self._numbers),
         )
@@ -354,39 +386,90 @@ class JobRegistry:
         """Return the switches on which the job needs slots."""
         return (*job.leaves, *JobTree.of(self._topology, job).joining)
 
-    def _form(self, job: Job) -> None:
-        del self._gathering[job.name]
+    def _form(self, job: Job, now: float) -> None:
+        """Give a complete job its slots, or ask others for theirs first where it would get few."""
         try:
             for member in job.members.values():
                 _refuse_taken(job.name, member, self._jobs.values())
         except JobError as error:  # a job of another token was complete before
+            del self._gathering[job.name]
             self._effects.append(GatherFailed(job, error))
             return
+        holders = [] if self._has_enough(job) else self._revocable(self._switches(job))
+        if not holders:
+            self._allocate(job)
+            return
+        job.waits_for = {holder.id for holder in holders}
+        job.waits_until = now + RECLAIM_S
+        self._effects += map(Reclaim, holders)
+
+    def _has_enough(self, job: Job) -> bool:
+        """Return whether the slots that are free now will do for a job."""
         switches = self._switches(job)
         pools = [self.pools[name] for name in switches]
         aligned = bool(self._topology.narrow(switches))
         try:
-            if job.slots_wanted:
-                job.slots = take(pools, job.slots_wanted, aligned=aligned)
-            else:
-                job.slots = take_share(pools, MOST_SLOTS, LEAST_SLOTS, aligned=aligned)
+            found = _take(pools, job, aligned)
+        except SlotExhaustedError:
+            return False
+        for pool in pools:
+            pool.give_back(found)
+        return bool(job.slots_wanted) or found.count >= min(_ENOUGH, pools[0].total // 4)
+
+    def _revocable(self, switches: tuple[str, ...]) -> list[Job]:
+        """Return the jobs with slots on any of these switches that may give them back."""
+        return [
+            job
+            for job in self._jobs.values()
+            if job.revocable and job.state is JobState.RUNNING and set(job.switches) & set(switches)
+        ]
+
+    def _answered(self, holder: Job) -> None:
+        """Give the jobs that waited for a holder alone their slots: it needs its own, or is over."""
+        for job in list(self._gathering.values()):
+            if job.waits_for is not None:
+                job.waits_for.discard(holder.id)
+                if not job.waits_for:
+                    self._allocate(job)
+
+    def _allocate(self, job: Job) -> None:
+        """Give a complete job its slots, whatever there is; or give the job up."""
+        del self._gathering[job.name]
+        job.waits_for = None
+        switches = self._switches(job)
+        try:
+            for member in job.members.values():
+                _refuse_taken(job.name, member, self._jobs.values())
+            pools = [self.pools[name] for name in switches]
+            job.slots = _take(pools, job, aligned=bool(self._topology.narrow(switches)))
+        except JobError as error:
+            self._effects.append(GatherFailed(job, error))
+            return
         except SlotExhaustedError as error:
-            others = [j for j in self._jobs.values() if j.slots and set(j.switches) & set(switches)]
-            holders = ", ".join(f"{j.name!r} ({j.slots.count} slots)" for j in others if j.slots)
-            ranges = f"free: {', '.join(map(str, error.free)) or 'none'}; held: " + ", ".join(
-                f"{j.name!r} {j.slots}" for j in others
-            )
-            where = f"switch {switches[0]}" if len(switches) == 1 else f"switches {', '.join(switches)}"
-            message = (
-                f"no slots for job {job.name!r} on {where}: {error}; "
-                f"held by {holders or 'nobody'}. Ask for fewer, or wait until another job is over"
-            )
-            self._effects.append(GatherFailed(job, JobError(Refusal.EXHAUSTED, message), ranges))
+            self._effects.append(self._without_slots(job, switches, error))
             return
         job.switches = switches
         job.state = JobState.PROGRAMMING
         self._jobs[job.id] = job
         self._effects.append(Formed(job))
+
+    def _without_slots(self, job: Job, switches: tuple[str, ...], error: SlotExhaustedError) -> GatherFailed:
+        """Return the failure of a job for which there are no slots: who has them, and what to do."""
+        others = [j for j in self._jobs.values() if j.slots and set(j.switches) & set(switches)]
+        largest = sorted(others, key=_slots, reverse=True)
+        holders = ", ".join(f"{j.name!r} ({_slots(j)} slots)" for j in largest[:_SHOWN])
+        if more := largest[_SHOWN:]:
+            holders += f" and {len(more)} more jobs ({sum(map(_slots, more))} slots)"
+        ranges = f"free: {', '.join(map(str, error.free)) or 'none'}; held: " + ", ".join(
+            f"{j.name!r} {j.slots}" for j in others
+        )
+        where = f"switch {switches[0]}" if len(switches) == 1 else f"switches {', '.join(switches)}"
+        message = (
+            f"no slots for job {job.name!r} on {where}: {error}; held by {holders or 'nobody'}. "
+            "Ask for fewer (GroupOptions(slots=N)), wait until another job is over, or compile the switch's "
+            "program with more (SLOTS in p4src/include/config.p4, then python p4src/build.py)"
+        )
+        return GatherFailed(job, JobError(Refusal.EXHAUSTED, message), ranges)
 
     def _gather_late(self, job: Job) -> None:
         del self._gathering[job.name]
@@ -421,6 +504,18 @@ class JobRegistry:
         self._tombstones[job.id] = _Tombstone(job.token, reason)
         while len(self._tombstones) > _TOMBSTONES:
             self._tombstones.popitem(last=False)
+        self._answered(job)
+
+
+def _slots(job: Job) -> int:
+    return job.slots.count if job.slots is not None else 0
+
+
+def _take(pools: list[SlotPool], job: Job, aligned: bool) -> SlotRange:
+    """Take a job's slots. SlotExhaustedError when there are none."""
+    if job.slots_wanted:
+        return take(pools, job.slots_wanted, aligned=aligned)
+    return take_share(pools, MOST_SLOTS, LEAST_SLOTS, aligned=aligned)
 
 
 _HAS = {MemberState.ATTENDING: "is attending already", MemberState.LEFT: "has left"}

@@ -18,7 +18,7 @@ from weir.controller.log_lines import LogLines
 from weir.controller.memory import Memory, StateFileError
 from weir.controller.pages import Page
 from weir.controller.readings import Readings
-from weir.controller.registry import Ended, Formed, GatherFailed, JobRegistry, Left, Stopped
+from weir.controller.registry import Ended, Formed, GatherFailed, JobRegistry, Left, Reclaim, Stopped
 from weir.controller.reporting import status_reply, withhold, without_ids
 from weir.controller.switch_client import SwitchError
 from weir.controller.topology import Topology
@@ -111,7 +111,12 @@ class AgentService:
         """See agent.proto."""
         try:
             self._registry.leave(
-                request.job_id, request.rank, request.token, time.monotonic(), request.reason
+                request.job_id,
+                request.rank,
+                request.token,
+                time.monotonic(),
+                request.reason,
+                request.reductions,
             )
         except JobError as error:
             await _abort(context, error)
@@ -174,8 +179,11 @@ class AgentService:
     ) -> None:
         """Take in heartbeats until the member ends its side."""
         with contextlib.suppress(grpc.RpcError):
-            async for _ in requests:
+            async for beat in requests:
                 self._registry.heartbeat(job, rank, time.monotonic())
+                if beat.busy:
+                    self._registry.keep(job)
+                    self._react()
         inbox.put_nowait(None)
 
     def _spec(self, request: Any) -> JoinSpec:
@@ -191,6 +199,7 @@ class AgentService:
             wire_version=request.wire_version,
             ranks=tuple(request.ranks),
             keyed=request.keyed,
+            revocable=request.revocable,
         )
 
     def _react(self) -> None:
@@ -212,6 +221,8 @@ class AgentService:
                     self._resolve(job, JobError(Refusal.ABORTED, reason))
                     self._tell(job, _Event(kind=_Event.STOPPED, reason=reason))
                     self._fabric.update(self._registry.programmed())
+                case Reclaim(job):
+                    self._tell(job, _Event(kind=_Event.RECLAIM))
                 case Ended(job):
                     self._say(
                         job, "ended", f"job {job.name!r} ended: all its members have left", logging.INFO
@@ -301,7 +312,12 @@ class AgentService:
 
 
 def _left(job: Job, member: Member) -> Any:
-    return _Event(kind=_Event.MEMBER_LEFT, reason=f"{member} left job {job.name!r}", rank=member.rank)
+    return _Event(
+        kind=_Event.MEMBER_LEFT,
+        reason=f"{member} left job {job.name!r}",
+        rank=member.rank,
+        reductions=member.reductions,
+    )
 
 
 def _find_host(topology: Topology, name: str, ip: str) -> Host:

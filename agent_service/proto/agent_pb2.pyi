@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JoinRequest(_message.Message):
-    __slots__ = ("job", "token", "size", "rank", "host", "ip", "udp_port", "slots", "timeout_s", "process", "wire_version", "ranks", "keyed")
+    __slots__ = ("job", "token", "size", "rank", "host", "ip", "udp_port", "slots", "timeout_s", "process", "wire_version", "ranks", "keyed", "revocable")
     JOB_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,7 @@ class JoinRequest(_message.Message):
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     KEYED_FIELD_NUMBER: _ClassVar[int]
+    REVOCABLE_FIELD_NUMBER: _ClassVar[int]
     job: str
     token: str
     size: int
@@ -35,7 +36,8 @@ class JoinRequest(_message.Message):
     wire_version: int
     ranks: _containers.RepeatedScalarFieldContainer[int]
     keyed: bool
-    def __init__(self, job: _Optional[str] = ..., token: _Optional[str] = ..., size: _Optional[int] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., ip: _Optional[str] = ..., udp_port: _Optional[int] = ..., slots: _Optional[int] = ..., timeout_s: _Optional[float] = ..., process: _Optional[str] = ..., wire_version: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., keyed: _Optional[bool] = ...) -> None: ...
+    revocable: bool
+    def __init__(self, job: _Optional[str] = ..., token: _Optional[str] = ..., size: _Optional[int] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., ip: _Optional[str] = ..., udp_port: _Optional[int] = ..., slots: _Optional[int] = ..., timeout_s: _Optional[float] = ..., process: _Optional[str] = ..., wire_version: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., keyed: _Optional[bool] = ..., revocable: _Optional[bool] = ...) -> None: ...
 
 class Endpoint(_message.Message):
     __slots__ = ("mac", "ip", "udp_port")
@@ -86,46 +88,54 @@ class JoinReply(_message.Message):
     def __init__(self, job_id: _Optional[int] = ..., size: _Optional[int] = ..., slots: _Optional[int] = ..., lease_s: _Optional[float] = ..., aggregation: _Optional[_Union[Endpoint, _Mapping]] = ..., host: _Optional[_Union[Endpoint, _Mapping]] = ..., host_name: _Optional[str] = ..., shm_dir: _Optional[str] = ..., switch_port: _Optional[int] = ..., switch_name: _Optional[str] = ..., fill: _Optional[bool] = ..., paths: _Optional[_Iterable[int]] = ..., wire_version: _Optional[int] = ..., narrow: _Optional[bool] = ..., sum_lanes: _Optional[int] = ..., wide: _Optional[bool] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("job_id", "rank", "token")
+    __slots__ = ("job_id", "rank", "token", "busy")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    BUSY_FIELD_NUMBER: _ClassVar[int]
     job_id: int
     rank: int
     token: str
-    def __init__(self, job_id: _Optional[int] = ..., rank: _Optional[int] = ..., token: _Optional[str] = ...) -> None: ...
+    busy: bool
+    def __init__(self, job_id: _Optional[int] = ..., rank: _Optional[int] = ..., token: _Optional[str] = ..., busy: _Optional[bool] = ...) -> None: ...
 
 class JobEvent(_message.Message):
-    __slots__ = ("kind", "reason", "rank")
+    __slots__ = ("kind", "reason", "rank", "reductions")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         UNKNOWN: _ClassVar[JobEvent.Kind]
         RUNNING: _ClassVar[JobEvent.Kind]
         MEMBER_LEFT: _ClassVar[JobEvent.Kind]
         STOPPED: _ClassVar[JobEvent.Kind]
+        RECLAIM: _ClassVar[JobEvent.Kind]
     UNKNOWN: JobEvent.Kind
     RUNNING: JobEvent.Kind
     MEMBER_LEFT: JobEvent.Kind
     STOPPED: JobEvent.Kind
+    RECLAIM: JobEvent.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
+    REDUCTIONS_FIELD_NUMBER: _ClassVar[int]
     kind: JobEvent.Kind
     reason: str
     rank: int
-    def __init__(self, kind: _Optional[_Union[JobEvent.Kind, str]] = ..., reason: _Optional[str] = ..., rank: _Optional[int] = ...) -> None: ...
+    reductions: int
+    def __init__(self, kind: _Optional[_Union[JobEvent.Kind, str]] = ..., reason: _Optional[str] = ..., rank: _Optional[int] = ..., reductions: _Optional[int] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
-    __slots__ = ("job_id", "rank", "token", "reason")
+    __slots__ = ("job_id", "rank", "token", "reason", "reductions")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    REDUCTIONS_FIELD_NUMBER: _ClassVar[int]
     job_id: int
     rank: int
     token: str
     reason: str
-    def __init__(self, job_id: _Optional[int] = ..., rank: _Optional[int] = ..., token: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    reductions: int
+    def __init__(self, job_id: _Optional[int] = ..., rank: _Optional[int] = ..., token: _Optional[str] = ..., reason: _Optional[str] = ..., reductions: _Optional[int] = ...) -> None: ...
 
 class LeaveReply(_message.Message):
     __slots__ = ()

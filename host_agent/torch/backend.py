@@ -43,8 +43,8 @@ class GroupOptions:
     """Options of a group: ``new_group(ranks, backend="weir", pg_options=GroupOptions(slots=16))``.
 
     Args:
-        slots: how many of the switch's slots the group's job is to have; 0: a share of what is free. Divide
-            them where many groups are made at once.
+        slots: how many of the switch's slots the group's job has, all the time; 0: of the default group, a
+            share of what is free, of others, as many as they use (docs/collectives.md).
         lane_bits: 32, 16 or 8: bits that a value of a sum of float32, float16 or bfloat16 takes on the wire;
             several narrow ones share a lane of the switch, see docs/precision.md. "auto": the fewest whose
             error is within ``lane_error``.
@@ -590,6 +590,7 @@ def create(
         str(chosen) if chosen != GroupOptions() else "",
         chosen.local,
         members,
+        elastic=not whole and not chosen.slots,
     )
     connection.precision = chosen.precision
     return WeirProcessGroup(options, chosen, connection, start)

@@ -13,36 +13,39 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from weir.host_agent.torch.poller import Poller
 from weir.host_agent.torch.rendezvous import LocalCluster
 
 log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.2
 _SPREAD_S: Final = 3 * _POLL_S  # by then the other ranks have read the file
+_watches: Final = Poller("weir-cluster-watch", lambda: _POLL_S)
 _GONE: Final = "the switch and the controller that rank 0 started for this job are gone: rank 0 died"
 
 
 class ClusterWatch:
-    """Looks after a local cluster in a thread until ``close``; ``reason`` says why it is of no use any more.
+    """Looks after a local cluster until ``close``; ``reason`` says why it is of no use any more.
 
     Args:
         notice: the file, which nobody has written while all is well.
         cluster: in the process that started it; None in the others.
-        died: called once, in the watch's thread, with a sentence that names what died.
+        died: called once, in the watches' thread, with a sentence that names what died.
     """
 
     def __init__(self, notice: Path, cluster: LocalCluster | None, died: Callable[[str], None]) -> None:
         self.reason: str | None = None
         self._notice, self._cluster, self._died = notice, cluster, died
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="weir-cluster-watch", daemon=True)
-        self._thread.start()
+        self._looking = threading.Lock()
+        _watches.add(self._look_again)
 
     def close(self) -> None:
-        """Look no more; may be called from ``died``."""
+        """Look no more; may be called from ``died``. Waits for a look that is under way."""
         self._ended.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        _watches.remove(self._look_again)
+        with self._looking:
+            pass
 
     def look(self) -> str | None:
         """Return a sentence that names what has died, or None."""
@@ -52,12 +55,14 @@ class ClusterWatch:
             return self._notice.read_text("utf-8")
         return None if self._notice.parent.exists() else _GONE
 
-    def _run(self) -> None:
-        while not self._ended.wait(_POLL_S):
-            if (reason := self.look()) is not None:
-                self.reason = reason
-                self._died(reason)
+    def _look_again(self) -> None:
+        with self._looking:
+            if self._ended.is_set() or (reason := self.look()) is None:
                 return
+            self.reason = reason
+            self._ended.set()
+        _watches.remove(self._look_again)
+        self._died(reason)
 
     def _check(self, cluster: LocalCluster) -> str | None:
         """Return what has died once the other ranks have been told, too."""

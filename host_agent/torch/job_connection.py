@@ -4,11 +4,13 @@
 import contextlib
 import functools
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +23,10 @@ from weir.host_agent.collectives.parts import FEW_BLOCKS
 from weir.host_agent.torch import rendezvous
 from weir.host_agent.torch.cluster_watch import ClusterWatch
 from weir.host_agent.torch.connection import Connection, FreeSlots
+from weir.host_agent.torch.elastic_slots import JOIN_S, BorrowedLink, ElasticSlots, Extension
 from weir.host_agent.torch.link_choice import bind_udp, choose_port, wanted_link
 from weir.host_agent.torch.stall_watch import StallWatch
+from weir.host_agent.transport.growth import BASE_SLOTS
 from weir.host_agent.transport.operations import OperationQueue
 from weir.host_agent.transport.ports import PortShare
 from weir.host_agent.transport.reducer import Reducer, ReducerStats
@@ -33,7 +37,12 @@ from weir.wire.definition import Op
 
 log = logging.getLogger(__name__)
 
-_POLL_S = 0.05
+LIKELY_SLOTS: Final = 64
+"""The number of an elastic group's slots that costs are reckoned with; the same on all ranks."""
+
+_POLL_S: Final = 0.05
+_NEWS_S: Final = 1.0
+_MOST_NAME: Final = 100  # characters of a group's name in an extension's
 
 
 @dataclass(frozen=True)
@@ -70,6 +79,8 @@ class JobConnection(Connection):
         cluster: rendezvous.LocalCluster | None,
         timeout: timedelta,
         store: Store,
+        *,
+        elastic: bool = False,
     ) -> None:
         super().__init__(membership.rank, membership.size, membership.job, store)
         self.membership = membership
@@ -77,31 +88,31 @@ class JobConnection(Connection):
         self.on_departure: Callable[[Sequence[int], str], None] | None = None
         self._client, self._seat, self._met, self._cluster = client, seat, met, cluster
         self._share = share
-        config = TransportConfig(
-            membership.job_id,
-            membership.number,
-            membership.size,
-            slots=membership.slot_count,
-            path=membership.paths[membership.rank],
-            fill=membership.fill,
-            narrow=membership.narrow,
-            wide=membership.wide,
-            keep=share.outlives_switch,
-            key=membership.key,
-        )
         self.wide = membership.wide
+        self._elastic = elastic
         self._paths = np.array(membership.paths, np.uint16)
         self._known_codes = functools.lru_cache(maxsize=64)(
             lambda audience: audience_codes(np.frombuffer(audience, np.int16), self._paths)
         )
-        self._reducer = Reducer(share, config, timeout_s=timeout.total_seconds())
-        if config.keep:
-            share.operations.at_rest = self._reducer.rest
+        self._slots = ElasticSlots(
+            self._name(),
+            Reducer(
+                share,
+                _config(membership, keep=share.outlives_switch),
+                timeout_s=timeout.total_seconds(),
+            ),
+            membership.slot_count if elastic else None,
+            lambda: AgentClient(met.controller),
+            self._extend,
+            self._extension_lost,
+        )
+        if share.outlives_switch:
+            share.operations.at_rest = self._slots.rest
         self._watch = ClusterWatch(Path(met.notice), cluster, self._cluster_died) if met.notice else None
         self._stalls = StallWatch(
             self._name(),
-            membership.job_id,
-            lambda: self._reducer.waiting_since,
+            lambda: self._slots.job_id,
+            lambda: self._slots.waiting_since,
             client.status,
             seat.ranks,
             self._break,
@@ -120,11 +131,12 @@ class JobConnection(Connection):
         store: Store,
         timeout: timedelta,
         slots: int = 0,
+        *,
+        elastic: bool = False,
     ) -> "JobConnection":
         """Join the job that a group's ranks agreed on; return when all its workers have.
 
-        slots: how many of the switch's the job is to have; 0: a share of what is free. The rest: see
-        ``open_connection``.
+        For the arguments see ``open_connection``.
         """
         wanted = wanted_link()
         with contextlib.ExitStack() as undo:
@@ -140,7 +152,7 @@ class JobConnection(Connection):
                 token=met.token,
                 host=seat.host,
                 udp_port=udp.port if udp is not None else 0,
-                slots=slots,
+                slots=BASE_SLOTS if elastic else slots,
                 timeout_s=timeout.total_seconds(),
                 ranks=seat.own,
             )
@@ -150,7 +162,7 @@ class JobConnection(Connection):
                 client.give_up(str(error))  # the others learn why
                 raise
             undo.callback(share.release)
-            connection = cls(client, membership, seat, share, met, cluster, timeout, store)
+            connection = cls(client, membership, seat, share, met, cluster, timeout, store, elastic=elastic)
             undo.pop_all()
             return connection
 
@@ -166,8 +178,8 @@ class JobConnection(Connection):
 
     @property
     def slot_count(self) -> int:
-        """Return how many slots of the switch the job has."""
-        return self.membership.slot_count
+        """Return how many slots of the switch the job has, or is likely to have while it sends much."""
+        return LIKELY_SLOTS if self._elastic else self.membership.slot_count
 
     @property
     def narrow(self) -> int:
@@ -198,26 +210,26 @@ class JobConnection(Connection):
     @property
     def stats(self) -> ReducerStats:
         """Return packets, bytes, blocks and time of all reductions of this group so far."""
-        return self._reducer.stats
+        return self._slots.stats
 
     @property
     def waiting_since(self) -> float | None:
         """Return since when a reduction has made no progress, as ``Reducer.waiting_since``."""
-        return self._reducer.waiting_since
+        return self._slots.waiting_since
 
     @property
     def limit_s(self) -> float:
         """Return how many seconds a reduction may go without progress."""
-        return self._reducer.timeout_s
+        return self._slots.timeout_s
 
     @contextlib.contextmanager
     def deadline(self, timeout: timedelta) -> Iterator[None]:
         """Bound how long each reduction inside may go without progress."""
-        before, self._reducer.timeout_s = self._reducer.timeout_s, timeout.total_seconds()
+        before, self._slots.timeout_s = self._slots.timeout_s, timeout.total_seconds()
         try:
             yield
         finally:
-            self._reducer.timeout_s = before
+            self._slots.timeout_s = before
 
     def exchange(
         self,
@@ -229,9 +241,8 @@ class JobConnection(Connection):
         operation: int,
     ) -> ReduceReport:
         """See Connection.exchange."""
-        self._reducer.operation = operation
         codes = None if audience is None else self._codes(audience)
-        return self._reducer.reduce(lanes, op, block, service, codes)
+        return self._slots.reduce(operation, lanes, op, block, service, codes)
 
     def _codes(self, audience: Audience) -> npt.NDArray[np.uint16]:
         """Return audiences as packets have them."""
@@ -243,22 +254,48 @@ class JobConnection(Connection):
         """See Communicator.sum_floats; errors as of ``reduce_lanes``."""
 
         def reduction() -> ReduceReport:
-            self._reducer.operation = self.fingerprint
-            return self._reducer.reduce(values.view(np.uint32), Op.ADD, block, floats=scales)
+            return self._slots.reduce(self.fingerprint, values.view(np.uint32), Op.ADD, block, floats=scales)
 
         self._watched(reduction)
         return True
 
     def retire(self) -> None:
         """Tell the other workers that this one takes part in nothing any more: a rank of its host left."""
+        self._slots.retire()
         with contextlib.suppress(AgentError):
             self._client.leave()
+
+    def _extend(self, client: AgentClient, number: int) -> Extension:
+        """Join the group's n-th extension: a job of the same workers, with slots while nobody else needs
+        them.
+        """
+        own = self.membership
+        membership = client.join(
+            job=f"{self._met.job[-_MOST_NAME:]}+{number}",
+            size=own.size,
+            rank=own.rank,
+            token=self._met.token,
+            host=own.host_name,
+            udp_port=own.host.udp_port,
+            timeout_s=JOIN_S,
+            ranks=self._seat.own,
+            revocable=True,
+        )
+        config = _config(membership, keep=self._share.outlives_switch)
+        return Extension(client, membership, Reducer(BorrowedLink(self._share), config))
+
+    def _extension_lost(self, reason: str) -> None:
+        """Give up after a moment, in which the end of the group's own job, which says more, may come."""
+        timer = threading.Timer(_NEWS_S, self._give_up, [reason])
+        timer.daemon = True
+        self._grace.append(timer)
+        timer.start()
 
     def _leave(self) -> None:
         if self._watch is not None:
             self._watch.close()
         self._stalls.close()
-        self._reducer.close()  # from here on every operation that is still queued fails at once
+        self._slots.close()  # from here on every operation that is still queued fails at once
         self._share.release()
         died = self._watch is not None and self._watch.reason is not None
         if not died:
@@ -291,7 +328,7 @@ class JobConnection(Connection):
 
     def interrupt(self, reason: str) -> None:
         """See Connection.interrupt."""
-        self._reducer.abort(reason)
+        self._slots.abort(reason)
 
     def _break(self, reason: str) -> None:
         super()._break(reason)
@@ -312,6 +349,22 @@ class JobConnection(Connection):
             return f"rank {first} of {sum(map(len, self._seat.ranks))} in job {self.job!r}"
         ranks = ", ".join(map(str, self._seat.own))
         return f"the host of ranks {ranks} in job {self.job!r}"
+
+
+def _config(membership: Membership, *, keep: bool) -> TransportConfig:
+    """Return the place in a job that a membership gives a worker."""
+    return TransportConfig(
+        membership.job_id,
+        membership.number,
+        membership.size,
+        slots=membership.slot_count,
+        path=membership.paths[membership.rank],
+        fill=membership.fill,
+        narrow=membership.narrow,
+        wide=membership.wide,
+        keep=keep,
+        key=membership.key,
+    )
 
 
 def _stop_when_unused(cluster: rendezvous.LocalCluster) -> None:

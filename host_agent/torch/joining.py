@@ -39,6 +39,8 @@ def open_connection(
     options: str = "",
     local: LocalStep | None = "off",
     members: rendezvous.Members | None = None,
+    *,
+    elastic: bool = False,
 ) -> Connection:
     """Join the job of a group; return when all its ranks have.
 
@@ -53,6 +55,7 @@ def open_connection(
         options: of the group, in words; all ranks must have the same.
         local: see GroupOptions; None: as WEIR_LOCAL says.
         members: words for them; None: for ranks of a group.
+        elastic: have few slots, and more while much is sent; not with ``slots``.
 
     Raises:
         RendezvousError, AgentError, OSError: each says what is missing.
@@ -76,9 +79,11 @@ def open_connection(
         if hosts.flat:
             places = tuple((place,) for place in range(len(ranks)))
             seat = Seat(rank, len(ranks), places, met.host(ranks[rank]))
-            connection: Connection = JobConnection.join(met, seat, cluster, store, timeout, slots)
+            connection: Connection = JobConnection.join(
+                met, seat, cluster, store, timeout, slots, elastic=elastic
+            )
         else:
-            connection = _join_by_host(met, hosts, rank, ranks[rank], store, timeout, slots)
+            connection = _join_by_host(met, hosts, rank, ranks[rank], store, timeout, slots, elastic=elastic)
         undo.pop_all()
         return connection
 
@@ -97,6 +102,8 @@ def _join_by_host(
     store: Store,
     timeout: timedelta,
     slots: int,
+    *,
+    elastic: bool,
 ) -> HostConnection:
     """Join as a rank of a host: the first of them for all."""
     host = int(hosts.of_rank[rank])
@@ -109,7 +116,7 @@ def _join_by_host(
         network, facts = None, Facts(MOST_SLOTS, 0, "", met.controller)
         if len(hosts.ranks) > 1:
             seat = Seat(host, len(hosts.ranks), hosts.ranks, met.host(global_rank))
-            network = JobConnection.join(met, seat, None, store, timeout, slots)
+            network = JobConnection.join(met, seat, None, store, timeout, slots, elastic=elastic)
             facts = Facts(network.slot_count, network.narrow, network.switch_name, met.controller)
         own = host_channel.welcome(sockets, here, facts) if sockets else None
         return HostConnection(hosts, rank, met.job, facts, own, network, timeout, store)

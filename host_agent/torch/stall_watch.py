@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from weir.agent_service.client import AgentError
 from weir.agent_service.waiting import FIRST_S, next_line, switch_problems
+from weir.host_agent.torch.poller import Poller
 from weir.wire.definition import Event
 
 log = logging.getLogger(__name__)
@@ -22,27 +23,28 @@ _GONE: Final = (
     "the controller knows the job no more: it was stopped, or the controller began without its state"
 )
 _COUNTED_S: Final = 2.5  # longer than the longest pause between repeated packets
+_watches: Final = Poller("weir-stall-watch", lambda: _POLL_S)
 _REFUSALS: Final = (Event.DROP_NOT_ADMITTED, Event.DROP_WRONG_SENDER, Event.DROP_FAR_ROUND)
 """The reasons for which switches refuse contributions that are not their sender's to send."""
 
 
 class StallWatch:
-    """Looks every half second, in a thread until ``close``, whether a reduction stands still.
+    """Looks every half second, until ``close``, whether a reduction stands still.
 
     Args:
         name: the group's, and this rank's, for the log.
-        job_id: the group's job.
+        job_id: returns the group's job.
         since: returns when the reduction that is under way made progress last, by ``time.monotonic``;
             None when it moves, or when there is none.
         status: returns the controller's ``StatusReply``.
         ranks: of the group, by the job's workers.
-        gone: called once, in the watch's thread, with a sentence, when the controller knows the job no more.
+        gone: called once, in a thread of its own, with a sentence, when the controller knows the job no more.
     """
 
     def __init__(
         self,
         name: str,
-        job_id: int,
+        job_id: Callable[[], int],
         since: Callable[[], float | None],
         status: Callable[[], Any],
         ranks: Sequence[Sequence[int]],
@@ -52,29 +54,39 @@ class StallWatch:
         """What is known of the reduction that stands still: a sentence, or "" while none does."""
         self._name, self._job_id, self._since, self._status = name, job_id, since, status
         self._ranks, self._gone = ranks, gone
+        self._stalled: float | None = None
+        self._due = FIRST_S
+        self._asking = False
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="weir-stall-watch", daemon=True)
-        self._thread.start()
+        _watches.add(self._look)
 
     def close(self) -> None:
-        """Look no more; does not wait for the thread, which may be asking the controller."""
+        """Look no more; does not wait for the thread that may be asking the controller."""
         self._ended.set()
+        _watches.remove(self._look)
 
-    def _run(self) -> None:
-        stalled: float | None = None
-        due = FIRST_S
-        while not self._ended.wait(_POLL_S):
-            if (since := self._since()) is None or since != stalled:
-                stalled, due, self.words = since, FIRST_S, ""
-            elif time.monotonic() - since >= due - _COUNTED_S:
-                words = self._ask()
-                if self._since() == since and not self._ended.is_set():
-                    self.words = words
-                    log.warning("%s: after %.0f s without a result %s", self._name, due, words)
-                    if words == _GONE:
-                        self._gone(words)
-                        return
-                due = next_line(due)
+    def _look(self) -> None:
+        if self._asking or self._ended.is_set():
+            return
+        if (since := self._since()) is None or since != self._stalled:
+            self._stalled, self._due, self.words = since, FIRST_S, ""
+        elif time.monotonic() - since >= self._due - _COUNTED_S:
+            self._asking = True  # which takes seconds, in which other groups are looked after
+            threading.Thread(target=self._tell, args=(since,), name="weir-stall", daemon=True).start()
+
+    def _tell(self, since: float) -> None:
+        """Find out, and log, what a reduction waits for that has stood still since then."""
+        try:
+            words = self._ask()
+            if self._since() == since and not self._ended.is_set():
+                self.words = words
+                log.warning("%s: after %.0f s without a result %s", self._name, self._due, words)
+                if words == _GONE:
+                    self._gone(words)
+                    self.close()
+            self._due = next_line(self._due)
+        finally:
+            self._asking = False
 
     def _ask(self) -> str:
         """Return which ranks have sent nothing in a few seconds, or what else is known."""
@@ -109,7 +121,7 @@ class StallWatch:
 
     def _jobs(self, status: Any) -> list[Any]:
         """Return the group's job, if the controller knows it."""
-        return [job for job in status.jobs if job.job_id == self._job_id]
+        return [job for job in status.jobs if job.job_id == self._job_id()]
 
 
 def _refused(before: Any, after: Any) -> str:

@@ -39,6 +39,16 @@ def test_what_is_saved_is_loaded(state: Path) -> None:
     assert stat.S_IMODE(state.stat().st_mode) == 0o600
 
 
+def test_what_was_left_of_a_job_that_gives_slots_back_is_remembered(state: Path) -> None:
+    made = job("lent", TOPOLOGY, size=2)
+    made.revocable = True
+    made.members[1].state, made.members[1].reductions = MemberState.LEFT, 7
+    Memory(state).save([made])
+    (found,) = Memory(state).load(TOPOLOGY)
+    assert found == made
+    assert found.members[1].reductions == 7
+
+
 def test_a_job_that_spans_racks_is_remembered_with_its_spines(state: Path) -> None:
     racks = leaf_spine(2, 2, 2)
     wide = job("wide", racks, size=4)

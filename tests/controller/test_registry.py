@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.controller.jobs import Job, JobError, JobState, JoinSpec, MemberState, Refusal
-from weir.controller.registry import Ended, Formed, GatherFailed, JobRegistry, Left, Stopped
+from weir.controller.registry import (
+    RECLAIM_S,
+    Ended,
+    Formed,
+    GatherFailed,
+    JobRegistry,
+    Left,
+    Reclaim,
+    Stopped,
+)
 from weir.controller.topology import leaf_spine, leaf_spine_core, single_switch
 from weir.controller.wiring import Host
 
@@ -170,10 +179,120 @@ def test_slot_exhaustion_says_what_is_free_and_who_has_the_rest(registry: JobReg
     assert str(effect.error) == (
         "no slots for job 'large' on switch s1: 200 consecutive slots are wanted of 256; "
         "192 are free (longest run: 192); held by 'small' (64 slots). "
-        "Ask for fewer, or wait until another job is over"
+        "Ask for fewer (GroupOptions(slots=N)), wait until another job is over, or compile the switch's "
+        "program with more (SLOTS in p4src/include/config.p4, then python p4src/build.py)"
     )
     assert effect.ranges == "free: 64-255; held: 'small' 0-63"  # for the log alone
     assert [job.name for job in registry.jobs()] == ["small"]
+
+
+def test_slot_exhaustion_names_the_jobs_that_hold_most() -> None:
+    registry = JobRegistry({"s1": 256}, LEASE, ONE)
+    for number, slots in enumerate([4, 100, 2, 2, 60, 50, 30, 2]):
+        registry.join(spec(0, 1, f"job{number}", HOSTS[number], slots=slots), 0, 60)
+    registry.effects()
+    registry.join(spec(0, 1, "late", HOSTS[20], slots=20), 0, 60)
+    (effect,) = registry.effects()
+    assert isinstance(effect, GatherFailed)
+    assert (
+        "held by 'job1' (100 slots), 'job4' (60 slots), 'job5' (50 slots), 'job6' (30 slots), "
+        "'job0' (4 slots) and 3 more jobs (6 slots)."
+    ) in str(effect.error)
+
+
+# ---- slots that are given back
+
+
+def lent(registry: JobRegistry, slots: int = 200) -> Job:
+    """Return a running job of two workers that gives its slots back."""
+    for rank in range(2):
+        made = registry.join(spec(rank, 2, "lent", slots=slots, revocable=True), 0, 60)
+    assert registry.effects() == [Formed(made)]
+    registry.started(made, 0)
+    for rank in range(2):
+        registry.attend(made.id, rank, "secret", 0)
+    return made
+
+
+def wants(registry: JobRegistry, slots: int, now: float = 1.0) -> Job:
+    return registry.join(spec(0, 1, "wants", HOSTS[5], slots=slots), now, 60)
+
+
+def test_slots_that_are_missing_are_asked_for_and_come_back(registry: JobRegistry) -> None:
+    holder = lent(registry)
+    waiting = wants(registry, 100)
+    assert registry.effects() == [Reclaim(holder)]
+    registry.leave(holder.id, 0, "secret", 1.1, reductions=7)
+    assert registry.effects() == [Left(holder, holder.members[0])]
+    assert holder.members[0].reductions == 7
+    registry.leave(holder.id, 1, "secret", 1.2, reductions=7)
+    assert registry.effects() == [Formed(waiting), Ended(holder)]
+    assert registry.pools["s1"].used == 100
+
+
+def test_nobody_is_asked_while_there_are_enough(registry: JobRegistry) -> None:
+    lent(registry)
+    waiting = wants(registry, 50)
+    assert registry.effects() == [Formed(waiting)]
+
+
+def test_a_job_that_names_no_number_asks_before_it_takes_few(registry: JobRegistry) -> None:
+    holder = lent(registry)
+    waiting = wants(registry, 0)
+    assert registry.effects() == [Reclaim(holder)]
+    registry.keep(holder)
+    assert registry.effects() == [Formed(waiting)]
+    assert waiting.slots is not None
+    assert waiting.slots.count == 16
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_busy_holder_keeps_its_slots_and_nobody_waits_for_long(
+    registry: JobRegistry, answers: bool
+) -> None:
+    holder = lent(registry)
+    waiting = wants(registry, 100)
+    assert registry.effects() == [Reclaim(holder)]
+    if answers:
+        registry.keep(holder)
+    else:
+        registry.tick(1 + RECLAIM_S / 2)
+        assert registry.effects() == []
+        registry.tick(1 + RECLAIM_S)
+    (failed,) = registry.effects()
+    assert isinstance(failed, GatherFailed)
+    assert failed.job is waiting
+    assert "held by 'lent' (200 slots)" in str(failed.error)
+    assert registry.programmed() == [holder]
+
+
+def test_a_job_that_waits_for_slots_can_be_given_up_and_joined_again(registry: JobRegistry) -> None:
+    holder = lent(registry)
+    waiting = wants(registry, 100)
+    registry.withdraw(waiting, 0)
+    registry.keep(holder)
+    assert registry.effects() == [Reclaim(holder)]
+    again = wants(registry, 100)
+    registry.lose(holder, 0)
+    assert [type(effect) for effect in registry.effects()] == [Reclaim, Formed, Stopped]
+    assert again.slots is not None
+
+
+def test_the_holders_of_another_switch_are_not_asked(racks: JobRegistry) -> None:
+    hosts = leaf_spine(2, 2, 4).hosts
+    holder = racks.join(spec(0, 1, "lent", hosts[0], slots=200, revocable=True), 0, 60)
+    racks.effects()
+    racks.started(holder, 0)
+    racks.join(spec(0, 1, "there", hosts[5], slots=250), 0, 60)
+    racks.effects()
+    racks.join(spec(0, 1, "more", hosts[6], slots=250), 0, 60)
+    assert [type(effect) for effect in racks.effects()] == [GatherFailed]
+
+
+def test_workers_that_disagree_about_giving_back_are_told(registry: JobRegistry) -> None:
+    registry.join(spec(0, revocable=True), 0, 60)
+    with pytest.raises(JobError, match="says it gives its slots back when others need them"):
+        registry.join(spec(1), 0, 60)
 
 
 # ---- several racks

@@ -46,7 +46,12 @@ def words(monkeypatch: pytest.MonkeyPatch, refused: Event | None, sent: tuple[in
     began = time.monotonic() - 10
     gone: list[str] = []
     watch = StallWatch(
-        "digits", JOB, lambda: began, lambda: status(next(calls), refused, sent), [(0,), (1,)], gone.append
+        "digits",
+        lambda: JOB,
+        lambda: began,
+        lambda: status(next(calls), refused, sent),
+        [(0,), (1,)],
+        gone.append,
     )
     until(lambda: bool(watch.words))
     watch.close()
@@ -94,8 +99,7 @@ def test_only_a_reduction_that_still_stands_still_can_have_lost_its_job(
                 watch.close()
         return agent_pb2.StatusReply()
 
-    watch = StallWatch("digits", JOB, since, answer, [(0,), (1,)], gone.append)
-    watch._thread.join(20)
-    assert not watch._thread.is_alive()
+    watch = StallWatch("digits", lambda: JOB, since, answer, [(0,), (1,)], gone.append)
+    until(watch._ended.is_set)
     assert next(asked) == 2
     assert len(gone) == (ends == "still")

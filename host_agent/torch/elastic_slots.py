@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A group's reductions over its base slots and, while it has much to send, over an extension's.
+
+The decisions are those of ``weir.host_agent.transport.growth``; here are its locks, jobs and threads.
+"""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from weir.agent_service.client import AgentClient, AgentError, ClientClosed, Membership
+from weir.host_agent.transport.growth import Growth, LeftTooSoonError, Step
+from weir.host_agent.transport.links import Aborted, Link
+from weir.host_agent.transport.reducer import Reducer, ReducerStats
+from weir.host_agent.transport.report import ReduceReport
+from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
+from weir.host_agent.transport.slot_transport import Audiences, FloatScales, Lanes, SlotTransport
+from weir.wire.definition import GROUP_LANES, Op
+
+log = logging.getLogger(__name__)
+
+JOIN_S: Final = 20.0
+"""Seconds for all workers to join an extension, for which they have met just before."""
+
+
+@dataclass(frozen=True)
+class Extension:
+    """A membership in a job beside the group's own, and what reduces there."""
+
+    client: AgentClient
+    membership: Membership
+    reducer: Reducer
+
+    def leave(self, reductions: int) -> None:
+        """Leave the job after so many reductions, and let go of it."""
+        self.reducer.close()
+        with contextlib.suppress(AgentError):  # then the controller finds out by itself
+            self.client.leave(reductions)
+        self.client.close()
+
+
+class BorrowedLink:
+    """A link that its owner closes: an extension's is the group's."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def drive(self, transport: SlotTransport, timeout_s: float, abort: threading.Event) -> None:
+        """See Link.drive."""
+        self._link.drive(transport, timeout_s, abort)
+
+    def rest(self, transport: SlotTransport) -> float | None:
+        """See Link.rest."""
+        return self._link.rest(transport)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class ElasticSlots:
+    """Reduces for a group, as ``Reducer.reduce`` does. For one thread at a time; the rest from any.
+
+    Args:
+        name: the group's, and this rank's, for the log.
+        base: reduces over the group's own slots; owned from now on.
+        slots: of ``base``; None: it never has others.
+        connect: returns a client of the controller.
+        join: joins the n-th extension with a client, within JOIN_S; AgentError when it cannot be had.
+        lost: called with the reason when the controller has stopped the extension's job.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        base: Reducer,
+        slots: int | None,
+        connect: Callable[[], AgentClient],
+        join: Callable[[AgentClient, int], Extension],
+        lost: Callable[[str], None],
+    ) -> None:
+        self.timeout_s = base.timeout_s
+        self.stats = ReducerStats()
+        self._name, self._base = name, base
+        self._growth = Growth(slots) if slots is not None else None
+        self._connect, self._join, self._lost = connect, join, lost
+        self._lock = threading.Lock()  # of all that follows, and of the growth
+        self._extension: Extension | None = None
+        self._joining: AgentClient | None = None
+        self._reason: str | None = None
+
+    def reduce(
+        self,
+        operation: int,
+        lanes: Lanes,
+        op: Op,
+        block: int,
+        service: ServiceClass = LOSSLESS,
+        audiences: Audiences | None = None,
+        floats: FloatScales | None = None,
+    ) -> ReduceReport:
+        """See Reducer.reduce; operation: its fingerprint."""
+        if self._growth is None:
+            return self._reduce_over(self._base, operation, lanes, op, block, service, audiences, floats)
+
+        def over(reducer: Reducer) -> ReduceReport:
+            return self._reduce_over(reducer, operation, lanes, op, block, service, audiences, floats)
+
+        while True:
+            if self._growth.wants_more(lanes.size):
+                self._extend(operation)
+            with self._lock:
+                extension = self._extension if self._growth.begin() else None
+            if extension is None:
+                return over(self._base)
+            if (report := self._over_extension(extension, over)) is not None:
+                return report
+
+    def _reduce_over(
+        self,
+        reducer: Reducer,
+        operation: int,
+        lanes: Lanes,
+        op: Op,
+        block: int,
+        service: ServiceClass = LOSSLESS,
+        audiences: Audiences | None = None,
+        floats: FloatScales | None = None,
+    ) -> ReduceReport:
+        reducer.operation, reducer.timeout_s = operation, self.timeout_s
+        report = reducer.reduce(lanes, op, block, service, audiences, floats)
+        self.stats = self.stats.plus(report, reducer.stats.rto)
+        return report
+
+    def _over_extension(
+        self, extension: Extension, over: Callable[[Reducer], ReduceReport]
+    ) -> ReduceReport | None:
+        """Reduce over an extension; None when another worker had left it before."""
+        assert self._growth is not None
+        try:
+            report: ReduceReport | None = over(extension.reducer)
+        except (TypeError, ValueError):  # nothing was sent
+            self._ended(completed=False)
+            raise
+        except Aborted:
+            if self._reason is not None or not self._growth.overtaken:
+                raise
+            report = None
+        self._ended(completed=report is not None)
+        return report
+
+    def _ended(self, *, completed: bool) -> None:
+        """Note the end of a reduction over the extension; leave that where another worker has."""
+        assert self._growth is not None
+        with self._lock:
+            leaves = self._growth.end(time.monotonic(), completed=completed)
+        if leaves:
+            self._leave_extension()
+
+    # ---- having an extension
+
+    def _extend(self, operation: int) -> None:
+        """Join an extension, if all workers can; one for which this is not so keeps all from using it.
+
+        They meet first, so that nobody waits in a join for one that has failed before.
+        """
+        assert self._growth is not None
+        missing = np.zeros(1, np.uint32)
+        self._reduce_over(self._base, operation, missing, Op.MAX, GROUP_LANES)
+        extension: Extension | None = None
+        why = "another rank has none"
+        try:
+            extension = self._joined(self._growth.attempts)
+        except ClientClosed:
+            raise Aborted(self._reason or "the group is closed") from None
+        except AgentError as error:
+            why = str(error)
+        missing[0] = extension is None
+        self._reduce_over(self._base, operation, missing, Op.MAX, GROUP_LANES)
+        if extension is None or missing[0]:
+            log.info("%s: goes on with its own slots, there are no more: %s", self._name, why)
+            self._growth.refuse()
+            if extension is not None:
+                extension.leave(0)
+            return
+        with self._lock:
+            self._extension = extension
+            self._growth.extend(time.monotonic())
+        self._listen(extension)
+
+    def _joined(self, number: int) -> Extension:
+        client = self._connect()
+        with self._lock:
+            if self._reason is not None:
+                client.close()
+                raise Aborted(self._reason)
+            self._joining = client
+        try:
+            extension = self._join(client, number)
+        except BaseException:
+            client.close()
+            raise
+        finally:
+            with self._lock:
+                self._joining = None
+        client.leaves_at_exit()
+        return extension
+
+    # ---- news of it, in its client's thread
+
+    def _listen(self, extension: Extension) -> None:
+        """Take in the news of an extension in use, those that have come already here and now.
+
+        Another worker may be ahead of this one, and have left it before its first reduction.
+        """
+        extension.client.on_stop(lambda reason: self._stopped(extension, reason))
+        extension.client.on_withdrawal(lambda reductions: self._withdrawn(extension, reductions))
+        extension.client.on_reclaim(lambda: self._reclaimed(extension))
+
+    def _withdrawn(self, extension: Extension, reductions: int) -> None:
+        """Go back to the base slots, as another worker has."""
+        assert self._growth is not None
+        with self._lock:
+            if self._extension is not extension:
+                return
+            try:
+                step = self._growth.withdrawn(reductions)
+            except LeftTooSoonError as error:
+                self._lost(str(error))
+                return
+        if step is Step.ABORT:
+            extension.reducer.abort("another worker has left the extension")
+        elif step is Step.LEAVE:
+            self._leave_extension()
+
+    def _reclaimed(self, extension: Extension) -> None:
+        """Give the extension back if it is idle, as others need its slots."""
+        assert self._growth is not None
+        with self._lock:
+            leaves = self._extension is extension and self._growth.reclaim(time.monotonic())
+        if not (leaves and self._leave_extension()):
+            extension.client.busy()
+
+    def _stopped(self, extension: Extension, reason: str) -> None:
+        if self._extension is extension:
+            self._lost(reason)
+
+    def _leave_extension(self) -> bool:
+        """Leave the extension unless a reduction has begun there; return whether it was left, or had been."""
+        assert self._growth is not None
+        with self._lock:
+            extension = self._extension
+            if self._growth.busy:
+                return False
+            self._extension = None
+            done = self._growth.shrink()
+        if extension is not None:
+            extension.leave(done)
+        return True
+
+    # ---- the whole
+
+    @property
+    def waiting_since(self) -> float | None:
+        """Return since when a reduction has made no progress, as ``Reducer.waiting_since``."""
+        extension = self._extension
+        found = extension.reducer.waiting_since if extension is not None else None
+        return self._base.waiting_since if found is None else found
+
+    @property
+    def job_id(self) -> int:
+        """Return the job, on the wire, in which the next reduction is, as far as is known now."""
+        extension = self._extension
+        return extension.membership.job_id if extension is not None else self._base.config.job
+
+    def rest(self) -> float | None:
+        """See Reducer.rest."""
+        extension = self._extension
+        pauses = [self._base.rest(), extension.reducer.rest() if extension is not None else None]
+        return min((pause for pause in pauses if pause is not None), default=None)
+
+    def retire(self) -> None:
+        """Leave the extension, if nothing is under way there: this worker takes part in nothing any more."""
+        if self._growth is not None:
+            self._leave_extension()
+
+    def abort(self, reason: str) -> None:
+        """Make the reduction in progress, and every later one, raise Aborted(reason). From any thread."""
+        with self._lock:
+            self._reason = self._reason or reason
+            extension, joining = self._extension, self._joining
+        self._base.abort(reason)
+        if extension is not None:
+            extension.reducer.abort(reason)
+        if joining is not None:
+            joining.close()
+
+    def close(self) -> None:
+        """Abort what is in progress, and let go of everything. Closing twice is harmless.
+
+        A worker in the middle of a reduction does not leave the extension: it is lost to the others there.
+        """
+        self.abort(f"the reducer of job {self._base.config.job} is closed")
+        if self._growth is not None and not self._leave_extension():
+            with self._lock:
+                extension, self._extension = self._extension, None
+            if extension is not None:
+                extension.reducer.close()
+                extension.client.close()
+        self._base.close()
