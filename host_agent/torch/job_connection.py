@@ -22,7 +22,7 @@ from weir.host_agent.torch.connection import Connection, FreeSlots
 from weir.host_agent.torch.link_choice import bind_udp, choose_port, wanted_link
 from weir.host_agent.torch.stall_watch import StallWatch
 from weir.host_agent.transport.operations import OperationQueue
-from weir.host_agent.transport.ports import PortShare
+from weir.host_agent.transport.ports import Port
 from weir.host_agent.transport.reducer import Reducer, ReducerStats
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import ServiceClass
@@ -63,7 +63,7 @@ class JobConnection(Connection):
         client: AgentClient,
         membership: Membership,
         seat: Seat,
-        share: PortShare,
+        port: Port,
         met: rendezvous.Rendezvous,
         cluster: rendezvous.LocalCluster | None,
         timeout: timedelta,
@@ -74,7 +74,7 @@ class JobConnection(Connection):
         self.on_break: Callable[[str], None] | None = None
         self.on_departure: Callable[[Sequence[int], str], None] | None = None
         self._client, self._seat, self._met, self._cluster = client, seat, met, cluster
-        self._share = share
+        self._port = port
         config = TransportConfig(
             membership.job_id,
             membership.number,
@@ -84,14 +84,14 @@ class JobConnection(Connection):
             fill=membership.fill,
             narrow=membership.narrow,
             wide=membership.wide,
-            keep=share.outlives_switch,
+            keep=port.outlives_switch,
             key=membership.key,
         )
         self.wide = membership.wide
         self._paths = np.array(membership.paths, np.uint16)
-        self._reducer = Reducer(share, config, timeout_s=timeout.total_seconds())
+        self._reducer = Reducer(port.link, config, timeout_s=timeout.total_seconds())
         if config.keep:
-            share.operations.at_rest = self._reducer.rest
+            port.operations.at_rest = self._reducer.rest
         self._watch = ClusterWatch(Path(met.notice), cluster, self._cluster_died) if met.notice else None
         self._stalls = StallWatch(
             self._name(),
@@ -140,19 +140,19 @@ class JobConnection(Connection):
                 ranks=seat.own,
             )
             try:
-                share = choose_port(membership, wanted, udp)
+                port = choose_port(membership, wanted, udp)
             except Exception as error:
                 client.give_up(str(error))  # the others learn why
                 raise
-            undo.callback(share.release)
-            connection = cls(client, membership, seat, share, met, cluster, timeout, store)
+            undo.callback(port.release)
+            connection = cls(client, membership, seat, port, met, cluster, timeout, store)
             undo.pop_all()
             return connection
 
     @property
     def operations(self) -> OperationQueue:
-        """Return the queue of this process's operations on the port."""
-        return self._share.operations
+        """Return the queue of the job's operations."""
+        return self._port.operations
 
     @property
     def controller(self) -> str:
@@ -248,7 +248,7 @@ class JobConnection(Connection):
             self._watch.close()
         self._stalls.close()
         self._reducer.close()  # from here on every operation that is still queued fails at once
-        self._share.release()
+        self._port.release()
         died = self._watch is not None and self._watch.reason is not None
         if not died:
             with contextlib.suppress(AgentError):  # it may be gone; then there is nothing to leave
