@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of a process progress independently: whatever orders ranks issue their collectives in, from any threads."""
+"""Groups of a process progress independently, in whatever order ranks issue their collectives."""
 
 import random
 import threading
@@ -149,8 +149,8 @@ def test_a_thread_for_each_group_gets_what_each_group_gives_alone(
     assert world.run(in_threads, scripts) == world.run(in_order, scripts)
 
 
-def issued(rounds: int, seed: int) -> list[float]:
-    """Issue sums of all groups, in an order that is each rank's own; return what they are at last."""
+def issued(rounds: int, seed: int) -> list[int]:
+    """Issue sums of all groups, in an order that is each rank's own; return the groups of wrong ones."""
     generator = random.Random(seed + dist.get_rank())
     numbers = [number for number in range(len(MEMBERS)) if dist.get_rank() in MEMBERS[number]]
     order = [number for number in numbers for _ in range(rounds)]
@@ -162,12 +162,11 @@ def issued(rounds: int, seed: int) -> list[float]:
     ]
     for work in works:
         work.wait()
-    wrong = [
+    return [
         number
         for tensor, number in zip(tensors, order, strict=True)
         if not (tensor == len(MEMBERS[number]) * 2.0**number).all()
     ]
-    return wrong
 
 
 def test_ranks_may_issue_the_collectives_of_different_groups_in_different_orders(world: World) -> None:
@@ -176,7 +175,7 @@ def test_ranks_may_issue_the_collectives_of_different_groups_in_different_orders
 
 
 def opposite() -> float:
-    """Begin a sum of one group and one of another; half of the ranks the other way round, and with another size."""
+    """Begin a long sum of one group and a short one of another; every other rank begins with the other."""
     pair = [(GROUPS[0], torch.ones(300_000)), (GROUPS[1], torch.ones(3))]
     order = pair if dist.get_rank() % 2 else pair[::-1]
     for work in [dist.all_reduce(tensor, group=group, async_op=True) for group, tensor in order]:
@@ -217,7 +216,7 @@ def test_a_group_that_waits_for_a_rank_lets_another_reduce(world: World) -> None
 def never_comes() -> tuple[str, float]:
     """Let a group run into its own timeout while another goes on; return its error, and the other's sums."""
     doomed = dist.new_group(range(SIZE), timeout=timedelta(seconds=1.5))
-    said, total, work = "", 0.0, None
+    said, work = "", None
     if dist.get_rank():
         work = dist.all_reduce(torch.ones(5), group=doomed, async_op=True)
     ended = torch.zeros(1)
@@ -303,7 +302,7 @@ def test_a_checkpoint_is_saved_beside_training(world: World, tmp_path: Path) -> 
 
 
 def pipelines() -> list[float]:
-    """Send messages of one group from a thread while another sums in a second group (a pipeline beside FSDP)."""
+    """Send messages of one group in a thread, and reduce in another group meanwhile."""
     rank, got = dist.get_rank(), []
 
     def stage() -> None:
