@@ -172,7 +172,7 @@ def test_workers_hear_of_a_disagreement_over_udp() -> None:
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_who_is_done_repeats_its_contributions_between_two_reduces(keep: bool) -> None:
-    """On the port's queue, more and more rarely: a switch may have forgotten a result that others lack."""
+    """On the queue of operations, more and more rarely: a switch may have forgotten a result that others lack."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as switch:
         switch.bind(("127.0.0.1", 0))
         switch.settimeout(20)
