@@ -47,9 +47,9 @@ typedef struct {
 
 /* Positions count bytes, modulo 2^32. */
 typedef struct {
-    _Alignas(64) _Atomic uint32_t tail; /* written by the producer; also the futex hosts sleep on */
-    _Alignas(64) _Atomic uint32_t head; /* written by the consumer */
-    _Alignas(64) _Atomic uint32_t sleeping;
+    _Alignas(64) _Atomic uint32_t tail;     /* written by the producer; also the futex hosts sleep on */
+    _Alignas(64) _Atomic uint32_t head;     /* written by the consumer */
+    _Alignas(64) _Atomic uint32_t sleeping; /* how many of the consumer's threads do */
     _Alignas(64) uint8_t records[WEIR_RING_BYTES];
 } weir_ring;
 
@@ -224,6 +224,8 @@ static inline weir_port *weir_port_open(const char *path, int create, weir_bell 
     }
     port->memory = memory;
     port->bell = bell;
+    if (!create)
+        atomic_store(&memory->ring[WEIR_SIDE_SWITCH].sleeping, 0); /* the last host may have died asleep */
     for (int side = 0; side < 2; side++) { /* a host that starts again goes on where the last one stopped */
         port->side[side].tail = atomic_load(&memory->ring[side].tail);
         port->side[side].head = atomic_load(&memory->ring[!side].head);
@@ -368,22 +370,27 @@ static inline void weir_port_notify(weir_port *port, int side)
     if (atomic_load_explicit(&ring->sleeping, memory_order_relaxed)) weir_futex_wake(&ring->tail);
 }
 
-/* Host: sleep until a frame is there (1), or the time is over or a signal came (0). */
-static inline int weir_port_wait(weir_port *port, int side, int64_t timeout_ns)
+/* Host: sleep until a frame is there behind the position `head` (1), or the time is over or a signal came (0). */
+static inline int weir_port_wait_behind(weir_port *port, int side, uint32_t head, int64_t timeout_ns)
 {
     weir_ring *ring = &port->memory->ring[!side];
-    uint32_t head = port->side[side].head;
     if (weir_spin(&ring->tail, head, timeout_ns)) return 1;
     const int64_t start = weir_clock_ns();
     int64_t left = timeout_ns;
-    atomic_store_explicit(&ring->sleeping, 1, memory_order_seq_cst);
+    atomic_fetch_add_explicit(&ring->sleeping, 1, memory_order_seq_cst);
     while (atomic_load_explicit(&ring->tail, memory_order_seq_cst) == head && (timeout_ns < 0 || left > 0)) {
         if (weir_futex_wait(&ring->tail, head, left) != 0 && errno != EAGAIN) break;
         /* The wake-up may have been for frames that were taken before this sleep began. */
         if (timeout_ns >= 0) left = timeout_ns - (weir_clock_ns() - start);
     }
-    atomic_store_explicit(&ring->sleeping, 0, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&ring->sleeping, 1, memory_order_relaxed);
     return atomic_load_explicit(&ring->tail, memory_order_acquire) != head;
+}
+
+/* The same, behind all that was released. */
+static inline int weir_port_wait(weir_port *port, int side, int64_t timeout_ns)
+{
+    return weir_port_wait_behind(port, side, port->side[side].head, timeout_ns);
 }
 
 #endif

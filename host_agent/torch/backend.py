@@ -2,7 +2,8 @@
 """The torch.distributed backend "weir": a process group whose collectives run through the switch.
 
 Importing ``weir.torch`` registers it. The methods are those that torch's front end and DDP call; each queues
-one operation and returns its handle at once. Operations of a process run in the order they were issued.
+one operation and returns its handle at once. Operations of a group run in the order they were issued, those
+of different groups at the same time.
 """
 
 # Torch's stubs declare overloads and parameter names that neither its front end nor DDP uses on a group.

@@ -80,7 +80,7 @@ class HostConnection(Connection):
 
     @property
     def operations(self) -> OperationQueue:
-        """Return the queue of this process's operations on the port, or of the group where there is none."""
+        """Return the queue of the group's operations."""
         if self._queue is not None:
             return self._queue
         assert self._network is not None

@@ -28,7 +28,7 @@ from weir.host_agent.torch.link_choice import bind_udp, choose_port, wanted_link
 from weir.host_agent.torch.stall_watch import StallWatch
 from weir.host_agent.transport.growth import BASE_SLOTS
 from weir.host_agent.transport.operations import OperationQueue
-from weir.host_agent.transport.ports import PortShare
+from weir.host_agent.transport.ports import Port
 from weir.host_agent.transport.reducer import Reducer, ReducerStats
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import ServiceClass
@@ -74,7 +74,7 @@ class JobConnection(Connection):
         client: AgentClient,
         membership: Membership,
         seat: Seat,
-        share: PortShare,
+        port: Port,
         met: rendezvous.Rendezvous,
         cluster: rendezvous.LocalCluster | None,
         timeout: timedelta,
@@ -87,7 +87,7 @@ class JobConnection(Connection):
         self.on_break: Callable[[str], None] | None = None
         self.on_departure: Callable[[Sequence[int], str], None] | None = None
         self._client, self._seat, self._met, self._cluster = client, seat, met, cluster
-        self._share = share
+        self._port = port
         self.wide = membership.wide
         self._elastic = elastic
         self._paths = np.array(membership.paths, np.uint16)
@@ -97,8 +97,8 @@ class JobConnection(Connection):
         self._slots = ElasticSlots(
             self._name(),
             Reducer(
-                share,
-                _config(membership, keep=share.outlives_switch),
+                port.link,
+                _config(membership, keep=port.outlives_switch),
                 timeout_s=timeout.total_seconds(),
             ),
             membership.slot_count if elastic else None,
@@ -106,8 +106,8 @@ class JobConnection(Connection):
             self._extend,
             self._extension_lost,
         )
-        if share.outlives_switch:
-            share.operations.at_rest = self._slots.rest
+        if port.outlives_switch:
+            port.operations.at_rest = self._slots.rest
         self._watch = ClusterWatch(Path(met.notice), cluster, self._cluster_died) if met.notice else None
         self._stalls = StallWatch(
             self._name(),
@@ -157,19 +157,19 @@ class JobConnection(Connection):
                 ranks=seat.own,
             )
             try:
-                share = choose_port(membership, wanted, udp)
+                port = choose_port(membership, wanted, udp)
             except Exception as error:
                 client.give_up(str(error))  # the others learn why
                 raise
-            undo.callback(share.release)
-            connection = cls(client, membership, seat, share, met, cluster, timeout, store, elastic=elastic)
+            undo.callback(port.release)
+            connection = cls(client, membership, seat, port, met, cluster, timeout, store, elastic=elastic)
             undo.pop_all()
             return connection
 
     @property
     def operations(self) -> OperationQueue:
-        """Return the queue of this process's operations on the port."""
-        return self._share.operations
+        """Return the queue of the job's operations."""
+        return self._port.operations
 
     @property
     def controller(self) -> str:
@@ -281,8 +281,8 @@ class JobConnection(Connection):
             ranks=self._seat.own,
             revocable=True,
         )
-        config = _config(membership, keep=self._share.outlives_switch)
-        return Extension(client, membership, Reducer(BorrowedLink(self._share), config))
+        config = _config(membership, keep=self._port.outlives_switch)
+        return Extension(client, membership, Reducer(BorrowedLink(self._port.link), config))
 
     def _extension_lost(self, reason: str) -> None:
         """Give up after a moment, in which the end of the group's own job, which says more, may come."""
@@ -296,7 +296,7 @@ class JobConnection(Connection):
             self._watch.close()
         self._stalls.close()
         self._slots.close()  # from here on every operation that is still queued fails at once
-        self._share.release()
+        self._port.release()
         died = self._watch is not None and self._watch.reason is not None
         if not died:
             with contextlib.suppress(AgentError):  # it may be gone; then there is nothing to leave

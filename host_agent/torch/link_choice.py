@@ -8,8 +8,8 @@ from typing import Literal
 from weir.agent_service.client import Membership
 from weir.host_agent.transport.engine import MAX_PAYLOAD, USUAL_PAYLOAD
 from weir.host_agent.transport.frames import Addresses, Endpoint
-from weir.host_agent.transport.links import UdpLink
-from weir.host_agent.transport.ports import PortShare, own_socket, share_memory
+from weir.host_agent.transport.links import ShmLink, UdpLink
+from weir.host_agent.transport.ports import Port
 
 LinkKind = Literal["shm", "udp"]
 
@@ -29,7 +29,7 @@ def bind_udp(wanted: LinkKind | None) -> UdpLink | None:
     return None if wanted == "shm" else UdpLink(_ANY_ADDRESS)
 
 
-def choose_port(membership: Membership, wanted: LinkKind | None, udp: UdpLink | None) -> PortShare:
+def choose_port(membership: Membership, wanted: LinkKind | None, udp: UdpLink | None) -> Port:
     """Return the port of a member: its host's shared-memory port where there is one, else ``udp``.
 
     Takes ``udp`` over: it is closed when it is not used.
@@ -38,6 +38,7 @@ def choose_port(membership: Membership, wanted: LinkKind | None, udp: UdpLink | 
         ValueError: the host has no such link, or its address is another machine's.
         OSError: the port cannot be opened.
     """
+    name = f"weir-{membership.job_id}"
     if membership.shm_dir is not None and wanted != "udp":
         if udp is not None:
             udp.close()
@@ -45,7 +46,7 @@ def choose_port(membership: Membership, wanted: LinkKind | None, udp: UdpLink | 
         addresses = Addresses(
             Endpoint(host.mac, host.ip, host.udp_port), Endpoint(switch.mac, switch.ip, switch.udp_port)
         )
-        return share_memory(membership.shm_dir, membership.switch_port, addresses)
+        return Port(ShmLink(membership.shm_dir, membership.switch_port, addresses), name)
     if udp is None:
         raise ValueError(
             f"WEIR_LINK is shm, but host {membership.host_name!r} has no shared-memory port in the "
@@ -54,7 +55,7 @@ def choose_port(membership: Membership, wanted: LinkKind | None, udp: UdpLink | 
     aggregator = (membership.aggregation.ip, membership.aggregation.udp_port)
     _require_own_address(membership)
     udp.connect(aggregator, MAX_PAYLOAD if membership.wide else USUAL_PAYLOAD)
-    return own_socket(udp, f"weir-{membership.job_id}")
+    return Port(udp, name)
 
 
 def _require_own_address(membership: Membership) -> None:

@@ -17,9 +17,9 @@ from typing import Final, Protocol
 
 from weir.host_agent.transport import engine
 from weir.host_agent.transport.frames import Addresses
+from weir.host_agent.transport.memory_port import MemoryPort
 from weir.host_agent.transport.report import ReduceReport, Verdict
 from weir.host_agent.transport.slot_transport import NEVER, SlotTransport
-from weir.native.ownership import distrust
 from weir.native.trains import trains_wanted
 
 SLICE_S: Final = 0.1
@@ -92,9 +92,12 @@ class _NativeLink:
         if self._io is None:
             raise ValueError(f"{self._what} is closed")
         if not self._driven.acquire(blocking=False):
-            raise RuntimeError(f"{self._what} is in use by another thread: submit to its port's operations")
+            raise RuntimeError(f"{self._what} is in use by another thread: submit to an OperationQueue")
         try:
             self._drive(transport, timeout_s, abort)
+        except BaseException:
+            self._lib.weir_io_leave(self._io)
+            raise
         finally:
             transport.waiting_since = None
             self._driven.release()
@@ -179,37 +182,27 @@ def _suspicion(report: ReduceReport, hint: str) -> str:
 
 
 class ShmLink(_NativeLink):
-    """A host port in a switch's directory of shared-memory ports.
+    """A host port in a switch's directory of shared-memory ports, which other links of this process may use
+    at the same time, in threads of their own, for other jobs.
 
     Raises OSError when the port cannot be opened, saying why.
     """
 
     def __init__(self, directory: Path | str, port: int, addresses: Addresses) -> None:
-        bell, path = Path(directory) / "bell", Path(directory) / f"port-{port}"
-        io = engine.library().weir_shm_open(os.fsencode(bell), os.fsencode(path), addresses.native())
+        self._port = MemoryPort(directory, port)
+        io = engine.library().weir_shm_open(self._port.handle, addresses.native())
         if not io:
-            raise _cannot_open(path, port)
-        super().__init__(io, f"shared-memory port {path}", "the switch does not run")
-        self._addresses = addresses
+            self._port.close()
+            raise MemoryError(f"no memory for a link to port {port} in {directory}")
+        super().__init__(
+            io, f"shared-memory port {Path(directory) / f'port-{port}'}", "the switch does not run"
+        )
 
-    def readdress(self, addresses: Addresses) -> None:
-        """Send from and receive for these addresses from now on. Not while another thread drives."""
-        if addresses is not self._addresses:
-            self._lib.weir_shm_readdress(self._io, addresses.native())
-            self._addresses = addresses
-
-
-def _cannot_open(path: Path, port: int) -> OSError:
-    code = ctypes.get_errno()
-    hint = {
-        errno.ENOENT: f"no switch made it: start one with `--port {port}=shm` in that directory",
-        errno.EPROTO: "it is of another version of Weir: restart the switch",
-        errno.EACCES: "it belongs to another user: run the switch as this one",
-    }.get(code, os.strerror(code))
-    if code == errno.EPERM:
-        why = distrust(path.lstat()) or distrust(path.with_name("bell").lstat())
-        hint = f"{why or hint}, and run the switch as this user"
-    return OSError(code, f"cannot open the shared-memory port {path}: {hint}")
+    def close(self) -> None:
+        """Detach. Closing twice is harmless."""
+        if self._io is not None:
+            super().close()
+            self._port.close()
 
 
 class UdpLink(_NativeLink):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of a process's operations on the network: one queue for each port.
+"""The order of a group's operations on the network: one queue for each group.
 
-A port has one reader and one writer, and all workers of a job must make the same reductions in the same
-order. So whatever uses a port is submitted to its queue, by all groups that share it and from any thread.
-Below the queue nothing waits for a turn: links and reducers refuse a second caller.
+All workers of a job must make the same reductions in the same order. So whatever reduces in a group is
+submitted to its queue, from any thread; links and reducers refuse a second caller. Queues of different groups
+wait for nothing of one another.
 
 An operation that is long may yield to others of its own group, which it runs itself: see ``passing``.
 
@@ -155,7 +155,7 @@ class OperationQueue:
 
     Example::
 
-        operations = OperationQueue("port-1")
+        operations = OperationQueue("group-1")
         total = operations.submit(lambda: reducer.reduce(lanes, Op.ADD))
         report = total.result()                 # raises what the operation raised
         operations.close()
@@ -213,9 +213,8 @@ class OperationQueue:
     def passing(self, group: object) -> int:
         """Return how many of a group's operations that wait may pass its yielding ones.
 
-        Those are the ones that do not yield themselves, up to the first of another group: the order of
-        operations of different groups never changes, so that groups with common members do not wait for one
-        another in a circle.
+        Those are the ones that do not yield themselves, up to the first of another group, where a queue has
+        several.
         """
         with self._lock:
             return len(self._passing(group))

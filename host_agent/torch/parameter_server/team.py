@@ -163,7 +163,7 @@ class Team:
         return self.connection.slot_count
 
     def submit(self, work: Callable[[], Any]) -> QueuedWork:
-        """Queue ``work``, which reduces by ``operate``, behind this process's other operations."""
+        """Queue ``work``, which reduces by ``operate``, behind the team's other operations."""
         return submit(self.connection.operations, lambda: self.connection.attempt(work))
 
     def operate(self, name: str, facts: tuple[Any, ...], work: Callable[[], T]) -> T:
@@ -182,7 +182,7 @@ class Team:
         return handle.result()
 
     def run(self, name: str, facts: tuple[Any, ...], work: Callable[[], T]) -> T:
-        """Do an operation of all members, in the order of this process's operations, and return its result.
+        """Do an operation of all members, in the order of the team's operations, and return its result.
 
         name, facts: of the operation, the same on all members.
         """

@@ -28,6 +28,7 @@ static void sleep_until_due(weir_io *io, const weir_transport *t, int64_t now, i
     const int64_t patience = naps ? weir_transport_patience(t, io->room) : 0;
     int64_t due = weir_transport_deadline(t);
     if (patience) {
+        if (io->yield) io->yield(io);
         nap(now + patience < due ? patience : due - now);
         return;
     }
@@ -36,7 +37,7 @@ static void sleep_until_due(weir_io *io, const weir_transport *t, int64_t now, i
     if (due > now) io->wait(io, due - now);
 }
 
-enum weir_drive_result weir_drive(weir_io *io, weir_transport *t, int64_t slice_ns)
+static enum weir_drive_result run(weir_io *io, weir_transport *t, int64_t slice_ns)
 {
     int64_t now = monotonic_ns(), end = now + slice_ns;
     while (!weir_transport_done(t)) {
@@ -55,7 +56,19 @@ enum weir_drive_result weir_drive(weir_io *io, weir_transport *t, int64_t slice_
     return WEIR_DRIVE_DONE;
 }
 
-int64_t weir_drive_rest(weir_io *io, weir_transport *t)
+enum weir_drive_result weir_drive(weir_io *io, weir_transport *t, int64_t slice_ns)
+{
+    const enum weir_drive_result result = run(io, t, slice_ns);
+    const int error = errno;
+    if (result != WEIR_DRIVE_RUNNING)
+        weir_io_leave(io);
+    else if (io->yield)
+        io->yield(io);
+    errno = error;
+    return result;
+}
+
+static int64_t rest(weir_io *io, weir_transport *t)
 {
     int64_t now = monotonic_ns(), due = weir_transport_deadline(t);
     if (due == WEIR_NEVER) return due;
@@ -67,6 +80,18 @@ int64_t weir_drive_rest(weir_io *io, weir_transport *t)
     if (done < 0) return done;
     if (io->blocked) return FULL_NS;
     return weir_transport_deadline(t) - now;
+}
+
+int64_t weir_drive_rest(weir_io *io, weir_transport *t)
+{
+    const int64_t due = rest(io, t);
+    weir_io_leave(io);
+    return due;
+}
+
+void weir_io_leave(weir_io *io)
+{
+    if (io->leave) io->leave(io);
 }
 
 int weir_io_last_error(const weir_io *io) { return io->last_error; }

@@ -19,6 +19,10 @@ struct weir_io {
     int (*transmit)(weir_io *, weir_transport *, int64_t now_ns);
     /* Sleep until something arrived or the time is over. */
     void (*wait)(weir_io *, int64_t timeout_ns);
+    /* Where the carrier is shared, or NULL: let others receive, as the caller will not for a while; and as what it
+     * runs is over. */
+    void (*yield)(weir_io *);
+    void (*leave)(weir_io *);
     void (*close)(weir_io *);
     uint32_t room; /* packets that wait in the carrier without being lost */
     int blocked;
@@ -37,6 +41,9 @@ enum weir_drive_result weir_drive(weir_io *io, weir_transport *t, int64_t slice_
 /* Take in what came and send what is due of a transport whose reduce is done. Returns after how many nanoseconds it
  * is to be called again, WEIR_NEVER for never, or -errno when the carrier failed. */
 int64_t weir_drive_rest(weir_io *io, weir_transport *t);
+
+/* Give up what was RUNNING. */
+void weir_io_leave(weir_io *io);
 
 int weir_io_last_error(const weir_io *io);
 void weir_io_close(weir_io *io);

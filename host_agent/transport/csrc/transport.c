@@ -205,6 +205,8 @@ int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, ui
 
 int weir_transport_disagrees(const weir_transport *t) { return t->disagreement; }
 
+uint32_t weir_transport_job(const weir_transport *t) { return t->config.job; }
+
 int weir_transport_done(const weir_transport *t) { return t->active == 0; }
 
 const weir_report *weir_transport_report(const weir_transport *t) { return &t->report; }

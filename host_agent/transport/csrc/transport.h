@@ -151,6 +151,7 @@ void weir_transport_refuse(weir_transport *t, enum weir_verdict verdict);
 /* Count a train that a driver sent (`up`) or received. */
 void weir_transport_train(weir_transport *t, int up);
 
+uint32_t weir_transport_job(const weir_transport *t);
 int weir_transport_done(const weir_transport *t);
 int weir_transport_disagrees(const weir_transport *t); /* with other workers: it will never be done */
 int weir_transport_sendable(weir_transport *t, int64_t now_ns); /* would weir_transport_send write one? */

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of operations: of several threads and groups on one port, when they fail, and at the end."""
+"""Operations of several threads, and of several groups on one port: order, failures, the end."""
 
+import random
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,16 +15,17 @@ import pytest
 from tests.host_agent.transport.answers import result
 from weir.host_agent.transport.codec import Packet
 from weir.host_agent.transport.frames import Addresses, Framer
-from weir.host_agent.transport.links import Aborted
+from weir.host_agent.transport.links import Aborted, ShmLink
 from weir.host_agent.transport.operations import (
     EndlessWaitError,
     OperationQueue,
     Outcome,
     QueueClosedError,
 )
-from weir.host_agent.transport.ports import PortShare, share_memory
+from weir.host_agent.transport.ports import Port
 from weir.host_agent.transport.reducer import Reducer
-from weir.host_agent.transport.slot_transport import TransportConfig
+from weir.host_agent.transport.report import ReduceReport, Verdict
+from weir.host_agent.transport.slot_transport import SlotTransport, TransportConfig
 from weir.native.ring import SWITCH, ShmPort
 from weir.simulator.entries import AGGREGATION, host_addresses
 from weir.wire.definition import Op
@@ -288,14 +291,17 @@ def port(tmp_path: Path) -> Iterator[ShmPort]:
 class Group:
     """One of several groups of this process on the port, alone in its job."""
 
-    def __init__(self, directory: Path, job: int) -> None:
-        self.share: PortShare = share_memory(directory, 1, US)
-        self.reducer = Reducer(self.share, TransportConfig(job, 0, 1, slots=1))
-        self.operations = self.share.operations
+    def __init__(self, directory: Path, job: int, slots: int = 1) -> None:
+        self.port = Port(ShmLink(directory, 1, US), f"group-{job}")
+        self.reducer = Reducer(self.port.link, TransportConfig(job, 0, 1, slots=slots))
+        self.operations = self.port.operations
+
+    def barrier(self) -> Future[ReduceReport]:
+        return self.operations.submit(self.reducer.barrier)
 
     def end(self) -> None:
         self.reducer.close()
-        self.share.release()
+        self.port.release()
 
 
 @pytest.fixture
@@ -306,64 +312,124 @@ def groups(tmp_path: Path, port: ShmPort) -> Iterator[list[Group]]:
         group.end()
 
 
-def answer(port: ShmPort) -> Packet:
-    """Take a contribution, answer it, and return it."""
-    frame = port.recv(10)
-    assert frame is not None
-    packet = Packet.decode(frame[42:])
-    assert port.send(Framer(Addresses(AGGREGATION, US.host)).wrap(result(packet).encode(), 0))
-    return packet
+def contribution(port: ShmPort, job: int | None = None) -> Packet:
+    """Return the next contribution, of this job if it matters."""
+    while True:
+        frame = port.recv(10)
+        assert frame is not None
+        packet = Packet.decode(frame[42:])
+        if job is None or packet.job == job:
+            return packet
+
+
+def answer(port: ShmPort, packet: Packet) -> None:
+    while not port.send(Framer(Addresses(AGGREGATION, US.host)).wrap(result(packet).encode(), 0)):
+        pass
 
 
 class TestSharedPort:
-    def test_reductions_of_all_groups_run_in_the_order_of_submission(
+    def test_a_groups_reductions_run_in_the_order_of_submission(
         self, groups: list[Group], port: ShmPort
     ) -> None:
-        order = [0, 1, 1, 0, 1, 0]
+        group, order = groups[0], [3, 1, 2]
         outcomes = [
-            groups[which].operations.submit(
-                lambda n=number, g=groups[which]: g.reducer.reduce(np.full(8, n, np.uint32), Op.ADD)
-            )
-            for number, which in enumerate(order, 1)
+            group.operations.submit(lambda n=n: group.reducer.reduce(np.full(8, n, np.uint32), Op.ADD))
+            for n in order
         ]
-        served: dict[tuple[int, int], int] = {}  # a packet may come again while the switch is silent
+        served: dict[int, int] = {}  # a packet may come again while the switch is silent
         while len(served) < len(order):
-            packet = answer(port)
+            packet = contribution(port)
+            answer(port, packet)
             if packet.groups:  # or it asks only whether the switch is there
-                served[packet.job, packet.round] = packet.groups[0][0]
+                served[packet.round] = packet.groups[0][0]
         wait(outcomes)
-        assert list(served.values()) == [1, 2, 3, 4, 5, 6]
-        assert [job for job, _ in served] == [(5, 6)[which] for which in order]
-        assert groups[0].operations is groups[1].operations
+        assert list(served.values()) == order
+
+    @pytest.mark.parametrize("waiting", [0, 1])
+    def test_a_group_reduces_while_another_waits(
+        self, groups: list[Group], port: ShmPort, waiting: int
+    ) -> None:
+        """Whichever of them has begun to receive from the port."""
+        slow, fast = groups[waiting], groups[1 - waiting]
+        stuck = slow.barrier()
+        asked = contribution(port, slow.reducer.config.job)
+        for _ in range(20):
+            outcome = fast.barrier()
+            while not outcome.done():
+                if (frame := port.recv(0.01)) is not None:
+                    packet = Packet.decode(frame[42:])
+                    if packet.job == fast.reducer.config.job:
+                        answer(port, packet)
+            assert outcome.result().rounds == 1
+        assert not stuck.done()
+        answer(port, asked)
+        assert stuck.result(10).rounds == 1
+
+    def test_each_gets_its_own_results_in_whatever_order_they_come(
+        self, tmp_path: Path, port: ShmPort
+    ) -> None:
+        generator = random.Random(1)
+        made = {job: Group(tmp_path, job, slots=4) for job in range(10, 15)}
+        vectors = {
+            (job, number): np.random.default_rng([job, number]).integers(1, 2**32, 3000, dtype=np.uint32)
+            for job in made
+            for number in range(8)
+        }
+        lanes = {key: vector.copy() for key, vector in vectors.items()}
+        outcomes = [
+            made[job].operations.submit(lambda j=job, n=number: made[j].reducer.reduce(lanes[j, n], Op.ADD))
+            for job, number in vectors
+        ]
+        held: list[Packet] = []
+        while not all(outcome.done() for outcome in outcomes):
+            while (frame := port.recv(0.001)) is not None:
+                packet = Packet.decode(frame[42:])
+                held += [packet] if packet.groups else []  # or it asks what became of one
+            generator.shuffle(held)
+            for packet in held[: generator.randrange(1, 9)]:
+                answer(port, packet)
+                held.remove(packet)
+        for outcome in outcomes:
+            assert not outcome.result().refused.keys() - {Verdict.WRONG_JOB}
+        for key, vector in vectors.items():
+            np.testing.assert_array_equal(lanes[key], vector)
+        for group in made.values():
+            group.end()
+
+    def test_what_is_no_groups_is_counted_by_who_receives(self, groups: list[Group], port: ShmPort) -> None:
+        outcome = groups[0].barrier()
+        packet = contribution(port)
+        answer(port, replace(packet, job=77))
+        answer(port, replace(packet, job=groups[1].reducer.config.job))  # which reduces nothing now
+        answer(port, packet)
+        assert outcome.result(10).refused == {Verdict.WRONG_JOB: 2}
 
     def test_an_abort_ends_the_operations_of_one_group_and_lets_the_others_run(
         self, groups: list[Group], port: ShmPort
     ) -> None:
         first, second = groups
-        doomed = [first.operations.submit(first.reducer.barrier) for _ in range(3)]
-        spared = second.operations.submit(second.reducer.barrier)
-        assert port.recv(10) is not None  # the first has begun
+        doomed = [first.barrier() for _ in range(3)]
+        contribution(port, first.reducer.config.job)  # it has begun
+        spared = second.barrier()
+        asked = contribution(port, second.reducer.config.job)
         first.reducer.abort("rank 3 was lost")
-        while answer(port).job != second.reducer.config.job:
-            pass
-        assert spared.result().rounds == 1
         for outcome in doomed:
             with pytest.raises(Aborted, match="rank 3 was lost"):
-                outcome.result()
+                outcome.result(10)
+        answer(port, asked)
+        assert spared.result(10).rounds == 1
 
-    def test_a_group_that_ends_waits_for_its_own_operation_alone(
-        self, groups: list[Group], port: ShmPort
-    ) -> None:
+    def test_a_group_that_ends_lets_another_receive(self, groups: list[Group], port: ShmPort) -> None:
         first, second = groups
-        doomed = first.operations.submit(first.reducer.barrier)
-        queued = second.operations.submit(second.reducer.barrier)
-        assert port.recv(10) is not None
+        doomed = first.barrier()
+        contribution(port, first.reducer.config.job)
+        other = second.barrier()
+        asked = contribution(port, second.reducer.config.job)
         first.end()
         with pytest.raises(Aborted, match="closed"):
-            doomed.result()
-        while answer(port).job != second.reducer.config.job:
-            pass
-        assert queued.result().rounds == 1
+            doomed.result(10)
+        answer(port, asked)
+        assert other.result(10).rounds == 1
 
     def test_the_last_group_that_ends_takes_the_port_along(
         self, groups: list[Group], port: ShmPort, tmp_path: Path
@@ -372,21 +438,19 @@ class TestSharedPort:
         first.end()
         second.end()
         with pytest.raises(QueueClosedError):
-            second.operations.submit(second.reducer.barrier)
+            second.barrier()
         again = Group(tmp_path, 7)
-        assert again.operations is not second.operations
-        outcome = again.operations.submit(again.reducer.barrier)
-        assert answer(port).job == 7
-        assert outcome.result().rounds == 1
+        outcome = again.barrier()
+        answer(port, contribution(port, 7))
+        assert outcome.result(10).rounds == 1
         again.end()
 
     def test_a_link_refuses_a_second_thread(self, groups: list[Group], port: ShmPort) -> None:
-        first, second = groups
-        outcome = first.operations.submit(first.reducer.barrier)
-        frame = port.recv(10)
-        assert frame is not None
+        group = groups[0]
+        outcome = group.barrier()
+        packet = contribution(port)
+        other = SlotTransport(TransportConfig(8, 0, 1, slots=1))
         with pytest.raises(RuntimeError, match="in use by another thread"):
-            second.reducer.barrier()
-        packet = Packet.decode(frame[42:])
-        port.send(Framer(Addresses(AGGREGATION, US.host)).wrap(result(packet).encode(), 0))
-        assert outcome.result().rounds == 1
+            group.port.link.drive(other, 1, threading.Event())
+        answer(port, packet)
+        assert outcome.result(10).rounds == 1

@@ -17,7 +17,7 @@ from tests.host_agent.transport.racks import on_every_worker, shm_rack, udp_rack
 from weir.host_agent.transport.codec import Packet
 from weir.host_agent.transport.frames import Addresses, Framer
 from weir.host_agent.transport.links import Aborted, DisagreementError, ShmLink, TransportTimeout, UdpLink
-from weir.host_agent.transport.ports import own_socket
+from weir.host_agent.transport.ports import Port
 from weir.host_agent.transport.reducer import Reducer
 from weir.host_agent.transport.report import Account
 from weir.host_agent.transport.slot_transport import TransportConfig
@@ -172,16 +172,16 @@ def test_workers_hear_of_a_disagreement_over_udp() -> None:
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_who_is_done_repeats_its_contributions_between_two_reduces(keep: bool) -> None:
-    """On the port's queue, more and more rarely: a switch may have forgotten a result that others lack."""
+    """On the queue, more and more rarely: a switch may have forgotten a result that others lack."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as switch:
         switch.bind(("127.0.0.1", 0))
         switch.settimeout(20)
-        share = own_socket(UdpLink(("127.0.0.1", 0), switch.getsockname()), "port")
+        own = Port(UdpLink(("127.0.0.1", 0), switch.getsockname()), "port")
         timers = {"initial_rto": 0.05, "min_rto": 0.05, "max_rto": 0.05}
         config = TransportConfig(1, 0, 2, slots=2, keep=keep, **timers)
-        with Reducer(share, config, timeout_s=20) as reducer:
-            share.operations.at_rest = reducer.rest
-            done = share.operations.submit(lambda: reducer.reduce(np.ones(300, np.uint32), Op.ADD))
+        with Reducer(own.link, config, timeout_s=20) as reducer:
+            own.operations.at_rest = reducer.rest
+            done = own.operations.submit(lambda: reducer.reduce(np.ones(300, np.uint32), Op.ADD))
             sent: dict[int, bytes] = {}
             while not done.done():
                 with contextlib.suppress(TimeoutError):
@@ -200,8 +200,8 @@ def test_who_is_done_repeats_its_contributions_between_two_reduces(keep: bool) -
             lanes = {Packet.decode(one).slot: Packet.decode(one).groups for one in again}
             wanted = {slot: Packet.decode(payload).groups for slot, payload in sent.items()}
             assert lanes == (wanted if keep else {})
-            assert share.operations.submit(lambda: 7).result(20) == 7
-        share.release()
+            assert own.operations.submit(lambda: 7).result(20) == 7
+        own.release()
 
 
 def test_what_was_reduced_is_not_kept_alive(reducer: Reducer, port: ShmPort) -> None:
