@@ -86,14 +86,14 @@ def collective(method: Issue) -> Issue:
     gets its arguments in the first one.
     """
     name = method.__name__
-    signature = SIGNATURES[name]
+    bind, check = SIGNATURES[name].bind, getattr(Arguments, name)
 
     @wraps(method)
     def issue(self: "WeirProcessGroup", /, *args: Any, **kwargs: Any) -> QueuedWork:
         self._issued += 1
         try:  # by hand: a context manager would cost each call microseconds
-            args = signature.bind(name, args, kwargs)
-            getattr(self._arguments, name)(*args)
+            args = bind(name, args, kwargs)
+            check(self._arguments, *args)
             if is_observed():
                 work: QueuedWork = observed(self, name, partial(method, self), args)
                 return work

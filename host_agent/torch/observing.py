@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch._C import DispatchKey, _len_torch_dispatch_stack
 from torch._C._autograd import _profiler_enabled
-from torch._C._distributed_c10d import Work
+from torch._C._distributed_c10d import FakeWork, Work
 from torch._C._profiler import _RecordFunctionFast
 from torch._ops import OpOverload
 from torch.autograd.profiler import record_function
@@ -102,16 +102,21 @@ def _dispatched(group: dist.ProcessGroup, operator: str, issue: Issue, args: tup
         return issue(*args)
     seen = getattr(torch.ops.c10d, operator).default
     count = _count_of_tensors(seen._schema)
-    own = [] if operator == "barrier" else [args[:count]]
-    made: list[QueuedWork] = []
+    made: list[Work] = []
 
     def run(*given: Any, **options: Any) -> Any:
         if _len_torch_dispatch_stack():
             with _pop_mode_temporarily() as mode:
                 return mode.__torch_dispatch__(watched, (), given, options)
-        tensors = given[:count] if own else ()
-        made.append(issue(*tensors, *args[len(tensors) :]))
-        return (given[0], made[0].boxed()) if len(seen._schema.returns) > 1 else made[0].boxed()
+        tensors = () if operator == "barrier" else given[:count]
+        # A mode for fake tensors asks for shapes alone.
+        work = (
+            FakeWork()
+            if any(one.is_meta for one in _tensors_in(tensors))
+            else issue(*tensors, *args[len(tensors) :])
+        )
+        made.append(work)
+        return (given[0], work.boxed()) if len(seen._schema.returns) > 1 else work.boxed()
 
     watched = _Seen(seen, run)
     result = run(*_arguments(seen._schema, group, args))

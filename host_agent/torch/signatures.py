@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
+from functools import cached_property
 from typing import Any, Final
 
 import torch
@@ -84,8 +85,9 @@ class Signature:
         Raises:
             TypeError: they fit none of the forms.
         """
-        main = self.forms[0]
-        if not kwargs and len(args) == len(main) and isinstance(args[-1], self.options):
+        first, count = self._usual
+        plain = not kwargs and len(args) == count
+        if plain and isinstance(args[-1], self.options) and isinstance(args[0], first):
             return args  # torch's own calls: not looked at further, they come often
         for form in self.forms:
             given = dict(zip(form, args, strict=False))
@@ -102,6 +104,13 @@ class Signature:
             [type(one).__name__ for one in args] + [f"{n}={type(v).__name__}" for n, v in kwargs.items()]
         )
         raise TypeError(f"{name}(): incompatible function arguments ({types}). It takes: {forms}")
+
+    @cached_property
+    def _usual(self) -> tuple[type, int]:
+        """The class of the first argument of the first form, and how many it has."""
+        kinds = list(self.forms[0].values())
+        classes = {Kind.TENSOR: torch.Tensor, Kind.OPTIONS: self.options}
+        return classes.get(kinds[0], list), len(kinds)
 
     def _fits(self, form: Form, given: Mapping[str, Any]) -> bool:
         if given.keys() - form.keys():
@@ -135,6 +144,7 @@ _T, _TS, _LS = Kind.TENSOR, Kind.TENSORS, Kind.LISTS
 _OPTS: Final = {"opts": Kind.OPTIONS}
 _OP: Final = {"op": Kind.OPERATOR, "timeout": Kind.TIMEOUT}
 _FROM: Final = {"root": Kind.ROOT, "timeout": Kind.TIMEOUT}
+_ALONE: Final[Form] = {"tensors": _T, **_OPTS}
 _SINGLE: Final[Form] = {"output": _T, "input": _T, **_OPTS}
 _COALESCED: Final[Form] = {"outputs": _TS, "inputs": _TS, **_OPTS}
 _SPLIT: Final[Form] = {
@@ -146,11 +156,13 @@ _SPLIT: Final[Form] = {
 
 SIGNATURES: Final[Mapping[str, Signature]] = {
     "allreduce": Signature(
-        AllreduceOptions, ({"tensors": _TS, **_OPTS}, {"tensors": _TS, **_OP}, {"tensor": _T, **_OP})
+        AllreduceOptions, ({"tensors": _TS, **_OPTS}, {"tensors": _TS, **_OP}, {"tensor": _T, **_OP}, _ALONE)
     ),
     "allreduce_coalesced": Signature(AllreduceCoalescedOptions, ({"tensors": _TS, **_OPTS},)),
-    "broadcast": Signature(BroadcastOptions, ({"tensors": _TS, **_OPTS}, {"tensor": _T, **_FROM})),
-    "reduce": Signature(ReduceOptions, ({"tensors": _TS, **_OPTS}, {"tensor": _T, "root": Kind.ROOT, **_OP})),
+    "broadcast": Signature(BroadcastOptions, ({"tensors": _TS, **_OPTS}, {"tensor": _T, **_FROM}, _ALONE)),
+    "reduce": Signature(
+        ReduceOptions, ({"tensors": _TS, **_OPTS}, {"tensor": _T, "root": Kind.ROOT, **_OP}, _ALONE)
+    ),
     "reduce_scatter": Signature(
         ReduceScatterOptions,
         (
