@@ -109,12 +109,8 @@ def _dispatched(group: dist.ProcessGroup, operator: str, issue: Issue, args: tup
             with _pop_mode_temporarily() as mode:
                 return mode.__torch_dispatch__(watched, (), given, options)
         tensors = () if operator == "barrier" else given[:count]
-        # A mode for fake tensors asks for shapes alone.
-        work = (
-            FakeWork()
-            if any(one.is_meta for one in _tensors_in(tensors))
-            else issue(*tensors, *args[len(tensors) :])
-        )
+        is_fake = any(one.is_meta for one in _tensors_in(tensors))  # then a mode asks for shapes alone
+        work: Work = FakeWork() if is_fake else issue(*tensors, *args[len(tensors) :])
         made.append(work)
         return (given[0], work.boxed()) if len(seen._schema.returns) > 1 else work.boxed()
 

@@ -62,14 +62,14 @@ _ACCEPTS: Final[Mapping[Kind, Callable[[Any], bool]]] = {
 }
 
 _SETS: Final = {Kind.ROOT: "rootRank", Kind.OPERATOR: "reduceOp", Kind.TIMEOUT: "timeout"}
-"""Which of the options an argument is."""
+"""Options that arguments set."""
 
 Form = Mapping[str, Kind]
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What one collective can be called with.
+    """All forms that one collective can be called in.
 
     Args:
         options: the class of its options.
