@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial, wraps
-from typing import Any, ClassVar, Concatenate, NoReturn, ParamSpec
+from typing import Any, ClassVar, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -23,20 +23,23 @@ from torch._C._distributed_c10d import _DistributedBackendOptions
 from weir.host_agent.collectives.long_collectives import LongCollectives
 from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits, NonFinite, Precision
 from weir.host_agent.collectives.reductions import Operator, PremulSum, RedOpType, check_supported
+from weir.host_agent.torch import coalescing
+from weir.host_agent.torch.arguments import Arguments, only
 from weir.host_agent.torch.compiling import never_compiled
 from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.device_vector import DeviceCollectives, are_long, are_long_parts
 from weir.host_agent.torch.in_backward import in_backward, raised_by_backward
 from weir.host_agent.torch.joining import LocalStep, open_connection
+from weir.host_agent.torch.observing import is_observed, observed
 from weir.host_agent.torch.point_to_point import PointToPoint
 from weir.host_agent.torch.rendezvous import WHOLE, Members, StartCluster
-from weir.host_agent.torch.splitting import SplittableGroup
+from weir.host_agent.torch.signatures import SIGNATURES
+from weir.host_agent.torch.splitting import DEVICES, SplittableGroup
 from weir.host_agent.torch.staging import devices_of, on_host, wait_here
 from weir.host_agent.torch.work import QueuedWork, submit
 from weir.wire.definition import MAX_WORKERS
 
 BACKEND = "weir"
-P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
@@ -78,18 +81,46 @@ class GroupOptions:
         return Precision(self.lane_bits, self.lane_error, self.exact, self.non_finite)
 
 
-def collective(
-    method: Callable[Concatenate["WeirProcessGroup", P], QueuedWork],
-) -> Callable[Concatenate["WeirProcessGroup", P], QueuedWork]:
-    """Decorate a method that issues an operation: where that fails, the other ranks are told."""
+Issue = Callable[..., QueuedWork]
+Together = Callable[[Any, Any], None]
+
+
+def collective(method: Issue) -> Issue:
+    """Decorate a method that issues a collective, so that it is called, checked, counted and seen as torch's.
+
+    Where it fails, the other ranks are told. It can be called in all forms of the signature of its name, and
+    gets its arguments in the first one.
+    """
+    name = method.__name__
+    bind, check = SIGNATURES[name].bind, getattr(Arguments, name)
 
     @wraps(method)
-    def issue(self: "WeirProcessGroup", /, *args: P.args, **kwargs: P.kwargs) -> QueuedWork:
+    def issue(self: "WeirProcessGroup", /, *args: Any, **kwargs: Any) -> QueuedWork:
+        self._issued += 1
         try:  # by hand: a context manager would cost each call microseconds
-            return method(self, *args, **kwargs)
+            args = bind(name, args, kwargs)
+            check(self._arguments, *args)
+            if is_observed():
+                work: QueuedWork = observed(self, name, partial(method, self), args)
+                return work
+            return method(self, *args)
         except Exception as error:
             self.tell(error)
             raise
+
+    return issue
+
+
+def message(method: Issue) -> Issue:
+    """Decorate a method that issues a message between two ranks, so that it is seen as torch's."""
+
+    @wraps(method)
+    def issue(self: "WeirProcessGroup", /, tensors: Any, *args: Any, **kwargs: Any) -> QueuedWork:
+        if is_observed():
+            call = partial(method, self, **kwargs)
+            work: QueuedWork = observed(self, method.__name__, call, (tensors, *args))
+            return work
+        return method(self, tensors, *args, **kwargs)
 
     return issue
 
@@ -118,6 +149,8 @@ class WeirProcessGroup(SplittableGroup):
         self._device = DeviceCollectives(self.collectives)
         self._messages = PointToPoint(options.store, connection)
         self._first_used: list[torch.device] = []  # the CUDA device, once there is one
+        self._arguments = Arguments(options.group_rank, options.group_size)
+        self._issued = 0
 
     @property
     def timeout(self) -> timedelta:
@@ -182,7 +215,7 @@ class WeirProcessGroup(SplittableGroup):
             on_host(run, outputs, inputs)
             return outputs if result is None else result
 
-        return self.submit(operation, getattr(opts, "timeout", None), devices_of(outputs, inputs))
+        return self.submit(operation, opts.timeout, devices_of(outputs, inputs))
 
     def _queue_each(
         self,
@@ -193,6 +226,7 @@ class WeirProcessGroup(SplittableGroup):
         outputs: Any,
         inputs: Any,
         result: Any = None,
+        together: Together | None = None,
     ) -> QueuedWork:
         """Queue a collective of each output and the input beside it, both tensors or lists of them.
 
@@ -204,6 +238,7 @@ class WeirProcessGroup(SplittableGroup):
             outputs: are overwritten.
             inputs: are read. The same object as ``outputs``: the collectives work in place.
             result: of the operation; None: the outputs.
+            together: makes the collectives of several small tensors, of one dtype, in host memory.
         """
         pairs = list(zip(outputs, inputs, strict=True))
         written = outputs if result is None else result
@@ -213,8 +248,11 @@ class WeirProcessGroup(SplittableGroup):
         given = taken if outputs is inputs else [one for _, one in short]
 
         def run(outputs: Any, inputs: Any) -> None:
-            for output, one in zip(outputs, inputs, strict=True):
-                in_memory(output, one)
+            if together is None or len(outputs) == 1:
+                for output, one in zip(outputs, inputs, strict=True):
+                    in_memory(output, one)
+            else:
+                coalescing.coalesced(outputs, inputs, in_memory, together)
 
         def operation() -> Any:
             on_host(run, taken, given)
@@ -223,7 +261,7 @@ class WeirProcessGroup(SplittableGroup):
             return written
 
         queued = operation if self.connection.precision.delivers else raised_by_backward(operation, written)
-        return self.submit(queued, getattr(opts, "timeout", None), devices_of(outputs, inputs))
+        return self.submit(queued, opts.timeout, devices_of(outputs, inputs))
 
     # Reductions.
 
@@ -235,11 +273,27 @@ class WeirProcessGroup(SplittableGroup):
             on_host(lambda host, _: self.collectives.all_reduce(host, op), tensor, tensor)
 
     @collective
-    def allreduce(self, tensors: Any, opts: Any = None) -> QueuedWork:
+    def allreduce(self, tensors: Any, opts: Any) -> QueuedWork:
         """Overwrite each tensor by its reduction over all ranks."""
-        tensors, op = _listed(tensors), _operator(opts)
         if any(tensor.is_sparse for tensor in tensors):
-            return self._all_reduce_sparse(opts, list(map(_complex_of, tensors)), op)
+            return self._all_reduce_sparse(opts, list(map(_complex_of, tensors)), _operator(opts))
+        return self._all_reduce_each(tensors, opts)
+
+    @collective
+    def allreduce_coalesced(self, tensors: Any, opts: Any) -> QueuedWork:
+        """Do several ``allreduce``, of tensors of any shapes; one that is listed twice is reduced once."""
+        op = _operator(opts)
+        return self._all_reduce_each(
+            coalescing.distinct(tensors),
+            opts,
+            lambda tensors, _: coalescing.all_reduce(self.collectives, tensors, op),
+            tensors,
+        )
+
+    def _all_reduce_each(
+        self, tensors: Any, opts: Any, together: Together | None = None, result: Any = None
+    ) -> QueuedWork:
+        op = _operator(opts)
         work = self._queue_each(
             opts,
             lambda tensor, _: self.collectives.all_reduce(tensor, op),
@@ -247,12 +301,12 @@ class WeirProcessGroup(SplittableGroup):
             lambda tensor, _: are_long(tensor),
             tensors,
             tensors,
+            result,
+            together,
         )
         if tensors and tensors[0].dtype is torch.float16:  # as DDP's FP16_COMPRESS sends
             work.read_by_cpp = tensors
         return work
-
-    allreduce_coalesced = allreduce
 
     def _all_reduce_sparse(self, opts: Any, tensors: list[torch.Tensor], op: Operator) -> QueuedWork:
         """Do an ``allreduce`` of tensors of which some are sparse.
@@ -273,13 +327,12 @@ class WeirProcessGroup(SplittableGroup):
                     tensor.copy_(copy.to(tensor.device))
             return tensors
 
-        devices = devices_of(tensors, sparse=True)
-        return self.submit(operation, getattr(opts, "timeout", None), devices)
+        return self.submit(operation, opts.timeout, devices_of(tensors, sparse=True))
 
     @collective
     def reduce(self, tensors: Any, opts: Any) -> QueuedWork:
         """Overwrite the root's tensor by the reduction."""
-        tensors, op, root = _listed(tensors), _operator(opts), opts.rootRank
+        op, root = _operator(opts), opts.rootRank
         return self._queue_each(
             opts,
             lambda tensor, _: self.collectives.reduce(tensor, root, op),
@@ -290,7 +343,7 @@ class WeirProcessGroup(SplittableGroup):
         )
 
     @collective
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any) -> QueuedWork:
         """Overwrite each output by this rank's part of the reduction of the input list beside it."""
         op = _operator(opts)
         return self._queue_each(
@@ -302,17 +355,19 @@ class WeirProcessGroup(SplittableGroup):
             inputs,
         )
 
-    def reduce_scatter_single(
-        self, output: torch.Tensor, whole: torch.Tensor, opts: Any = None
-    ) -> QueuedWork:
+    @collective
+    def reduce_scatter_single(self, output: torch.Tensor, whole: torch.Tensor, opts: Any) -> QueuedWork:
         """Do a ``reduce_scatter`` of one tensor that holds all parts."""
-        return self.reduce_scatter_single_coalesced([output], [whole], opts)
+        return self._reduce_scatter_wholes([output], [whole], opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
     @collective
-    def reduce_scatter_single_coalesced(self, outputs: Any, wholes: Any, opts: Any = None) -> QueuedWork:
+    def reduce_scatter_single_coalesced(self, outputs: Any, wholes: Any, opts: Any) -> QueuedWork:
         """Do several ``reduce_scatter_single``."""
+        return self._reduce_scatter_wholes(outputs, wholes, opts)
+
+    def _reduce_scatter_wholes(self, outputs: Any, wholes: Any, opts: Any) -> QueuedWork:
         op = _operator(opts)
         for output, whole in zip(outputs, wholes, strict=True):
             if not output._is_view() and (numbers := _parts_of(whole)) is not None:
@@ -324,6 +379,9 @@ class WeirProcessGroup(SplittableGroup):
             lambda output, whole: are_long_parts(output, whole, self.size()),
             outputs,
             wholes,
+            together=lambda outputs, wholes: coalescing.reduce_scatter_single(
+                self.collectives, outputs, wholes, op
+            ),
         )
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -333,7 +391,7 @@ class WeirProcessGroup(SplittableGroup):
     @collective
     def broadcast(self, tensors: Any, opts: Any) -> QueuedWork:
         """Overwrite each tensor by the root's."""
-        tensors, root = _listed(tensors), opts.rootRank
+        root = opts.rootRank
         return self._queue_each(
             opts,
             lambda tensor, _: self.collectives.broadcast(tensor, root),
@@ -344,12 +402,12 @@ class WeirProcessGroup(SplittableGroup):
         )
 
     @collective
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
+    def allgather(self, outputs: Any, inputs: Any, opts: Any) -> QueuedWork:
         """Overwrite each output list by all ranks' input beside it."""
         return self._all_gather_lists(opts, outputs, inputs, _flat_if_one(outputs))
 
     @collective
-    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> QueuedWork:
         """Do an ``allgather`` with the lists transposed: ``outputs[r][i]`` gets rank r's ``inputs[i]``."""
         return self._all_gather_lists(opts, list(zip(*outputs, strict=True)), inputs, outputs)
 
@@ -364,15 +422,19 @@ class WeirProcessGroup(SplittableGroup):
             result,
         )
 
-    def all_gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> QueuedWork:
+    @collective
+    def all_gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any) -> QueuedWork:
         """Do an ``allgather`` into one tensor that holds all parts."""
-        return self.all_gather_single_coalesced([output], [own], opts)
+        return self._all_gather_wholes([output], [own], opts)
 
     _allgather_base = all_gather_single
 
     @collective
-    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> QueuedWork:
         """Do several ``all_gather_single``."""
+        return self._all_gather_wholes(outputs, inputs, opts)
+
+    def _all_gather_wholes(self, outputs: Any, inputs: Any, opts: Any) -> QueuedWork:
         return self._queue_each(
             opts,
             self.collectives.all_gather_single,
@@ -380,6 +442,7 @@ class WeirProcessGroup(SplittableGroup):
             lambda output, own: are_long_parts(own, output, self.size()),
             outputs,
             inputs,
+            together=lambda outputs, inputs: coalescing.all_gather_single(self.collectives, outputs, inputs),
         )
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -407,7 +470,7 @@ class WeirProcessGroup(SplittableGroup):
         return self._queue(opts, run, outputs, inputs)
 
     @collective
-    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any) -> QueuedWork:
         """Overwrite ``outputs[r]`` by rank r's input for this rank."""
         return self._queue(opts, self.collectives.all_to_all, outputs, inputs)
 
@@ -416,9 +479,9 @@ class WeirProcessGroup(SplittableGroup):
         self,
         output: torch.Tensor,
         whole: torch.Tensor,
-        output_split_sizes: Sequence[int] = (),
-        input_split_sizes: Sequence[int] = (),
-        opts: Any = None,
+        output_split_sizes: Sequence[int],
+        input_split_sizes: Sequence[int],
+        opts: Any,
     ) -> QueuedWork:
         """Do an ``alltoall`` along dimension 0 of one tensor."""
 
@@ -430,7 +493,7 @@ class WeirProcessGroup(SplittableGroup):
     alltoall_base = all_to_all_single
 
     @collective
-    def barrier(self, opts: Any = None) -> QueuedWork:
+    def barrier(self, opts: Any) -> QueuedWork:
         """Return when every rank has called it.
 
         The work is done, too, that each caller's current stream had under way on its CUDA device: the one in
@@ -443,7 +506,7 @@ class WeirProcessGroup(SplittableGroup):
             self.collectives.barrier()
             return []
 
-        return self.submit(operation, getattr(opts, "timeout", None), devices)
+        return self.submit(operation, opts.timeout, devices)
 
     def _barrier_devices(self, opts: Any) -> list[torch.device]:
         """Return the CUDA device that a barrier is of, with its index, if there is one."""
@@ -454,17 +517,20 @@ class WeirProcessGroup(SplittableGroup):
 
     # Messages between two ranks.
 
+    @message
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> QueuedWork:  # noqa: N803
         """Send the one tensor in the list to a rank that receives it, host to host."""
-        return self._messages.send(_only(tensors), dstRank, tag, self._timeout)
+        return self._messages.send(only("send", tensors), dstRank, tag, self._timeout)
 
+    @message
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> QueuedWork:  # noqa: N803
         """Overwrite the one tensor in the list by one that a rank sends."""
-        return self._messages.receive(_only(tensors), srcRank, tag, self._timeout)
+        return self._messages.receive(only("recv", tensors), srcRank, tag, self._timeout)
 
+    @message
     def recv_anysource(self, tensors: Any, tag: int = 0) -> QueuedWork:
         """Overwrite the one tensor in the list by one that any rank sends."""
-        return self._messages.receive(_only(tensors), None, tag, self._timeout)
+        return self._messages.receive(only("recv_anysource", tensors), None, tag, self._timeout)
 
     # The group itself.
 
@@ -500,6 +566,12 @@ class WeirProcessGroup(SplittableGroup):
         """Bound every reduction begun from now on."""
         self._timeout = timeout
 
+    _set_default_timeout = set_timeout
+
+    def _get_sequence_number_for_group(self) -> int:
+        """Return how many collectives this rank has issued, the same on all ranks that are in step."""
+        return self._issued
+
     def abort(self) -> None:
         """End the operation that is running, and the group; never blocks on other ranks."""
         self.connection.abort("this rank aborted the process group")
@@ -507,15 +579,6 @@ class WeirProcessGroup(SplittableGroup):
     def shutdown(self) -> None:
         """Leave the job; what is still running is aborted. Called by destroy_process_group."""
         self.connection.close()
-
-
-def _listed(tensors: Any) -> list[torch.Tensor]:
-    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-
-
-def _only(tensors: Any) -> torch.Tensor:
-    (tensor,) = _listed(tensors)
-    return tensor
 
 
 def _flat_if_one(lists: Any) -> Any:
@@ -547,12 +610,7 @@ def _complex_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _operator(opts: Any) -> Operator:
-    """Return the operator in torch's options; sum when there are none.
-
-    A factor on a device is waited for.
-    """
-    if opts is None:
-        return dist.ReduceOp.SUM
+    """Return the operator in torch's options. A factor on a device is waited for."""
     op: RedOpType = getattr(opts.reduceOp, "op", opts.reduceOp)
     if op == dist.ReduceOp.PREMUL_SUM:
         _, factor = opts.reduceOp.__getstate__()  # the only way to it: a number, or a tensor of one
@@ -605,5 +663,5 @@ def register(start: StartCluster) -> None:
     """
     if BACKEND.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(
-            BACKEND, partial(create, start), extended_api=True, devices=["cpu", "cuda"]
+            BACKEND, partial(create, start), extended_api=True, devices=list(DEVICES)
         )

@@ -10,13 +10,16 @@ job, as any group.
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, _DistributedBackendOptions
 
 from weir.host_agent.torch.compiling import never_compiled
+
+DEVICES: Final = ("cpu", "cuda")
+"""Types of the devices that tensors can be on."""
 
 
 @never_compiled
@@ -80,8 +83,13 @@ class SplittableGroup(dist.ProcessGroup):
         """Return the store that the group's ranks share."""
         return self.store
 
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """The devices that torch finds this backend for."""
+        return list(map(torch.device, DEVICES))
+
     def _get_backend(self, device: torch.device) -> Self:
-        if device.type not in ("cpu", "cuda"):
+        if device.type not in DEVICES:
             raise RuntimeError(f"the weir backend has nothing for tensors on {device}")
         return self
 

@@ -84,7 +84,7 @@ class QueuedWork(Work):
             error = self._outcome.exception(limit if limit > 0 else None)
         except TimeoutError:
             raise TimeoutError(
-                f"the collective was not done within {limit:g} s; it goes on in the background"
+                f"timed out: the collective was not done within {limit:g} s; it goes on in the background"
             ) from None
         self._streams.join()
         if error is not None:

@@ -37,6 +37,10 @@ _HEADERS: Final = 28  # of IPv4 and UDP
 class TransportTimeout(TimeoutError):  # noqa: N818 - what callers know it as
     """No round completed for too long. The message says who waits for what, and what was seen last."""
 
+    def __str__(self) -> str:
+        """Return the message, in words that programs look for."""
+        return f"timed out: {super().__str__()}"
+
 
 class Aborted(RuntimeError):  # noqa: N818
     """A reduce was given up because its abort event was set."""

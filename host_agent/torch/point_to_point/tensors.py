@@ -163,7 +163,7 @@ class MessageWork(QueuedWork):
                     log.warning("after %.0f s still waiting for %s", due, self._waits_for)
                     due = next_line(due)
                     continue
-                reason = f"after {limit:g} s still waiting for {self._waits_for}"
+                reason = f"timed out: after {limit:g} s still waiting for {self._waits_for}"
                 self._messenger.fail(reason)
                 raise MessageError(reason) from None
             return super().wait()

@@ -165,6 +165,45 @@ def test_a_compiled_backward_pass_trains_as_without_compiling(world: World) -> N
     assert torch.equal(ours, theirs)
 
 
+def with_options(options: dict[str, Any], optimize: Any, fullgraph: bool) -> None:
+    """Compare gradients of a compiled DDP module, one of whose layers is not used, with uncompiled ones."""
+
+    class Partly(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            if not fullgraph:
+                self.unused = torch.nn.Linear(3, 3)
+
+    torch._dynamo.reset()
+    found = []
+    with torch._dynamo.config.patch(optimize_ddp=optimize, compiled_autograd="python" in str(optimize)):
+        for compiled in (False, True):
+            ddp = DistributedDataParallel(Partly(), **options)
+            model = torch.compile(ddp, backend="eager", fullgraph=fullgraph) if compiled else ddp
+            for _ in range(STEPS):
+                ddp.zero_grad()
+                inputs = torch.full((4, WIDTHS[0]), dist.get_rank() + 1.0)
+                torch.autograd.backward(model(inputs).square().mean())
+            found.append([layer.weight.grad for layer in ddp.module.layers])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("options", "optimize", "fullgraph"),
+    [
+        ({"find_unused_parameters": True}, "ddp_optimizer", False),
+        ({"static_graph": True}, "no_optimization", False),
+        ({"find_unused_parameters": True}, "python_reducer_without_compiled_forward", False),
+        ({}, "python_reducer", True),
+    ],
+)
+def test_ddp_of_any_options_and_optimization_can_be_compiled(
+    world: World, options: dict[str, Any], optimize: Any, fullgraph: bool
+) -> None:
+    world.run(with_options, options, optimize, fullgraph)
+
+
 def hooked_without_buckets() -> None:
     with pytest.raises(TypeError, match="DDP's Python reducer has none"):
         trained("ddp", "eager", HOOK, optimize_ddp="python_reducer")

@@ -264,7 +264,7 @@ def without_a_partner() -> str:
 def test_a_timeout_names_the_rank_that_was_waited_for(cluster: LocalCluster) -> None:
     with second_world(cluster) as world:
         _, _, message, _ = world.run(without_a_partner)
-    assert message == "after 2 s still waiting for rank 1 to send (tag 4)"
+    assert message == "timed out: after 2 s still waiting for rank 1 to send (tag 4)"
 
 
 def wait_for_one_that_dies(meet: bool, ready: str) -> str:
