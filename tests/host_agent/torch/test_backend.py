@@ -156,17 +156,15 @@ def test_fsdp_trains_as_one_process_does(world: World) -> None:
 
 
 def refused_operations() -> None:
-    with pytest.raises(TypeError, match=r"AVG is defined for floats, not for torch.int32"):
-        dist.all_reduce(torch.ones(3, dtype=torch.int32), dist.ReduceOp.AVG)
+    with pytest.raises(TypeError, match=r"AVG is defined for numbers, not for torch.bool"):
+        dist.all_reduce(torch.ones(3, dtype=torch.bool), dist.ReduceOp.AVG)
     with pytest.raises(TypeError, match=r"BAND is defined for integers and bool, not for torch.float32"):
         dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND)
     with pytest.raises(TypeError, match=r"cannot reduce torch.float8_e5m2"):
         dist.all_reduce(torch.ones(3).to(torch.float8_e5m2))
-    with pytest.raises(TypeError, match=r"dense CPU and CUDA tensors, this one is torch.sparse_coo on cpu"):
-        dist.all_reduce(torch.ones(3).to_sparse())
-    with pytest.raises(TypeError, match=r"dense CPU and CUDA tensors, this one is torch.strided on meta"):
+    with pytest.raises(TypeError, match=r"on CPU and CUDA tensors, this one is on meta"):
         dist.broadcast(torch.ones(3, device="meta"), 0)
-    with pytest.raises(TypeError, match=r"dense CPU and CUDA tensors, this one is torch.sparse_coo on cpu"):
+    with pytest.raises(TypeError, match=r"layout torch.sparse_coo: the weir backend sums"):
         dist.send(torch.ones(3).to_sparse(), (dist.get_rank() + 1) % SIZE)
     with pytest.raises(
         ValueError, match=r"invalid tensor size at index 0 \(expected 3 times \(2,\), got \(5,\)\)"
