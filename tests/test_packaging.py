@@ -97,7 +97,8 @@ def with_dependencies(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def install(wheel: Path, folder: Path) -> None:
     command = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install"]
-    subprocess.run([*command, "--quiet", "--no-deps", "--no-index", str(wheel)], check=True)
+    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run([*command, "--quiet", "--no-deps", "--no-index", str(wheel)], check=True, env=alone)
 
 
 def test_the_wheel_holds_every_source(names: set[str]) -> None:

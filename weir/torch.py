@@ -76,8 +76,8 @@ def group_from_store(
 ) -> WeirProcessGroup:
     """Return a process group of the processes that share a store, when all of them have called this.
 
-    It needs no default process group, and is none of the groups that ``torch.distributed`` knows by their
-    ranks in that one: name ranks as ranks of this group, ``dist.broadcast(tensor, group_src=0, group=group)``.
+    It needs no default process group, and ``torch.distributed`` does not know its ranks in that one: name
+    ranks as this group's, ``dist.broadcast(tensor, group_src=0, group=group)``.
 
     Args:
         store: which all of them share. Its keys are this group's: give each group a ``PrefixStore``.

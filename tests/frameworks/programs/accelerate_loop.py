@@ -56,6 +56,6 @@ try:
     Accelerator(cpu=True, kwargs_handlers=[InitProcessGroupKwargs(backend="weir")])
     raise AssertionError("Accelerate takes the backend now: say so in docs/frameworks.md")
 except ValueError as error:
-    assert "Your assigned backend weir is not available, please use gloo" in str(error)  # noqa: PT017
+    assert "Your assigned backend weir is not available, please use gloo" in str(error)
 assert not dist.is_initialized()
 compare(train)

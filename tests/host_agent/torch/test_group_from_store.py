@@ -124,5 +124,5 @@ def test_a_group_that_was_aborted_leaves_nothing_behind(cluster: LocalCluster, t
 def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="rank 2 of a group of 2 ranks: ranks go from 0 to 1"):
         joined(str(tmp_path / "store"), 2)
-    with pytest.raises(RendezvousError, match="did not come within 0.2 s: rank 1 of 2; have they called"):
+    with pytest.raises(RendezvousError, match=r"did not come within 0.2 s: rank 1 of 2; have they called"):
         joined(str(tmp_path / "store"), 0, timeout=timedelta(seconds=0.2))
