@@ -63,7 +63,27 @@ def names(wheel: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the environment's folder; its dependencies are this one's, in a folder of links."""
+    """Return the folder of an environment with the wheel."""
+    folder = with_dependencies(wheel, tmp_path_factory)
+    before = installed(folder)
+    install(wheel, folder)
+    assert installed(folder) - before == {"weir", wheel.name.partition("-py3")[0] + ".dist-info"}
+    return folder
+
+
+@pytest.fixture(scope="module")
+def editable(source: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of an environment where the copy is installed with --editable."""
+    made = tmp_path_factory.mktemp("editable-wheel")
+    code = "import sys; from setuptools import build_meta; build_meta.build_editable(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, str(made)], cwd=source, check=True, capture_output=True)
+    folder = with_dependencies(wheel, tmp_path_factory)
+    install(*made.glob("*.whl"), folder)
+    return folder
+
+
+def with_dependencies(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a new environment; Weir's dependencies are this one's, in a folder of links."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False)
     links = tmp_path_factory.mktemp("dependencies")
@@ -72,11 +92,13 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             if not (links / top).exists():
                 (links / top).symlink_to(str(each.locate_file(top)))
     (site_packages(folder) / "dependencies.pth").write_text(str(links))
-    before = installed(folder)
-    command = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install"]
-    subprocess.run([*command, "--quiet", "--no-deps", "--no-index", str(wheel)], check=True)
-    assert installed(folder) - before == {"weir", wheel.name.partition("-py3")[0] + ".dist-info"}
     return folder
+
+
+def install(wheel: Path, folder: Path) -> None:
+    command = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install"]
+    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run([*command, "--quiet", "--no-deps", "--no-index", str(wheel)], check=True, env=alone)
 
 
 def test_the_wheel_holds_every_source(names: set[str]) -> None:
@@ -189,6 +211,47 @@ class TestInstalled:
             _, served = server.communicate(timeout=120)
         assert (trains.returncode, server.returncode) == (0, 0), complained + served
         assert said.strip() == "-0.5"
+
+    def test_a_script_needs_no_import(self, environment: Path, tmp_path: Path) -> None:
+        script = tmp_path / "sum.py"
+        script.write_text(
+            "import torch, torch.distributed as dist\n"
+            "dist.init_process_group('weir')\n"
+            "values = torch.full((3,), dist.get_rank() + 1.0)\n"
+            "dist.all_reduce(values)\n"
+            "print('sum', values[0].item(), flush=True)\n"
+            "dist.destroy_process_group()\n"
+        )
+        done = self.torchrun(environment, script, 2)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("sum") == done.stdout.count("3.0") == 2
+
+    @pytest.mark.parametrize("kind", ["environment", "editable"])
+    def test_importing_torch_registers_the_backend_and_brings_nothing(
+        self, kind: str, request: pytest.FixtureRequest
+    ) -> None:
+        code = (
+            "import sys, torch, torch.distributed as dist\n"
+            "print(dist.is_backend_available('weir'))\n"
+            "print(sorted(one for one in sys.modules if one.partition('.')[0] in ('weir', 'grpc', 'google')))"
+        )
+        environment = request.getfixturevalue(kind)
+        done = self.run(environment, "python", "-c", code)
+        assert done.stdout.splitlines() == ["True", "['weir', 'weir.autoload']"], done.stderr
+        off = f"import os; os.environ['TORCH_DEVICE_BACKEND_AUTOLOAD'] = '0'\n{code}"
+        done = self.run(environment, "python", "-c", off)
+        assert done.stdout.splitlines() == ["False", "[]"], done.stderr
+
+    def test_importing_torch_works_where_weir_does_not(self, environment: Path, tmp_path: Path) -> None:
+        (tmp_path / "grpc.py").write_text("raise ImportError('broken')\n")
+        code = (
+            "import torch, torch.distributed as dist\n"
+            "print(torch.ones(2).sum().item())\n"
+            "try: dist.init_process_group('weir', store=dist.HashStore(), rank=0, world_size=1)\n"
+            "except ImportError as error: print(error)"
+        )
+        done = self.run(environment, "python", "-c", code, folder=tmp_path)
+        assert done.stdout.splitlines() == ["2.0", "broken"], done.stderr
 
     def test_importing_weir_brings_neither_torch_nor_grpc(self, environment: Path) -> None:
         code = "import sys, weir; print(weir.__file__); print({'torch', 'grpc'} & set(sys.modules))"

@@ -44,7 +44,7 @@ from weir.host_agent.torch.packed_state import checksum_of, pack_state, unpack_s
 from weir.host_agent.torch.parameter_server.asynchronous_server import open_state
 from weir.host_agent.torch.parameter_server.meeting import CallOfWorker, Place
 from weir.host_agent.torch.point_to_point import frames
-from weir.host_agent.torch.rendezvous import Rendezvous
+from weir.host_agent.torch.rendezvous import Introduction, Rendezvous
 from weir.native.json_text import parse_json, parse_record
 from weir.p4src import BUILD
 from weir.partition.planfile import PlanFile, Source
@@ -310,6 +310,7 @@ def json_of(record: Any) -> bytes:
         Place("10.0.0.1", 9348, 77),
         CallOfWorker(1, 7, "10.0.0.1", 9348, 3, 4, 77),
         Facts(64, 0, "s1", "unix:/x"),
+        Introduction("machine boot", "new_group([0, 1])", "", {"unix:/x": "h1"}),
         Rendezvous("unix:/x", "job", "token", {"0": "h1"}),  # type: ignore[dict-item]  # as JSON has it
     ],
 )

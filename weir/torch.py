@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weir for torch. Importing this module registers the torch.distributed backend "weir".
+"""Weir for torch: the torch.distributed backend "weir", and what a program can do beside it.
+
+Importing this module registers the backend. Where Weir is installed, ``import torch`` has done so already, by
+an entry point that imports this module when the first group is made.
 
 Example::
 
@@ -13,13 +16,17 @@ Example::
     layers = weir.torch.LayersFirst(model, optimizer)  # or: the next forward pass begins before all is summed
 """
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
+
+from torch._C._distributed_c10d import Store
 
 from weir.host_agent.collectives.non_finite import NonFiniteError
 from weir.host_agent.compression.loss_policy import LossPolicy, LossPolicyError
 from weir.host_agent.compression.sparsifiers import Span, Sparsifier, SparsifierOptions, sparsifier_names
 from weir.host_agent.compression.sparsifiers import register as register_sparsifier
 from weir.host_agent.torch.backend import GroupOptions, WeirProcessGroup
+from weir.host_agent.torch.backend import group_from_store as _group_from_store
 from weir.host_agent.torch.backend import register as _register_backend
 from weir.host_agent.torch.connection import GroupBrokenError
 from weir.host_agent.torch.ds_sync import DsSync, NoSlotsError
@@ -51,10 +58,49 @@ __all__ = [
     "SparsifierOptions",
     "StepStats",
     "WeirProcessGroup",
+    "group_from_store",
     "hook",
     "register_sparsifier",
     "sparsifier_names",
 ]
+
+
+def group_from_store(
+    store: Store,
+    rank: int,
+    size: int,
+    *,
+    timeout: timedelta = timedelta(minutes=30),
+    options: GroupOptions | None = None,
+    name: str = "from-store",
+) -> WeirProcessGroup:
+    """Return a process group of the processes that share a store, when all of them have called this.
+
+    It needs no default process group, and ``torch.distributed`` does not know its ranks in that one: name
+    ranks as this group's, ``dist.broadcast(tensor, group_src=0, group=group)``.
+
+    Args:
+        store: which all of them share. Its keys are this group's: give each group a ``PrefixStore``.
+        rank: this process's, from 0 to ``size - 1``.
+        size: how many processes there are.
+        timeout: how long to wait for the others, and each reduction for progress.
+        options: of the group; the same on all ranks.
+        name: in messages and in the controller's list of jobs; the same on all ranks.
+
+    Returns:
+        The group. Call its ``shutdown()`` at the end, or ``abort()`` when other ranks may not come.
+
+    Raises:
+        RendezvousError, AgentError, OSError: each says what is missing.
+
+    Example::
+
+        store = dist.TCPStore("10.0.0.1", 29400, is_master=rank == 0)
+        group = weir.torch.group_from_store(dist.PrefixStore("step-7", store), rank, size)
+        dist.all_reduce(tensor, group=group)
+        group.shutdown()
+    """
+    return _group_from_store(_start_cluster, store, rank, size, timeout, options, name)
 
 
 def _start_cluster(workers: int) -> "LocalCluster":

@@ -10,6 +10,8 @@ of different groups at the same time.
 # mypy: disable-error-code="override, assignment"
 
 import contextlib
+import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -18,7 +20,7 @@ from typing import Any, ClassVar, NoReturn
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _DistributedBackendOptions
+from torch._C._distributed_c10d import Store, _DistributedBackendOptions
 
 from weir.host_agent.collectives.long_collectives import LongCollectives
 from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits, NonFinite, Precision
@@ -40,6 +42,7 @@ from weir.host_agent.torch.work import QueuedWork, submit
 from weir.wire.definition import MAX_WORKERS
 
 BACKEND = "weir"
+CALLED = "have they called it, too?"
 
 
 @dataclass(frozen=True)
@@ -573,8 +576,12 @@ class WeirProcessGroup(SplittableGroup):
         return self._issued
 
     def abort(self) -> None:
-        """End the operation that is running, and the group; never blocks on other ranks."""
+        """End the operation that is running, and the group; never blocks on other ranks.
+
+        What it holds goes with the last reference to it, should nobody call ``shutdown``: torch does not.
+        """
         self.connection.abort("this rank aborted the process group")
+        weakref.finalize(self, _close_in_background, self.connection).atexit = False
 
     def shutdown(self) -> None:
         """Leave the job; what is still running is aborted. Called by destroy_process_group."""
@@ -588,6 +595,11 @@ def _flat_if_one(lists: Any) -> Any:
 
 def _raise(error: Exception) -> NoReturn:
     raise error
+
+
+def _close_in_background(connection: Connection) -> None:
+    """Close a connection on a thread of its own: that may wait for operations, and for other ranks."""
+    threading.Thread(target=connection.close, name="weir-close").start()
 
 
 def _parts_of(tensor: torch.Tensor) -> torch.dtype | None:
@@ -620,9 +632,19 @@ def _operator(opts: Any) -> Operator:
 
 @never_compiled
 def create(
-    start: StartCluster, options: _DistributedBackendOptions, group_options: GroupOptions | None = None
+    start: StartCluster,
+    options: _DistributedBackendOptions,
+    group_options: GroupOptions | None = None,
+    members: Members | None = None,
 ) -> WeirProcessGroup:
-    """Join the job of a group that torch makes, and return the group when all its ranks have joined."""
+    """Join the job of a group, and return the group when all its ranks have joined.
+
+    Args:
+        start: starts a local cluster, where no controller was named.
+        options: the group's ranks and store.
+        group_options: of the group; None: the defaults.
+        members: words for them; None: for a group that torch makes.
+    """
     default = dist.distributed_c10d._world.default_pg
     if isinstance(default, WeirProcessGroup):
         default.connection.refuse_fork()  # its store's connection is the parent's
@@ -633,9 +655,9 @@ def create(
             f"the weir backend takes at most {MAX_WORKERS}. Use fewer processes"
         )
     ranks = list(options.global_ranks_in_group) or list(range(size))
-    whole = default is None
-    remedy = f"were {size} processes started, as WORLD_SIZE says?" if whole else "have they called it, too?"
-    members = Members(WHOLE if whole else "new_group", remedy=remedy)
+    whole = members is None and default is None
+    if whole:
+        members = Members(WHOLE, remedy=f"were {size} processes started, as WORLD_SIZE says?")
     chosen = group_options or GroupOptions()
     chosen.precision.form(size)  # which refuses what so many ranks cannot have
     connection = open_connection(
@@ -648,7 +670,7 @@ def create(
         chosen.slots,
         str(chosen) if chosen != GroupOptions() else "",
         chosen.local,
-        members,
+        members or Members("new_group", remedy=CALLED),
         elastic=not whole and not chosen.slots,
     )
     connection.precision = chosen.precision
@@ -661,7 +683,25 @@ def register(start: StartCluster) -> None:
     Args:
         start: starts a local cluster for groups that no controller was named for.
     """
-    if BACKEND.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(
-            BACKEND, partial(create, start), extended_api=True, devices=list(DEVICES)
-        )
+    dist.Backend.register_backend(BACKEND, partial(create, start), extended_api=True, devices=list(DEVICES))
+
+
+def group_from_store(
+    start: StartCluster,
+    store: Store,
+    rank: int,
+    size: int,
+    timeout: timedelta,
+    options: GroupOptions | None,
+    name: str,
+) -> WeirProcessGroup:
+    """Return a group that torch knows nothing of; see ``weir.torch.group_from_store``."""
+    if not 0 <= rank < size:
+        raise ValueError(f"rank {rank} of a group of {size} ranks: ranks go from 0 to {size - 1}")
+    made_of = _DistributedBackendOptions()
+    made_of.store, made_of.group_id, made_of.timeout = store, name, timeout
+    made_of.group_rank, made_of.group_size = rank, size
+    group = create(start, made_of, options, Members("group_from_store", remedy=CALLED))
+    group._set_group_name(name)
+    group._set_group_desc("")
+    return group

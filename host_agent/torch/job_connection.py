@@ -332,6 +332,7 @@ class JobConnection(Connection):
 
     def _break(self, reason: str) -> None:
         super()._break(reason)
+        rendezvous.leave(self._met)  # its cluster may be about to end
         if self.on_break is not None:
             self.on_break(reason)
 

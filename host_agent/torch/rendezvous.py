@@ -5,6 +5,7 @@ Rank 0 decides and publishes; the others read. Where no controller is named and 
 rank 0 has a switch and a controller started for them: how, it is told by whoever registered the backend.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -107,8 +108,24 @@ class Rendezvous:
         return self.hosts.get(rank) or os.environ.get("WEIR_HOST") or f"h{rank + 1}"
 
 
-# The local clusters that this process's groups are on: later groups of the same ranks use them too.
-_local: list[Rendezvous] = []
+@dataclass(frozen=True)
+class Introduction:
+    """A rank's words about itself to the others of its group.
+
+    machine: where it is. wanted: the group, as it was asked for. host: ranks that say the same are on one
+    host; empty: it is alone. clusters: its host's name in each local cluster that it is on, by controller.
+    """
+
+    machine: str
+    wanted: str
+    host: str
+    clusters: dict[str, str]
+
+
+# The local clusters that this process's groups are on, each with the process's host there: later groups of
+# processes that are all on one of them use it too. Ranks tell no processes apart: groups that were made from
+# stores have ranks of their own.
+_local: list[tuple[Rendezvous, str]] = []
 
 
 def agree(
@@ -175,13 +192,16 @@ def _agree(
         words = json.dumps(f"{members.name(rank, len(ranks))} cannot take part: {error}")
         within(limit, lambda: store.set(_failed_key(attempt), words))
         raise
-    said = _meet(store, attempt, ranks, rank, (_machine(), wanted, host), timeout, members)
-    hosts = group_hosts([host for _, _, host in said])
+    clusters = {known.controller: own for known, own in _local}
+    said = _meet(
+        store, attempt, ranks, rank, Introduction(_machine(), wanted, host, clusters), timeout, members
+    )
+    hosts = group_hosts([one.host for one in said])
     if rank:
-        return _attend(store, attempt, ranks[0], timeout), hosts, None
+        return _attend(store, attempt, ranks, rank, timeout), hosts, None
     try:
         with busy(store, _busy_key(attempt, ranks[0])):
-            met, cluster = _convene({machine for machine, _, _ in said}, hosts, ranks, group, start)
+            met, cluster = _convene(said, hosts, ranks, group, start)
     except Exception as error:
         words = json.dumps({"error": str(error)})
         within(limit, lambda: store.set(attempt, words))
@@ -191,9 +211,12 @@ def _agree(
 
 
 def leave(met: Rendezvous) -> None:
-    """Forget the rendezvous of a group of this process that is closed."""
-    if met in _local:
-        _local.remove(met)
+    """Forget the rendezvous of a group of this process that is closed or broken. From any thread."""
+    for known in _local.copy():
+        if known[0] == met:
+            with contextlib.suppress(ValueError):  # another thread has done so
+                _local.remove(known)
+            return
 
 
 def _busy_key(attempt: str, rank: int) -> str:
@@ -206,11 +229,11 @@ def _failed_key(attempt: str) -> str:
     return f"{attempt}/failed"
 
 
-def _attend(store: Store, attempt: str, first: int, timeout: timedelta) -> Rendezvous:
-    """Return what rank 0, whose global rank is ``first``, says of the controller."""
+def _attend(store: Store, attempt: str, ranks: list[int], rank: int, timeout: timedelta) -> Rendezvous:
+    """Return what rank 0 of ``ranks`` says of the controller to this rank of them."""
     limit = timeout.total_seconds()
     awaited = "rank 0 to say which controller to join"
-    if not _wait(store, attempt, awaited, limit, _busy_key(attempt, first)):
+    if not _wait(store, attempt, awaited, limit, _busy_key(attempt, ranks[0])):
         raise RendezvousError(f"rank 0 did not say within {limit:g} s which controller to join: does it run?")
     text = within(limit, lambda: store.get(attempt))
     try:
@@ -224,29 +247,32 @@ def _attend(store: Store, attempt: str, first: int, timeout: timedelta) -> Rende
         ) from None
     met = replace(met, hosts=hosts)
     if hosts:
-        _local.append(met)
+        _local.append((met, met.host(ranks[rank])))
     return met
 
 
 def _convene(
-    machines: set[str], on_hosts: Hosts, ranks: list[int], group: str, start: StartCluster
+    said: list[Introduction], on_hosts: Hosts, ranks: list[int], group: str, start: StartCluster
 ) -> tuple[Rendezvous, LocalCluster | None]:
     job, token = f"{group}-{secrets.token_hex(4)}", secrets.token_hex(16)
     if address := os.environ.get("WEIR_CONTROLLER"):
         return Rendezvous(address, job, token, {}), None
     if on_hosts.single:
         return Rendezvous("", job, token, {}), None
-    for known in reversed(_local):
-        if known.hosts.keys() >= set(ranks):
-            met = Rendezvous(known.controller, job, token, known.hosts, known.notice)
-            _local.append(met)
+    for known, own in reversed(_local):
+        if all(known.controller in one.clusters for one in said):
+            hosts = {
+                member: str(one.clusters[known.controller]) for member, one in zip(ranks, said, strict=True)
+            }
+            met = Rendezvous(known.controller, job, token, hosts, known.notice)
+            _local.append((met, own))
             return met, None
-    _require_one_machine(machines)
+    _require_one_machine({one.machine for one in said})
     with logged_wait(log, lambda: "a local switch and controller to start: the first start compiles C"):
         cluster = start(len(ranks))
     hosts = {member: f"h{number}" for number, member in enumerate(ranks, start=1)}
     met = Rendezvous(cluster.controller, job, token, hosts, str(cluster.directory / "died"))
-    _local.append(met)
+    _local.append((met, hosts[ranks[0]]))
     return met, cluster
 
 
@@ -255,25 +281,24 @@ def _meet(
     attempt: str,
     ranks: list[int],
     rank: int,
-    own: tuple[str, str, str],
+    own: Introduction,
     timeout: timedelta,
     members: Members,
-) -> list[tuple[str, str, str]]:
-    """Wait until all members want the same group, and return what each says: its machine, the group that it
-    wants, and its host.
+) -> list[Introduction]:
+    """Wait until all members want the same group, and return what each says of itself.
 
     Ranks that want different ones may wait for some who never come: who sees it says so in the store.
 
     Raises:
         RendezvousError: they do not; or some did not come in time.
     """
-    wanted = own[1]
+    wanted = own.wanted
     keys = {member: f"{attempt}/rank/{member}" for member in ranks}
     conflict = f"{attempt}/conflict"
     began, limit = time.monotonic(), timeout.total_seconds()
     others, lines = BusyRanks(store), WaitLines(log)
 
-    def look() -> tuple[dict[int, tuple[str, str, str]], bool, str]:
+    def look() -> tuple[dict[int, Introduction], bool, str]:
         """Return what the members say that are there, whether somebody has seen a conflict, and why one of
         them cannot take part.
         """
@@ -284,11 +309,11 @@ def _meet(
         )
         return said, store.check([conflict]), failed
 
-    within(limit, lambda: store.set(f"{attempt}/rank/{ranks[rank]}", json.dumps(own)))
+    within(limit, lambda: store.set(f"{attempt}/rank/{ranks[rank]}", json.dumps(asdict(own))))
     while True:
         said, conflicting, failed = within(limit, look)
         waited = time.monotonic() - began
-        if conflicting or any(words != wanted for _, words, _ in said.values()):
+        if conflicting or any(one.wanted != wanted for one in said.values()):
             within(limit, lambda: store.add(conflict, 1))
             time.sleep(_CONFLICT_S)
             raise RendezvousError(within(limit, lambda: _conflict(store, attempt, ranks)))
@@ -316,15 +341,14 @@ def _pause(waited_s: float) -> float:
     return min(max(waited_s / 10, 0.005), _LOOK_S)
 
 
-def _said(store: Store, key: str, member: int) -> tuple[str, str, str]:
+def _said(store: Store, key: str, member: int) -> Introduction:
     """Return what a rank says of itself. RendezvousError when it is not what ``_meet`` wrote."""
     try:
-        machine, wanted, host = map(str, parse_json(store.get(key)))
-    except (ValueError, TypeError) as error:
+        return parse_record(Introduction, store.get(key))
+    except ValueError as error:
         raise RendezvousError(
             f"rank {member} says what this rank does not understand ({error}): {_VERSIONS}"
         ) from None
-    return machine, wanted, host
 
 
 def _conflict(store: Store, attempt: str, ranks: list[int]) -> str:
@@ -332,7 +356,7 @@ def _conflict(store: Store, attempt: str, ranks: list[int]) -> str:
     calls: dict[str, list[int]] = {}
     for member in range(max(ranks) + _BEYOND):
         if store.check([key := f"{attempt}/rank/{member}"]):
-            calls.setdefault(_said(store, key, member)[1], []).append(member)
+            calls.setdefault(_said(store, key, member).wanted, []).append(member)
     said = "; ".join(
         f"rank{'s' if len(who) > 1 else ''} {', '.join(map(str, who))} called {words}"
         for words, who in calls.items()

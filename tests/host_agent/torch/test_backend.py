@@ -11,6 +11,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -307,7 +308,8 @@ def test_machines_without_a_controller_are_refused() -> None:
     from weir.host_agent.torch import rendezvous
 
     store = dist.HashStore()
-    store.set("weir/rendezvous-1/rank/1", json.dumps(["elsewhere boot", "new_group([0, 1])", ""]))
+    elsewhere = rendezvous.Introduction("elsewhere boot", "new_group([0, 1])", "", {})
+    store.set("weir/rendezvous-1/rank/1", json.dumps(asdict(elsewhere)))
     with pytest.raises(
         rendezvous.RendezvousError, match=r"several machines \(.*elsewhere.*\) and WEIR_CONTROLLER is not"
     ):

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The entry point in the group ``torch.backends``, which every ``import torch`` calls.
+
+So it imports nothing but torch, and fails in no program. It registers the backend "weir" by a function that
+imports Weir when the first group is made. ``TORCH_DEVICE_BACKEND_AUTOLOAD=0`` has torch call nobody.
+"""
+
+import logging
+from typing import Any
+
+
+def register() -> None:
+    """Make ``init_process_group("weir")`` work in programs that do not import ``weir.torch``."""
+    try:
+        import torch.distributed as dist
+
+        if dist.is_available() and "WEIR" not in dist.Backend._plugins:
+            dist.Backend.register_backend("weir", _create, extended_api=True, devices=["cpu", "cuda"])
+    except Exception as error:
+        logging.getLogger(__name__).warning(
+            'no backend "weir" until weir.torch is imported: %s: %s', type(error).__name__, error
+        )
+
+
+def _create(*arguments: Any) -> Any:
+    """Make a group as the backend does that the import of ``weir.torch`` puts in this one's place."""
+    import torch.distributed as dist
+
+    import weir.torch  # noqa: F401
+
+    return dist.Backend._plugins["WEIR"].creator_fn(*arguments)
