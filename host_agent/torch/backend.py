@@ -29,7 +29,7 @@ from weir.host_agent.torch.joining import LocalStep, open_connection
 from weir.host_agent.torch.point_to_point import PointToPoint
 from weir.host_agent.torch.rendezvous import WHOLE, Members, StartCluster
 from weir.host_agent.torch.splitting import SplittableGroup
-from weir.host_agent.torch.staging import devices_of, on_host, wait_here
+from weir.host_agent.torch.staging import check_writable, devices_of, on_host, wait_here
 from weir.host_agent.torch.work import QueuedWork, submit
 from weir.wire.definition import MAX_WORKERS
 
@@ -164,6 +164,8 @@ class WeirProcessGroup(SplittableGroup):
             inputs: tensors that are read. The same object as ``outputs``: the operation works in place.
         """
 
+        check_writable(outputs)
+
         def operation() -> Any:
             on_host(run, outputs, inputs)
             return outputs
@@ -191,6 +193,7 @@ class WeirProcessGroup(SplittableGroup):
             inputs: are read. The same object as ``outputs``: the collectives work in place.
             result: of the operation; None: the outputs.
         """
+        check_writable(outputs)
         pairs = list(zip(outputs, inputs, strict=True))
         long = [pair for pair in pairs if is_long(*pair)]
         short = [pair for pair in pairs if not is_long(*pair)]

@@ -13,6 +13,7 @@ import torch
 
 from weir.host_agent.collectives.communicator import Communicator, fitting_block
 from weir.host_agent.collectives.float_sum import HostVector, encode, in_fixed_point
+from weir.host_agent.collectives.tensor_memory import array_of
 from weir.host_agent.torch.overlap.bucket import Bucket
 from weir.wire.definition import Op
 
@@ -43,7 +44,7 @@ class Pieces:
         self._values = bucket.values.to(torch.float32)  # itself, where it is float32
         form = communicator.precision.form(communicator.size)
         scale_block = fitting_block(self._values.numel())
-        mine = encode(communicator, HostVector(self._values.numpy()), bucket.name, scale_block, form=form)
+        mine = encode(communicator, HostVector(array_of(self._values)), bucket.name, scale_block, form=form)
         self._mine = replace(mine, lanes=mine.lanes.copy())
         self._per_block = form.lanes(scale_block)
         self._at_once = max(1, lanes // self._per_block)
@@ -60,7 +61,7 @@ class Pieces:
         self._communicator.reduce_lanes(both.view(np.uint32), Op.ADD, mine.packet_block)
         notes[:] = both[lanes.size :]
         part = replace(mine, lanes=both[: lanes.size], scales=mine.scales[first : self.left])
-        values, block = self._values.numpy(), mine.scale_block
+        values, block = array_of(self._values), mine.scale_block
         if mine.rows is None:
             start = first * block
             part.write(values[start : self.left * block])
