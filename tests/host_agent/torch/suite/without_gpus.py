@@ -33,13 +33,17 @@ def everything_on_the_host() -> Iterator[None]:
             stack.enter_context(mock.patch.object(torch.cuda, name, lambda *_, **__: None))
         for kind in (torch.Tensor, torch.nn.Module):
             stack.enter_context(mock.patch.object(kind, "cuda", lambda self, *_, **__: self))
-        made = DistributedDataParallel.__init__
+        moved, made = torch.nn.Module.to, DistributedDataParallel.__init__
+
+        def to_host(self: Any, *a: Any, **k: Any) -> Any:
+            return self if (a and _is_gpu(a[0])) or _is_gpu(k.get("device")) else moved(self, *a, **k)
 
         def on_host(
             self: Any, module: Any, device_ids: object = None, output_device: object = None, *a: Any, **k: Any
         ) -> None:
             made(self, module, None, None, *a, **k)
 
+        stack.enter_context(mock.patch.object(torch.nn.Module, "to", to_host))
         stack.enter_context(mock.patch.object(DistributedDataParallel, "__init__", on_host))
         stack.enter_context(_OnHost())
         yield
