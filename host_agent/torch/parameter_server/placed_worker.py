@@ -156,12 +156,9 @@ class PlacedServers:
         of each sparse embedding, by the name of its parameter; needed when the number is new.
         """
         if number not in self._sets:
-            used = {
-                name: array_of(some.cpu()) if isinstance(some, torch.Tensor) else some
-                for name, some in rows.items()
-            }
             chosen = [
-                self._first[name] + np.unique(np.asarray(some, np.int64)) for name, some in used.items()
+                self._first[name] + np.unique(array_of(torch.as_tensor(some, dtype=torch.int64).cpu()))
+                for name, some in rows.items()
             ]
             self._sets[number] = UnitSet(number, np.sort(np.concatenate([self._dense, *chosen])))
         self._now = self._sets[number]
