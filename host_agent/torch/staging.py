@@ -46,7 +46,8 @@ def check_writable(outputs: Any) -> None:
         ValueError: elements of one share memory, as ``expand`` makes them.
     """
     for tensor in _flat(outputs):
-        if not tensor.is_contiguous() and torch._debug_has_internal_overlap(tensor) == _OVERLAPS:
+        is_strided = tensor.layout == torch.strided and not tensor.is_contiguous()
+        if is_strided and torch._debug_has_internal_overlap(tensor) == _OVERLAPS:
             raise ValueError(
                 f"elements of the output of shape {tuple(tensor.shape)} and strides {tensor.stride()} share "
                 "memory, which cannot hold a result: pass a .clone() of it, or make it without expand()"
