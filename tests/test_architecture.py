@@ -179,6 +179,18 @@ def test_no_circles_of_rooms() -> None:
     assert not circles, circles
 
 
+def test_no_tensor_of_a_callers_is_made_numpys() -> None:
+    """``Tensor.numpy`` forbids for ever that a storage is resized, which FSDP does; see ``tensor_memory``."""
+    wrong = [
+        f"{module}:{node.lineno}"
+        for module, path in modules().items()
+        if module.startswith("weir.host_agent.")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in ("numpy", "__array__")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_docstrings_do_not_begin_with_a_question() -> None:
     """They say what a thing does or is. The soft switch's are not there yet."""
     question = re.compile(r"(What|Whether|Who|How|Where|Why)\b")

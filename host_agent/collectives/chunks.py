@@ -19,6 +19,7 @@ from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import FLOATS
 from weir.host_agent.collectives.non_finite import Namer, check_finite
 from weir.host_agent.collectives.reductions import Operator, check_supported, is_sum
+from weir.host_agent.collectives.tensor_memory import array_of
 from weir.wire.definition import SLOT_LANES, Op
 
 CHUNK_VALUES: Final = 1 << 22
@@ -163,6 +164,6 @@ def _check_all_finite(
 
     def values() -> npt.NDArray[np.floating[Any]]:
         vectors = zip(*coming, strict=True)
-        return torch.cat([copy() for chunks in vectors for copy in chunks]).numpy()
+        return array_of(torch.cat([copy() for chunks in vectors for copy in chunks]))
 
     check_finite(communicator, spoilt, 1, values, name)

@@ -19,6 +19,7 @@ from weir.host_agent.collectives.dtypes import as_stored, describe
 from weir.host_agent.collectives.operation import Call
 from weir.host_agent.collectives.packing import Precision
 from weir.host_agent.collectives.reductions import Operator, reduce, reduce_parts
+from weir.host_agent.collectives.tensor_memory import overwrite
 
 Tensors = Sequence[torch.Tensor]
 P = ParamSpec("P")
@@ -265,4 +266,4 @@ class Collectives:
 def _assign(tensor: torch.Tensor, flat: torch.Tensor) -> None:
     """Overwrite a tensor of any strides by a flat one's values, which may be in its own memory already."""
     if tensor.data_ptr() != flat.data_ptr():
-        tensor.detach().copy_(flat.view(tensor.shape))
+        overwrite(tensor, flat.view(tensor.shape))

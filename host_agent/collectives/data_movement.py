@@ -13,6 +13,7 @@ import torch
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import byte_count, lanes_for, read_bytes, write_bytes
 from weir.host_agent.collectives.parts import Parts, reduce
+from weir.host_agent.collectives.tensor_memory import array_of
 from weir.wire.definition import Op
 
 
@@ -44,9 +45,9 @@ def deliver(
     whole = parts.join(
         [_as_lanes(inputs[index]) if index in inputs else None for index in range(len(sizes))], torch.int32
     )
-    reduce(communicator, whole.numpy().view(np.uint32), Op.OR, parts)
+    reduce(communicator, array_of(whole).view(np.uint32), Op.OR, parts)
     for index, output in outputs.items():
-        read_bytes(parts.part(whole, index).numpy().view(np.uint32), 0, output)
+        read_bytes(array_of(parts.part(whole, index)).view(np.uint32), 0, output)
 
 
 def _as_lanes(tensor: torch.Tensor) -> torch.Tensor:

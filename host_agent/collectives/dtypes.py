@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from weir.host_agent.collectives.tensor_memory import array_of, byte_view, overwrite, written_anywhere
+
 Lanes = npt.NDArray[np.uint32]
 Keys64 = npt.NDArray[np.uint64]
 
@@ -38,20 +40,12 @@ def byte_count(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def byte_view(contiguous: torch.Tensor) -> npt.NDArray[np.uint8]:
-    """Return the memory of a contiguous tensor, shared, as bytes."""
-    # A tensor of one element, or none, may be called contiguous with any stride: state the stride.
-    flat = contiguous.detach().as_strided((contiguous.numel(),), (1,))
-    view: npt.NDArray[np.uint8] = flat.view(torch.uint8).numpy()
-    return view
-
-
 def as_stored(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor whose memory holds its values, one after another: the same one, where its does.
+    """Return a tensor whose memory holds its values, one after another: the given one's, where it does so.
 
     Torch conjugates and negates lazily, by a mark on the tensor; its memory holds other values then.
     """
-    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return written_anywhere(tensor.detach().resolve_conj().resolve_neg().contiguous())
 
 
 def write_bytes(lanes: Lanes, offset: int, tensor: torch.Tensor) -> None:
@@ -68,12 +62,12 @@ def read_bytes(lanes: Lanes, offset: int, tensor: torch.Tensor) -> None:
     data = byte_view(packed)
     data[:] = lanes[offset:].view(np.uint8)[: data.size]
     if packed is not target:
-        target.copy_(packed)
+        overwrite(target, packed)
 
 
 def widen(flat: torch.Tensor) -> Lanes:
     """Return one lane per value of a flat integer or bool tensor: the value modulo 2^32. A new array."""
-    return flat.to(torch.int32, copy=True).numpy().view(np.uint32)
+    return array_of(flat.to(torch.int32, copy=True)).view(np.uint32)
 
 
 def narrow(lanes: Lanes, dtype: torch.dtype) -> torch.Tensor:
@@ -88,7 +82,7 @@ def ordered_keys(flat: torch.Tensor, *, nan_highest: bool = True) -> Lanes:
     the usual flip: negative numbers complement all bits, others set the top bit.
     """
     if flat.dtype in FLOATS:
-        bits = canonical_nan(flat.to(torch.float32), positive=nan_highest).numpy().view(np.uint32)
+        bits = array_of(canonical_nan(flat.to(torch.float32), positive=nan_highest)).view(np.uint32)
         negative = (bits & _SIGN32) != 0
         return np.where(negative, ~bits, bits | _SIGN32).astype(np.uint32, copy=False)
     return widen(flat) ^ _SIGN32
@@ -106,10 +100,10 @@ def from_ordered_keys(keys: Lanes, dtype: torch.dtype) -> torch.Tensor:
 def ordered_keys64(flat: torch.Tensor, *, nan_highest: bool = True) -> Keys64:
     """Do ``ordered_keys`` for int64 and float64."""
     if flat.dtype == torch.float64:
-        bits = canonical_nan(flat, positive=nan_highest).numpy().view(np.uint64)
+        bits = array_of(canonical_nan(flat, positive=nan_highest)).view(np.uint64)
         negative = (bits & _SIGN64) != 0
         return np.where(negative, ~bits, bits | _SIGN64).astype(np.uint64, copy=False)
-    return flat.numpy().view(np.uint64) ^ _SIGN64
+    return array_of(flat).view(np.uint64) ^ _SIGN64
 
 
 def from_ordered_keys64(keys: Keys64, dtype: torch.dtype) -> torch.Tensor:

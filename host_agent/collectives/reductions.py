@@ -25,6 +25,7 @@ from weir.host_agent.collectives.limbs import LIMBS, join_int64, split_int64
 from weir.host_agent.collectives.non_finite import Namer
 from weir.host_agent.collectives.parts import Parts
 from weir.host_agent.collectives.parts import reduce as reduce_lanes
+from weir.host_agent.collectives.tensor_memory import array_of
 from weir.wire.definition import SLOT_LANES, Op
 
 ReduceOp = dist.ReduceOp
@@ -162,14 +163,14 @@ def _sum(communicator: Communicator, flat: torch.Tensor, name: Namer, parts: Par
     if flat.dtype in NARROW_INTEGERS:
         return dtypes.narrow(reduce_lanes(communicator, dtypes.widen(flat), Op.ADD, parts), flat.dtype)
     if flat.dtype == torch.int64:
-        split = split_int64(flat.numpy(), communicator.size)
+        split = split_int64(array_of(flat), communicator.size)
         lanes = reduce_lanes(communicator, split, Op.ADD, parts, LIMBS)
         return torch.from_numpy(join_int64(lanes, communicator.size))
     if flat.dtype == torch.float64:
-        sum_float64(communicator, flat.numpy(), name, parts)
+        sum_float64(communicator, array_of(flat), name, parts)
         return flat
     wide = flat.to(torch.float32)
-    sum_float32(communicator, wide.numpy(), name, parts)
+    sum_float32(communicator, array_of(wide), name, parts)
     return wide.to(flat.dtype)
 
 

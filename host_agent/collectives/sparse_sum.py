@@ -21,6 +21,7 @@ from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.float_sum import WORTH_A_ROUND_TRIP, sum_float32
 from weir.host_agent.collectives.operation import Call
 from weir.host_agent.collectives.reductions import Operator, check_supported, reduce
+from weir.host_agent.collectives.tensor_memory import array_of
 from weir.wire.definition import GROUP_LANES, SLOT_LANES, Op
 
 Rows = npt.NDArray[np.int64]
@@ -52,7 +53,7 @@ class _Layout:
         found = torch.zeros(indices.shape[1], dtype=torch.int64)
         for length, index in zip(self.sparse, indices, strict=True):
             found = found * length + index
-        return found.numpy()
+        return array_of(found)
 
     def indices(self, numbers: Rows) -> torch.Tensor:
         """Return the inverse of ``numbers``."""
@@ -148,7 +149,7 @@ def _sum(
     if dtype not in dtypes.FLOATS or dtype == torch.float64:
         return reduce(communicator, values.reshape(-1), op, name).view(values.shape)
     wide = values.to(torch.float32)
-    sum_float32(communicator, wide.reshape(-1).numpy(), name, block=_block(width))
+    sum_float32(communicator, array_of(wide.reshape(-1)), name, block=_block(width))
     return (wide.div_(communicator.size) if op == _MEAN else wide).to(dtype)
 
 

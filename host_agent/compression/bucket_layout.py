@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from weir.host_agent.collectives.tensor_memory import array_of
 from weir.host_agent.compression.transfer import to_host
 from weir.host_agent.compression.vectors import has_kernels, is_native
 from weir.host_agent.transport import engine
@@ -190,7 +191,7 @@ class BucketLayout:
                 place += one
             vector[self.padding_of(segment)] = 0
         if largest is not None:
-            largest[:] = vector.view(-1, self.align).abs().amax(dim=1).cpu().numpy()
+            largest[:] = array_of(vector.view(-1, self.align).abs().amax(dim=1).cpu())
         return vector
 
     def _has_kernels(self, bucket: torch.Tensor) -> bool:

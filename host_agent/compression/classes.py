@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from weir.host_agent.collectives.tensor_memory import array_of
 from weir.host_agent.compression.bucket_layout import BucketLayout, Parameters
 from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
 
@@ -89,7 +90,7 @@ def magnitude_classes(
         scales: of every block, the greater the larger the values; None: workers know nothing of each other.
     """
     sums = torch.linalg.vector_norm(vector.view(-1, layout.packet_block), ord=1, dim=1)
-    means = (sums / layout.block_lengths).clamp_(max=_LARGEST).numpy()
+    means = array_of((sums / layout.block_lengths).clamp_(max=_LARGEST))
     agreed = np.zeros(means.size, np.uint32) if scales is None else np.where(means == 0, 0, scales)
     order = np.lexsort((means, agreed, layout.owners))  # tensor by tensor, in each its zeros first
     classes = np.empty(means.size, np.uint8)

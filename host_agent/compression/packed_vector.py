@@ -12,6 +12,7 @@ from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.collectives.float_sum import Contribution, HostVector, Vector
 from weir.host_agent.collectives.packing import LaneFormat
 from weir.host_agent.collectives.quantize import Fixed, Floats, Rows
+from weir.host_agent.collectives.tensor_memory import array_of
 from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK
 from weir.host_agent.compression.transfer import to_device, to_host
 from weir.host_agent.compression.vectors import has_kernels
@@ -57,7 +58,7 @@ class InMemory(HostVector):
     keeps_lanes = False
 
     def __init__(self, packed: torch.Tensor) -> None:
-        super().__init__(packed.cpu().numpy())
+        super().__init__(array_of(packed.cpu()))
         self._device = packed.device
 
     def delivered(self, own: Contribution, lost: Lost) -> torch.Tensor:

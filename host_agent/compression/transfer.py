@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from weir.host_agent.collectives.tensor_memory import array_of
 from weir.host_agent.transport import engine
 
 
@@ -67,6 +68,6 @@ def pinned(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def to_host(*tensors: torch.Tensor) -> list[npt.NDArray[Any]]:
     """Copy tensors as ``pinned`` does, and return them as arrays that nobody else writes to."""
     return [
-        tensor.numpy().copy() if tensor.is_cpu else copy.numpy()
+        array_of(tensor).copy() if tensor.is_cpu else array_of(copy)
         for tensor, copy in zip(tensors, pinned(*tensors), strict=True)
     ]

@@ -37,7 +37,7 @@ from weir.host_agent.torch.point_to_point import PointToPoint
 from weir.host_agent.torch.rendezvous import WHOLE, Members, StartCluster
 from weir.host_agent.torch.signatures import SIGNATURES
 from weir.host_agent.torch.splitting import DEVICES, SplittableGroup
-from weir.host_agent.torch.staging import devices_of, on_host, wait_here
+from weir.host_agent.torch.staging import check_writable, devices_of, on_host, wait_here
 from weir.host_agent.torch.work import QueuedWork, submit
 from weir.wire.definition import MAX_WORKERS
 
@@ -214,6 +214,8 @@ class WeirProcessGroup(SplittableGroup):
             result: of the operation; None: the outputs.
         """
 
+        check_writable(outputs)
+
         def operation() -> Any:
             on_host(run, outputs, inputs)
             return outputs if result is None else result
@@ -243,6 +245,7 @@ class WeirProcessGroup(SplittableGroup):
             result: of the operation; None: the outputs.
             together: makes the collectives of several small tensors, of one dtype, in host memory.
         """
+        check_writable(outputs)
         pairs = list(zip(outputs, inputs, strict=True))
         written = outputs if result is None else result
         long = [pair for pair in pairs if is_long(*pair)]

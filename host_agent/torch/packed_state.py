@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import torch
 
+from weir.host_agent.collectives.tensor_memory import array_of
+
 _CHECKSUM_BYTES: Final = 4
 
 
@@ -21,12 +23,12 @@ def pack_state(state: Mapping[str, Any]) -> torch.Tensor:
 
 def checksum_of(data: torch.Tensor) -> int:
     """Return the checksum of a state that ``pack_state`` made: of another state it is another."""
-    return int.from_bytes(data[-_CHECKSUM_BYTES:].numpy().tobytes(), "little")
+    return int.from_bytes(array_of(data[-_CHECKSUM_BYTES:]).tobytes(), "little")
 
 
 def unpack_state(data: torch.Tensor) -> dict[str, Any]:
     """Return the state of ``pack_state``. Raises ValueError for other bytes."""
-    content = memoryview(data.numpy().tobytes())
+    content = memoryview(array_of(data).tobytes())
     body, found = content[:-_CHECKSUM_BYTES], bytes(content[-_CHECKSUM_BYTES:])
     if len(content) < _CHECKSUM_BYTES or found != _checksum(body):
         raise ValueError(f"a state of {len(content)} bytes has come damaged: its checksum does not fit")

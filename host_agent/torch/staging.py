@@ -14,9 +14,11 @@ from typing import Any, Final
 
 import torch
 
+from weir.host_agent.collectives.tensor_memory import overwrite
 from weir.host_agent.compression.transfer import begin_copy, mark, pinned_like
 
 _PRIORITY: Final = -1
+_OVERLAPS: Final = 1  # c10's MemOverlap: some elements surely share memory
 
 
 def devices_of(*tensors: Any, sparse: bool = False) -> list[torch.device]:
@@ -42,6 +44,21 @@ def devices_of(*tensors: Any, sparse: bool = False) -> list[torch.device]:
         if tensor.is_cuda:
             found[tensor.device] = None
     return list(found)
+
+
+def check_writable(outputs: Any) -> None:
+    """Check that tensors in nested lists can hold a result.
+
+    Raises:
+        ValueError: elements of one share memory, as ``expand`` makes them.
+    """
+    for tensor in _flat(outputs):
+        is_strided = tensor.layout == torch.strided and not tensor.is_contiguous()
+        if is_strided and torch._debug_has_internal_overlap(tensor) == _OVERLAPS:
+            raise ValueError(
+                f"elements of the output of shape {tuple(tensor.shape)} and strides {tensor.stride()} share "
+                "memory, which cannot hold a result: pass a .clone() of it, or make it without expand()"
+            )
 
 
 class CallerStreams:
@@ -124,7 +141,7 @@ def to_device(tensor: torch.Tensor, copy: torch.Tensor) -> None:
     """
     if copy.dtype != tensor.dtype:
         copy = copy.to(tensor.device, non_blocking=True)  # as it is, to be converted there
-    tensor.copy_(copy, non_blocking=True)
+    overwrite(tensor, copy, non_blocking=True)
     tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
 

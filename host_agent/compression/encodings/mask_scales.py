@@ -32,6 +32,7 @@ from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import LANE_BYTES, Lanes
 from weir.host_agent.collectives.non_finite import Namer, check_finite
 from weir.host_agent.collectives.packing import LaneFormat
+from weir.host_agent.collectives.tensor_memory import array_of
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK, EncodingPlan
 from weir.host_agent.compression.packed_vector import packed_vector
@@ -274,7 +275,7 @@ class MaskScales:
             shared[unsure] = communicator.reduce(self._own[unsure], Op.MAX, GROUP_LANES, service)
         scales = self.steps.scales(shared)
         check_finite(
-            communicator, scales, self._form.not_finite, lambda: in_main_memory(self._vector).numpy(), name
+            communicator, scales, self._form.not_finite, lambda: array_of(in_main_memory(self._vector)), name
         )
         self._predictions.learn(self._regions.names, self._regions.of_parameters(shared), self.steps)
         return np.repeat(scales, self._regions.sizes)

@@ -21,6 +21,7 @@ import torch
 
 from weir.host_agent.collectives.dtypes import LANE_BYTES
 from weir.host_agent.collectives.packing import LaneFormat, WholeLanes
+from weir.host_agent.collectives.tensor_memory import array_of
 from weir.host_agent.compression.bucket_layout import BucketLayout, Segment
 from weir.host_agent.compression.encodings import forecast, pyramid
 from weir.host_agent.compression.encodings.encoding import (
@@ -167,9 +168,8 @@ class Planner:
         if not due:
             return np.empty(0, np.uint32)
         there = in_main_memory(packed)
-        return (
-            torch.cat([pyramid.counts(there[segment.in_vector]) for segment in due]).numpy().astype(np.uint32)
-        )
+        counts = torch.cat([pyramid.counts(there[segment.in_vector]) for segment in due])
+        return array_of(counts).astype(np.uint32)
 
     def tally(self, summed: Summed) -> npt.NDArray[np.uint32]:
         """Return what ``observe`` is to know of a bucket's sum: for each parameter that is due how many
@@ -187,7 +187,7 @@ class Planner:
             for part in parts
             if part.source in watched
         ]
-        return torch.cat(found).numpy().astype(np.uint32) if found else np.empty(0, np.uint32)
+        return array_of(torch.cat(found)).astype(np.uint32) if found else np.empty(0, np.uint32)
 
     def observe(
         self,

@@ -18,6 +18,7 @@ import torch
 
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import Lanes
+from weir.host_agent.collectives.tensor_memory import array_of
 from weir.host_agent.compression.bucket_layout import BucketLayout, Segment
 from weir.host_agent.compression.encodings.encoding import Encoding
 from weir.host_agent.transport import engine
@@ -40,7 +41,7 @@ def write_mask(vector: torch.Tensor, mask_block: int, words: Lanes) -> int:
     words: ``words_for`` the vector, zero. Returns how many elements are not zero.
     """
     if vector.device.type == "cpu":
-        values = vector.numpy()
+        values = array_of(vector)
         address = engine.contiguous(values, "vector", np.float32)
         check_words(words, values.size, mask_block)
         return int(
@@ -55,7 +56,7 @@ def write_mask_torch(vector: torch.Tensor, mask_block: int, words: Lanes) -> int
     padded = torch.nn.functional.pad(chosen, (0, words.size * WORD_BITS * mask_block - chosen.numel()))
     bits = padded.view(-1, mask_block).any(dim=1).view(-1, 8)
     weights = torch.tensor([1 << bit for bit in range(8)], dtype=torch.uint8, device=bits.device)
-    words.view(np.uint8)[:] = (bits * weights).sum(dim=1, dtype=torch.uint8).cpu().numpy()
+    words.view(np.uint8)[:] = array_of((bits * weights).sum(dim=1, dtype=torch.uint8).cpu())
     return int(torch.count_nonzero(chosen))
 
 

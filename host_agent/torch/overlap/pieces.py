@@ -13,6 +13,7 @@ import torch
 
 from weir.host_agent.collectives.communicator import Communicator, fitting_block
 from weir.host_agent.collectives.float_sum import HostVector, encode, in_fixed_point
+from weir.host_agent.collectives.tensor_memory import array_of
 from weir.host_agent.torch.overlap.bucket import Bucket
 from weir.wire.definition import Op
 
@@ -46,7 +47,7 @@ class Pieces:
         scale_block = fitting_block(self._values.numel())
         mine = encode(
             communicator,
-            HostVector(self._values.numpy()),
+            HostVector(array_of(self._values)),
             bucket.name,
             scale_block,
             form=form,
@@ -69,7 +70,7 @@ class Pieces:
         self._communicator.reduce_lanes(both.view(np.uint32), Op.ADD, mine.packet_block)
         notes[:] = both[lanes.size :]
         part = replace(mine, lanes=both[: lanes.size], scales=mine.scales[first : self.left])
-        values, block = self._values.numpy(), mine.scale_block
+        values, block = array_of(self._values), mine.scale_block
         if mine.rows is None:
             start = first * block
             part.write(values[start : self.left * block])
@@ -82,7 +83,7 @@ class Pieces:
     def _write(self, start: int) -> None:
         """Give the bucket its sums from ``start`` on."""
         if self._apart is not None:
-            self._apart.write(self._values.numpy())
+            self._apart.write(array_of(self._values))
         if self._values is not self._bucket.values:
             self._bucket.values[start:] = self._values[start:].to(self._bucket.values.dtype)
         self._bucket.summed(start)

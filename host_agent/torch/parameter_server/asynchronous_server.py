@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch._C._distributed_c10d import Store
 
+from weir.host_agent.collectives.tensor_memory import array_of
 from weir.host_agent.flows import FlowConfig, FlowReceiver, FlowSender
 from weir.host_agent.flows.frames import Address
 from weir.host_agent.flows.udp import UdpFlows
@@ -56,7 +57,7 @@ class TorchOptimizer:
     @property
     def parameters(self) -> Floats:
         """Return the shard's elements, in their memory."""
-        found: Floats = self._shard.model.numpy()
+        found: Floats = array_of(self._shard.model)
         return found
 
     def step(self, gradient: Floats, lr: float, share: float, settings: str) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import Store
 
 from weir.agent_service.waiting import WaitLines, logged_wait
+from weir.host_agent.collectives.tensor_memory import array_of
 from weir.host_agent.compression.classes import layer_classes
 from weir.host_agent.flows import FlowConfig, FlowReceiver, FlowSender, new_flow_id
 from weir.host_agent.flows.frames import Address
@@ -133,8 +134,8 @@ class AsynchronousSession:
         self._counted = TransportCounters()  # of flows that are closed, and what has come
         self.last_density = 1.0
         """Share of the model that the last step pushed."""
-        words = model.numpy().view(np.uint32)
-        beginning = model.numpy().copy() if rank == 0 else None
+        words = array_of(model).view(np.uint32)
+        beginning = array_of(model).copy() if rank == 0 else None
         rules = WorkerRules(
             parse_consistency(terms.consistency),
             parse_filter(terms.push_filter),
@@ -200,7 +201,7 @@ class AsynchronousSession:
             ValueError: the gradient is not finite; nothing was pushed.
             RefusedError, GroupBrokenError: say what has become of a server.
         """
-        values, news = gradient.numpy(), settings if settings != self._said else ""
+        values, news = array_of(gradient), settings if settings != self._said else ""
         if not np.isfinite(values).all():
             raise ValueError(f"worker {self._rank}: the gradient of this step has infinities or NaN")
         self._said = settings

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from weir.agent_service.waiting import WaitLines, logged_wait
+from weir.host_agent.collectives.tensor_memory import array_of
 from weir.host_agent.parameter_server.messages import MessageError
 from weir.host_agent.parameter_server.payload import PayloadError
 from weir.host_agent.parameter_server.placed_worker import ALL_NEWS, NO_UNITS, PlacedWorker, UnitSet
@@ -135,7 +136,7 @@ class PlacedServers:
             servers,
             units,
             table_of(self._store, len(units), servers),
-            self.master.numpy().view(np.uint32),
+            array_of(self.master).view(np.uint32),
             plans,
             together,
         )
@@ -144,7 +145,7 @@ class PlacedServers:
         """Elements that the last step pushed."""
         everything = UnitSet(0, np.arange(len(units)))
         if self.rank == 0:
-            self._turn(everything, self.master.numpy().copy(), ALL_NEWS)
+            self._turn(everything, array_of(self.master).copy(), ALL_NEWS)
         else:
             self._turn(NO_UNITS, np.zeros(0, np.float32), ALL_NEWS)
 
@@ -156,7 +157,8 @@ class PlacedServers:
         """
         if number not in self._sets:
             chosen = [
-                self._first[name] + np.unique(np.asarray(some, np.int64)) for name, some in rows.items()
+                self._first[name] + np.unique(array_of(torch.as_tensor(some, dtype=torch.int64).cpu()))
+                for name, some in rows.items()
             ]
             self._sets[number] = UnitSet(number, np.sort(np.concatenate([self._dense, *chosen])))
         self._now = self._sets[number]
@@ -277,7 +279,7 @@ class PlacedServers:
         for name, parameter in self._parameters.items():
             if name not in self._rows:
                 dense = parameter.grad if parameter.grad is not None else torch.zeros(parameter.shape)
-                found.append(dense.detach().reshape(-1).float().numpy())
+                found.append(array_of(dense.detach().reshape(-1).float()))
                 continue
             first, width = self._first[name], self._rows[name]
             mine = self._now.units
@@ -285,11 +287,11 @@ class PlacedServers:
             values = np.zeros((rows.size, width), np.float32)
             if parameter.grad is not None:
                 gradient = parameter.grad.coalesce()
-                used = gradient.indices()[0].numpy()
+                used = array_of(gradient.indices()[0])
                 at = np.minimum(np.searchsorted(rows, used), max(rows.size - 1, 0))
                 if used.size and not (rows.size and np.array_equal(rows[at], used)):
                     raise ValueError(f"{name}: the batch used rows that were not pulled")
-                values[at] = gradient.values().float().numpy()
+                values[at] = array_of(gradient.values().float())
             found.append(values.reshape(-1))
         return np.concatenate(found)
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from weir.host_agent.collectives.dtypes import LANE_BYTES, Lanes
+from weir.host_agent.collectives.tensor_memory import array_of
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings import Encoding, EncodingPlan, Selection
 from weir.host_agent.compression.encodings.cost import headers
@@ -50,7 +51,7 @@ class ChangeForecast:
 
     def count(self, changed: torch.Tensor) -> None:
         """Take in a piece: flat, float32, zero where nothing has changed."""
-        self._blocks += counts(changed).numpy()
+        self._blocks += array_of(counts(changed))
         self._elements += changed.numel()
 
     def end_step(self) -> None:
@@ -109,7 +110,7 @@ class Pull:
             changed = torch.bitwise_xor(now[place], before[place], out=changes[segment.in_vector])
             if threshold:
                 moved = shard.model[place] - sent[place]
-                changed[torch.from_numpy(~above(moved.numpy(), threshold, block))] = 0
+                changed[torch.from_numpy(~above(array_of(moved), threshold, block))] = 0
             before[place] ^= changed
         if forecast.is_due or mask_block is not None:
             flags = changes.ne(0).float()
@@ -158,7 +159,7 @@ class Pull:
 
     def _rider(self, words: torch.Tensor, layout: BucketLayout) -> Rider:
         """Return words of every piece as a rider; layout: where they are."""
-        return Rider(words.numpy().view(np.uint32), self._ranks[layout.in_blocks(SLOT_LANES).owners])
+        return Rider(array_of(words).view(np.uint32), self._ranks[layout.in_blocks(SLOT_LANES).owners])
 
     def _masks(self, mask_block: int) -> tuple[Lanes, dict[str, slice], npt.NDArray[np.int16]]:
         """Return memory for the masks of all pieces, those of one server together; where each one's words

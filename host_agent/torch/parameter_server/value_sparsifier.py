@@ -5,6 +5,7 @@ import math
 
 import torch
 
+from weir.host_agent.collectives.tensor_memory import array_of
 from weir.host_agent.compression.bucket_layout import Span
 from weir.host_agent.compression.sparsifiers import Sparsifier, SparsifierOptions
 from weir.host_agent.parameter_server.value_filter import FilterRule, above
@@ -34,5 +35,5 @@ class ValueSparsifier(Sparsifier):
         """Return what is above the threshold of ``gradient``, which is divided by the workers already."""
         step = self.rule.at(self.step + 1, self.lr / self._peak_lr)
         bound = step / self.lr / self.workers if self.lr else math.inf
-        passed = above(gradient.cpu().numpy(), bound, self.rule.block)
+        passed = above(array_of(gradient.cpu()), bound, self.rule.block)
         return torch.where(torch.from_numpy(passed).to(gradient.device), gradient, 0.0)

@@ -15,14 +15,14 @@ import torch
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from weir.agent_service.waiting import FIRST_S, next_line
-from weir.host_agent.collectives.dtypes import byte_view
+from weir.host_agent.collectives.tensor_memory import byte_view, overwrite
 from weir.host_agent.compression.transfer import begin_copy, mark
 from weir.host_agent.torch.compiling import never_compiled
 from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.point_to_point.inbox import Receive, Send
 from weir.host_agent.torch.point_to_point.messenger import MessageError, Messenger
 from weir.host_agent.torch.silent_store import within
-from weir.host_agent.torch.staging import CallerStreams, devices_of, to_device
+from weir.host_agent.torch.staging import CallerStreams, check_writable, devices_of, to_device
 from weir.host_agent.torch.work import QueuedWork
 from weir.host_agent.transport.operations import OperationQueue
 
@@ -73,7 +73,11 @@ class PointToPoint:
             source: a rank of the group; None: whoever sends first.
             tag: of the message.
             timeout: how long ``wait`` waits.
+
+        Raises:
+            ValueError: elements of the tensor share memory.
         """
+        check_writable(tensor)
         devices = devices_of(tensor)
         target = tensor.detach()
         in_place = not (devices or target.is_conj() or target.is_neg()) and target.is_contiguous()
@@ -85,7 +89,7 @@ class PointToPoint:
                 if devices:
                     to_device(target, host)
                 elif not in_place:
-                    target.copy_(host)
+                    overwrite(target, host)
 
         receive = Receive(source, tag, _name(tensor.dtype), byte_view(host).data, finish)
         messenger = self._opened(timeout)

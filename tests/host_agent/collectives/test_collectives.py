@@ -12,8 +12,8 @@ from torch.distributed import ReduceOp
 
 import weir
 from tests.host_agent.torch.worlds import World
-from weir.host_agent.collectives.dtypes import byte_view
 from weir.host_agent.collectives.quantize import error_bound, exponents
+from weir.host_agent.collectives.tensor_memory import byte_view
 
 SIZE = 3
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]

@@ -231,8 +231,8 @@ def test_a_worker_that_died_is_named_by_the_server_and_by_the_others(kind: str, 
     assert any(f"it says: it waits for {late}" in line for line in log), log
     for said, its_log in server:
         assert said == (
-            f"TransportTimeout: timed out: server 0 has heard nothing for 1.5 s, and waits for {late}: do the workers "
-            "still run?"
+            "TransportTimeout: timed out: server 0 has heard nothing for 1.5 s, and waits for "
+            f"{late}: do the workers still run?"
         )
         assert any(f"still waiting for {late}" in line for line in its_log)
         assert "it has ended: server 0 has heard nothing" in worker

@@ -65,7 +65,9 @@ def train(rank: int, pause_s: float, options: dict[str, Any]) -> tuple[torch.Ten
     ) as servers:
         for step in range(STEPS):
             rows = rows_of(step, rank)
-            servers.pull(1 + step % 3 + 3 * (step >= STEPS // 2), {"weight": rows})
+            used = torch.tensor(rows)
+            servers.pull(1 + step % 3 + 3 * (step >= STEPS // 2), {"weight": used})
+            assert used.untyped_storage().resizable()
             values = gradient_of(step, rank, rows)
             model.weight.grad = torch.sparse_coo_tensor(rows[None], values, model.weight.shape)
             servers.step()

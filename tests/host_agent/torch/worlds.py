@@ -36,12 +36,12 @@ class WorkerError(AssertionError):
 
 
 class World:
-    """``size`` processes in one process group of the "weir" backend.
+    """``size`` processes in one process group of a backend.
 
     environment: what rank r's process finds in its environment; by default nothing of Weir's. ranks: those
     that there are, by default all. sizes: how many ranks each says that there are. device: where the tensors
-    are that tests make, see ``on_device``; None: as the tests say. An error of init_process_group is the
-    outcome of whatever is run.
+    are that tests make, see ``on_device``; None: as the tests say. backend: of the group. An error of
+    init_process_group is the outcome of whatever is run.
 
     ``run(function, *args)`` calls ``function(*args)`` on every rank at once and returns the results by rank.
     ``dist.get_rank()`` and the like work inside it.
@@ -56,6 +56,7 @@ class World:
         ranks: Sequence[int] | None = None,
         sizes: Sequence[int] = (),
         device: str | None = None,
+        backend: str = "weir",
     ) -> None:
         self.size = size
         self._directory = tempfile.TemporaryDirectory()
@@ -74,6 +75,7 @@ class World:
                         timeout_s,
                         dict(environment(rank)),
                         device,
+                        backend,
                     ),
                 ),
             )
@@ -87,11 +89,11 @@ class World:
         for pipe in self._pipes:
             pipe.send((function, args))
 
-    def outcome(self, rank: int) -> Any:
+    def outcome(self, rank: int, patience_s: float = PATIENCE_S) -> Any:
         """Return what a rank's function returned; an exception that it raised is returned, not raised."""
         pipe: Connection = self._pipes[rank]
-        if not pipe.poll(PATIENCE_S):
-            raise WorkerError(f"rank {rank} gave no answer within {PATIENCE_S:g} s")
+        if not pipe.poll(patience_s):
+            raise WorkerError(f"rank {rank} gave no answer within {patience_s:g} s")
         return pipe.recv()
 
     def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
@@ -102,6 +104,12 @@ class World:
             if isinstance(outcome, BaseException):
                 raise WorkerError(f"rank {rank}: {outcome}\n{''.join(getattr(outcome, '__notes__', []))}")
         return outcomes
+
+    def kill(self) -> None:
+        """End every process at once, whatever it waits for."""
+        for process in self.processes:
+            process.kill()
+        self.close()
 
     def close(self) -> None:
         """End every process cleanly and checks that each did end so."""
@@ -136,6 +144,7 @@ class Place:
     timeout_s: float
     environment: Mapping[str, str]
     device: str | None = None
+    backend: str = "weir"
 
 
 _raising: list[dist.ProcessGroup] = []
@@ -156,7 +165,7 @@ def _serve(pipe: Connection, place: Place) -> None:
     os.environ.update(place.environment)
     try:
         dist.init_process_group(
-            "weir",
+            place.backend,
             store=dist.FileStore(place.store, place.size),
             rank=place.rank,
             world_size=place.size,

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Torch's own distributed tests: what Gloo passes on this machine, Weir passes.
+
+``fast.txt`` names those that are always run; ``WEIR_TORCH_SUITE=all`` runs every one. ``differences.py`` says
+which ones Weir does not pass, and why not.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import weir
+from tests.host_agent.torch.suite.differences import DIFFERENCES
+from tests.host_agent.torch.suite.ranks import PASSED, SIZE, Ranks
+from weir.cluster import LocalCluster
+
+HERE: Final = Path(__file__).parent
+ALL: Final = os.environ.get("WEIR_TORCH_SUITE") == "all"
+
+
+def every_name() -> list[str]:
+    """Return the names of torch's tests, from a process of its own: importing them changes a process."""
+    code = "from tests.host_agent.torch.suite.ranks import names; print(*names(), sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def chosen() -> list[str]:
+    """Return the names of the tests to run; listed ones are run only with all."""
+    if ALL:
+        return every_name()
+    return [name for name in (HERE / "fast.txt").read_text().split() if name not in DIFFERENCES]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with weir.local_cluster(workers=SIZE) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def ours(cluster: LocalCluster) -> Iterator[Ranks]:
+    ranks = Ranks("weir", cluster.environment)
+    yield ranks
+    ranks.close()
+
+
+@pytest.fixture(scope="module")
+def gloo() -> Iterator[Ranks]:
+    ranks = Ranks("gloo")
+    yield ranks
+    ranks.close()
+
+
+@pytest.mark.parametrize("name", chosen())
+def test_weir_passes_what_gloo_passes(ours: Ranks, gloo: Ranks, name: str) -> None:
+    found = ours.run(name)
+    if name in DIFFERENCES:
+        assert found.state != PASSED, "it passes: take it out of differences.py"
+        pytest.xfail(DIFFERENCES[name])
+    if found.state != PASSED and (theirs := gloo.run(name)).state != PASSED:
+        pytest.skip(f"Gloo does not pass it here: {theirs.last_line}")
+    assert found.state == PASSED, f"{found.state}: {found.why}"
+
+
+@pytest.mark.skipif(not ALL, reason="names all tests: WEIR_TORCH_SUITE=all")
+def test_lists_name_tests_that_there_are() -> None:
+    known = set(every_name())
+    assert {*DIFFERENCES, *(HERE / "fast.txt").read_text().split()} <= known
