@@ -329,8 +329,8 @@ def sum_float32(
 
     Few values (GATHERED_LANES) are gathered and added here. Sums of up to EXACT_VALUES, and of all where
     ``communicator.precision`` says so, are made in limbs, others in its form. NaN and infinity are delivered
-    or raise NonFiniteError on every worker, as it says; then the vector keeps its values. When the network
-    fails it may be of no use.
+    or raise NonFiniteError on every worker, as it says. Where it raises, the vector keeps its values; when
+    the network fails it may be of no use.
     """
     if parts is None and _gathered(communicator, values.size):
         _sum_here(communicator, values, name)
