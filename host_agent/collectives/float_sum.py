@@ -333,8 +333,8 @@ def sum_float32(
 
     Few values (GATHERED_LANES) are gathered and added here. Sums of up to EXACT_VALUES, and of all where
     ``communicator.precision`` says so, are made in limbs, others in its form. NaN and infinity are delivered
-    or raise NonFiniteError on every worker, as it says; then the vector keeps its values. When the network
-    fails it may be of no use.
+    or raise NonFiniteError on every worker, as it says. Where it raises, the vector keeps its values; when
+    the network fails it may be of no use.
 
     block: values that share a scale and a block of packets, where each worker has other blocks and hardly any
     is zero on all of them; None: as many as fit the vector. Not together with parts.

@@ -12,7 +12,8 @@ import torch
 
 from weir.host_agent.collectives.collectives import Collectives
 from weir.host_agent.collectives.float_sum import EXACT_VALUES
-from weir.host_agent.collectives.reductions import RedOpType
+from weir.host_agent.collectives.reductions import Operator
+from weir.host_agent.collectives.tensor_memory import overwrite
 
 Tensors = Sequence[torch.Tensor]
 Collective = Callable[[Any, Any], None]
@@ -56,12 +57,13 @@ def distinct(tensors: Tensors) -> list[torch.Tensor]:
     """Return the tensors without those that are a tensor before them again: these would be reduced twice."""
     found: dict[Any, torch.Tensor] = {}
     for tensor in tensors:
-        where = (tensor.data_ptr(), tensor.shape, tensor.stride()) if tensor.numel() else id(tensor)
+        has_memory = tensor.layout == torch.strided and tensor.numel()
+        where = (tensor.data_ptr(), tensor.shape, tensor.stride()) if has_memory else id(tensor)
         found.setdefault(where, tensor)
     return list(found.values())
 
 
-def all_reduce(collectives: Collectives, tensors: Tensors, op: RedOpType) -> None:
+def all_reduce(collectives: Collectives, tensors: Tensors, op: Operator) -> None:
     """Overwrite tensors of one dtype by their reductions, in one operation."""
     packed = torch.cat([tensor.reshape(-1) for tensor in tensors])
     collectives.all_reduce(packed, op)
@@ -76,10 +78,10 @@ def all_gather_single(collectives: Collectives, outputs: Tensors, inputs: Tensor
     collectives.all_gather_single(gathered, packed)
     parts = torch.split(gathered, _sizes(inputs), dim=1)
     for output, part in zip(outputs, parts, strict=True):
-        output.detach().copy_(part.reshape(output.shape))
+        overwrite(output, part.reshape(output.shape))
 
 
-def reduce_scatter_single(collectives: Collectives, outputs: Tensors, wholes: Tensors, op: RedOpType) -> None:
+def reduce_scatter_single(collectives: Collectives, outputs: Tensors, wholes: Tensors, op: Operator) -> None:
     """Overwrite each output by this rank's part of the reduction of the tensor beside it, in one operation.
 
     All have one dtype.
@@ -97,4 +99,4 @@ def _sizes(tensors: Tensors) -> list[int]:
 
 def _unpack(packed: torch.Tensor, tensors: Tensors) -> None:
     for tensor, part in zip(tensors, torch.split(packed, _sizes(tensors)), strict=True):
-        tensor.detach().copy_(part.view(tensor.shape))
+        overwrite(tensor, part.view(tensor.shape))
