@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Groups made from a store, a rank and a size, beside a default group or without one."""
 
+import threading
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -101,6 +103,7 @@ def configured_again(path: str) -> float:
     """Train without a default group, in groups that end by an abort, as torchft makes them."""
     rank = dist.get_rank()
     dist.destroy_process_group()
+    threads = threading.active_count()
     for attempt in range(3):
         group = joined(f"{path}-{attempt}", (rank + attempt) % SIZE)
         torch.manual_seed(0)
@@ -111,6 +114,10 @@ def configured_again(path: str) -> float:
         assert not dist.is_initialized()
         group.abort()
         del group, model
+    deadline = time.monotonic() + 20
+    while threading.active_count() > threads and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() <= threads, threading.enumerate()
     return float(gradient.sum())
 
 

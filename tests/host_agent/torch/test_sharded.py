@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
@@ -297,6 +298,44 @@ def trained_by_ddp_of_pairs() -> list[torch.Tensor]:
 @pytest.mark.parametrize("world", ["gloo"], indirect=True)
 def test_tensor_parallel_layers_sharded_over_weir(world: World) -> None:
     world.run(with_tensor_parallel)
+
+
+def pipeline(backend: str, within: str) -> list[torch.Tensor]:
+    """Train two stages of a pipeline, each on two ranks, over one backend; return this stage's parameters.
+
+    Args:
+        backend: of both dimensions of the mesh.
+        within: how the two ranks of a stage share it: "shard" or "tensor".
+    """
+    with hybrid_mesh(backend, backend) as mesh:
+        between, inside = (mesh[name] for name in mesh.mesh_dim_names or ())
+        stage = between.get_local_rank()
+        torch.manual_seed(stage)
+        layers: Any = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 16))
+        if within == "shard":
+            fully_shard(layers, mesh=inside)
+        else:
+            parallelize_module(layers, inside, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        part = PipelineStage(layers, stage, 2, torch.device("cpu"), group=between.get_group())
+        schedule = Schedule1F1B(part, 2, loss_fn=torch.nn.functional.mse_loss)
+        optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+        seed = inside.get_local_rank() if within == "shard" else 0
+        batch = torch.randn(8, 16, generator=torch.Generator().manual_seed(seed))
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            schedule.step(*(() if stage else (batch,)), **({"target": batch} if stage else {}))
+            optimizer.step()
+        return whole(layers)
+
+
+def pipelines(within: str) -> None:
+    assert_equal(pipeline("weir", within), pipeline("gloo", within), 1e-4, 1e-6)
+
+
+@pytest.mark.parametrize("world", ["weir"], indirect=True)
+@pytest.mark.parametrize("within", ["shard", "tensor"])
+def test_stages_of_a_pipeline_with_shards_or_parts_of_layers(world: World, within: str) -> None:
+    world.run(pipelines, within)
 
 
 def nested_groups(backend: str) -> None:
