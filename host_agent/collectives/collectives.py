@@ -82,7 +82,7 @@ class Collectives:
         def name(row: int, value: int) -> str:
             return f"{title}, value {value} of row {row} of a sparse {describe(tensor)}"
 
-        tensor.copy_(sparse_sum.all_reduce(self.communicator, tensor, op, name))
+        overwrite(tensor, sparse_sum.all_reduce(self.communicator, tensor, op, name))
 
     @operation(
         lambda tensor, root, op=_SUM: Call(

@@ -90,6 +90,11 @@ def written_anywhere(contiguous: torch.Tensor) -> torch.Tensor:
 
 
 def overwrite(target: torch.Tensor, values: torch.Tensor, *, non_blocking: bool = False) -> None:
-    """Overwrite a tensor of any strides, on a device or not, whichever thread's mode it was made in."""
+    """Overwrite a tensor of any strides, on a device or not, whichever thread's mode it was made in.
+
+    A sparse one, of which no gradients may be recorded here, has the indices of ``values`` then.
+    """
     with torch.inference_mode(target.is_inference()):
-        target.detach().copy_(values, non_blocking=non_blocking)
+        # What detach() returns of a sparse tensor would get its new rows alone.
+        kept = target if target.is_sparse else target.detach()
+        kept.copy_(values, non_blocking=non_blocking)

@@ -25,6 +25,7 @@ from torch._C._distributed_c10d import Store, _DistributedBackendOptions
 from weir.host_agent.collectives.long_collectives import LongCollectives
 from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits, NonFinite, Precision
 from weir.host_agent.collectives.reductions import Operator, PremulSum, RedOpType, check_supported
+from weir.host_agent.collectives.tensor_memory import overwrite
 from weir.host_agent.torch import coalescing
 from weir.host_agent.torch.arguments import Arguments, only
 from weir.host_agent.torch.compiling import never_compiled
@@ -232,6 +233,7 @@ class WeirProcessGroup(SplittableGroup):
         inputs: Any,
         result: Any = None,
         together: Together | None = None,
+        is_written: bool = True,
     ) -> QueuedWork:
         """Queue a collective of each output and the input beside it, both tensors or lists of them.
 
@@ -244,8 +246,10 @@ class WeirProcessGroup(SplittableGroup):
             inputs: are read. The same object as ``outputs``: the collectives work in place.
             result: of the operation; None: the outputs.
             together: makes the collectives of several small tensors, of one dtype, in host memory.
+            is_written: whether this rank's outputs are overwritten; if not, they are the inputs, only read.
         """
-        check_writable(outputs)
+        if is_written:
+            check_writable(outputs)
         pairs = list(zip(outputs, inputs, strict=True))
         written = outputs if result is None else result
         long = [pair for pair in pairs if is_long(*pair)]
@@ -261,13 +265,22 @@ class WeirProcessGroup(SplittableGroup):
                 coalescing.coalesced(outputs, inputs, in_memory, together)
 
         def operation() -> Any:
-            on_host(run, taken, given)
+            if is_written:
+                on_host(run, taken, given)
+            else:
+                on_host(lambda _, given: run(given, given), [], given)
             for output, one in long:
                 in_chunks(output, one)
             return written
 
+        return self._submit_sum(operation, written, opts, devices_of(outputs, inputs))
+
+    def _submit_sum(
+        self, operation: Callable[[], Any], written: Any, opts: Any, devices: Sequence[torch.device]
+    ) -> QueuedWork:
+        """Queue an operation that may raise NonFiniteError, and returns ``written``."""
         queued = operation if self.connection.precision.delivers else raised_by_backward(operation, written)
-        return self.submit(queued, opts.timeout, devices_of(outputs, inputs))
+        return self.submit(queued, opts.timeout, devices)
 
     # Reductions.
 
@@ -282,15 +295,18 @@ class WeirProcessGroup(SplittableGroup):
     def allreduce(self, tensors: Any, opts: Any) -> QueuedWork:
         """Overwrite each tensor by its reduction over all ranks."""
         if any(tensor.is_sparse for tensor in tensors):
-            return self._all_reduce_sparse(opts, list(map(_complex_of, tensors)), _operator(opts))
+            summed = list(map(_complex_of, tensors))
+            return self._all_reduce_sparse(opts, summed, _operator(opts), summed)
         return self._all_reduce_each(tensors, opts)
 
     @collective
     def allreduce_coalesced(self, tensors: Any, opts: Any) -> QueuedWork:
         """Do several ``allreduce``, of tensors of any shapes; one that is listed twice is reduced once."""
-        op = _operator(opts)
+        op, each = _operator(opts), coalescing.distinct(tensors)
+        if any(tensor.is_sparse for tensor in each):
+            return self._all_reduce_sparse(opts, list(map(_complex_of, each)), op, tensors)
         return self._all_reduce_each(
-            coalescing.distinct(tensors),
+            each,
             opts,
             lambda tensors, _: coalescing.all_reduce(self.collectives, tensors, op),
             tensors,
@@ -310,18 +326,20 @@ class WeirProcessGroup(SplittableGroup):
             result,
             together,
         )
-        if tensors and tensors[0].dtype is torch.float16:  # as DDP's FP16_COMPRESS sends
-            work.read_by_cpp = tensors
-        return work
+        return _readable(work, tensors if result is None else result)
 
-    def _all_reduce_sparse(self, opts: Any, tensors: list[torch.Tensor], op: Operator) -> QueuedWork:
+    def _all_reduce_sparse(
+        self, opts: Any, tensors: list[torch.Tensor], op: Operator, result: Sequence[torch.Tensor]
+    ) -> QueuedWork:
         """Do an ``allreduce`` of tensors of which some are sparse.
 
         Those on a device are coalesced and copied while the queue's thread waits for their streams: how many
         rows there are is known there only.
         """
 
-        def operation() -> list[torch.Tensor]:
+        check_writable(tensors)
+
+        def operation() -> Sequence[torch.Tensor]:
             for tensor in tensors:
                 if not tensor.is_sparse:
                     on_host(lambda one, _: self.collectives.all_reduce(one, op), tensor, tensor)
@@ -330,10 +348,11 @@ class WeirProcessGroup(SplittableGroup):
                 else:
                     copy = tensor.coalesce().cpu()
                     self.collectives.all_reduce_sparse(copy, op)
-                    tensor.copy_(copy.to(tensor.device))
-            return tensors
+                    overwrite(tensor, copy.to(tensor.device))
+            return result
 
-        return self.submit(operation, opts.timeout, devices_of(tensors, sparse=True))
+        work = self._submit_sum(operation, result, opts, devices_of(tensors, sparse=True))
+        return _readable(work, result)
 
     @collective
     def reduce(self, tensors: Any, opts: Any) -> QueuedWork:
@@ -346,6 +365,7 @@ class WeirProcessGroup(SplittableGroup):
             lambda tensor, _: are_long(tensor),
             tensors,
             tensors,
+            is_written=self.rank() == root,
         )
 
     @collective
@@ -405,6 +425,7 @@ class WeirProcessGroup(SplittableGroup):
             lambda tensor, _: are_long(tensor),
             tensors,
             tensors,
+            is_written=self.rank() != root,
         )
 
     @collective
@@ -589,6 +610,15 @@ class WeirProcessGroup(SplittableGroup):
     def shutdown(self) -> None:
         """Leave the job; what is still running is aborted. Called by destroy_process_group."""
         self.connection.close()
+
+
+def _readable(work: QueuedWork, tensors: Sequence[torch.Tensor]) -> QueuedWork:
+    """Return the work of an ``allreduce``, whose future C++ can read where the tensors are float16, as DDP's
+    FP16_COMPRESS sends them.
+    """
+    if tensors[0].dtype is torch.float16:
+        work.read_by_cpp = tensors
+    return work
 
 
 def _flat_if_one(lists: Any) -> Any:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectives of many tensors as few operations: small tensors travel together.
 
-A tensor of a few values costs a round trip, as one of a thousand does. Together they have no more values than
-are summed exactly, so that each result has the bits that it has alone.
+A tensor of a few values costs a round trip, as one of a thousand does. Only tensors of one dtype travel
+together, and they have no more values than are summed exactly: so sums of float32 and narrower ones have the
+bits that they have alone. Those of float64 are as near to the exact sum as in any tensor of that length; of the
+fewest values (``GATHERED_LANES``) they are nearer alone.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +22,9 @@ Collective = Callable[[Any, Any], None]
 
 
 def batches(sizes: Sequence[int]) -> Iterator[list[int]]:
-    """Yield the indices of what travels together, of vectors of these many values, the same on every rank."""
+    """Yield the indices of what travels together, of vectors of one dtype and of these many values; the same
+    on every rank.
+    """
     batch: list[int] = []
     values = 0
     for index, size in enumerate(sizes):
@@ -45,12 +49,16 @@ def coalesced(outputs: Tensors, inputs: Tensors, one: Collective, together: Coll
         together: makes those of several pairs of one dtype.
     """
     in_place = outputs is inputs
-    for batch in batches([max(pair) for pair in zip(_sizes(outputs), _sizes(inputs), strict=True)]):
-        if len(batch) == 1:
-            one(outputs[batch[0]], inputs[batch[0]])
-        else:
-            taken = [outputs[index] for index in batch]
-            together(taken, taken if in_place else [inputs[index] for index in batch])
+    sizes = [max(pair) for pair in zip(_sizes(outputs), _sizes(inputs), strict=True)]
+    for dtype in dict.fromkeys(output.dtype for output in outputs):
+        alike = [index for index, output in enumerate(outputs) if output.dtype == dtype]
+        for batch in batches([sizes[index] for index in alike]):
+            taken = [outputs[alike[each]] for each in batch]
+            given = taken if in_place else [inputs[alike[each]] for each in batch]
+            if len(batch) == 1:
+                one(taken[0], given[0])
+            else:
+                together(taken, given)
 
 
 def distinct(tensors: Tensors) -> list[torch.Tensor]:

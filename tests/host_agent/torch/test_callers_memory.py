@@ -247,8 +247,8 @@ def expanded() -> list[str]:
     wrong = []
     for name, call, output, given in calls(torch.ones(2, 2)):
         wide = torch.zeros(1, 1).expand(output.shape)
-        if name in ("gather", "send, recv"):  # there, a rank has no output, or has sent already
-            continue
+        if name in ("gather", "send, recv", "reduce", "broadcast"):
+            continue  # there, a rank has no output, or has sent already
         with pytest.raises(ValueError, match="share memory"):
             call(wide, wide if output is given else given)
         call(output, given)
@@ -275,6 +275,19 @@ def from_expanded() -> list[str]:
 
 def test_an_input_whose_elements_share_memory_is_read(world: World) -> None:
     assert world.run(from_expanded) == [[]] * SIZE
+
+
+def on_ranks_that_are_only_read() -> list[float]:
+    """Reduce to rank 0, then broadcast from rank 1, whose tensor's elements share memory."""
+    tensor = torch.ones(1).expand(3) if dist.get_rank() == 1 else torch.ones(3)
+    dist.reduce(tensor, 0)
+    found = tensor.tolist()
+    dist.broadcast(tensor, 1)
+    return [*found, *tensor.tolist()]
+
+
+def test_a_rank_that_is_only_read_may_have_such_a_tensor(world: World) -> None:
+    assert world.run(on_ranks_that_are_only_read) == [[2.0] * 3 + [1.0] * 3, [1.0] * 6]
 
 
 def shared_parts() -> list[float]:

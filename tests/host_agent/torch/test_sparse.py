@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import weir
 import weir.torch
-from tests.host_agent.torch.worlds import World
+from tests.host_agent.torch.worlds import World, raising
 
 SIZE = 3
 
@@ -111,6 +111,43 @@ def test_no_rows_averages_and_dense_tensors_beside(world: World) -> None:
     world.run(without_rows)
 
 
+def not_finite() -> None:
+    rank, nan, inf = dist.get_rank(), float("nan"), float("inf")
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64):
+        for rows in (5, 9000):  # gathered; and in fixed point
+            values = torch.ones(rows, dtype=dtype)
+            values[:3] = torch.tensor([inf, inf if rank else -inf, nan if rank == 2 else 1])
+            tensor = torch.sparse_coo_tensor(2 * torch.arange(rows)[None], values, (20_000,))
+            before = tensor.clone()
+            dist.all_reduce(tensor)
+            total = tensor.coalesce().values()
+            real = torch.view_as_real(total)[:, 0] if dtype.is_complex else total
+            assert real[0] == inf and real[1:3].isnan().all()
+            assert torch.equal(total[3:], torch.full((rows - 3,), SIZE, dtype=dtype))
+            with pytest.raises(weir.torch.NonFiniteError, match=r"ranks 0, 1, 2: .*value 0 of row 0 of a sp"):
+                dist.all_reduce(before, group=raising())
+            assert torch.equal(before._values()[3:], values[3:]) and before._values()[0].real == inf
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
+def test_nan_and_infinity_are_delivered_or_raised(world: World) -> None:
+    world.run(not_finite)
+
+
+def in_inference_mode() -> None:
+    for made_in, used_in in ((True, False), (False, True), (True, True)):
+        with torch.inference_mode(made_in):
+            tensor = torch.sparse_coo_tensor([[dist.get_rank()]], [1.0], (4,), check_invariants=False)
+        with torch.inference_mode(used_in):
+            dist.all_reduce(tensor)
+        with torch.inference_mode(made_in):
+            assert tensor.to_dense().tolist() == [1.0] * SIZE + [0.0]
+
+
+def test_inference_mode_changes_nothing(world: World) -> None:
+    world.run(in_inference_mode)
+
+
 def random_rows() -> tuple[torch.Tensor, int]:
     """Return a sum of rows that are not whole numbers, and the bytes that this rank sent for it."""
     generator = torch.Generator().manual_seed(dist.get_rank())
@@ -204,6 +241,39 @@ def embeddings() -> None:
 
 def test_sparse_embeddings_train_as_on_one_rank(world: World) -> None:
     world.run(embeddings)
+
+
+def raised_in_backward() -> None:
+    ddp = DistributedDataParallel(Model(sparse=True), process_group=raising())
+    words = torch.ones(2, 3, dtype=torch.int64)
+    for factor in (float("nan"), 1.0, float("inf")):
+        ddp.zero_grad()
+        loss = ddp(words) * (factor if dist.get_rank() == 1 else 1.0)
+        if factor == 1.0:
+            loss.backward()
+        else:
+            with pytest.raises(weir.torch.NonFiniteError, match="NaN or infinity on rank 1"):
+                loss.backward()
+
+
+def test_backward_raises_the_error_by_its_class(world: World) -> None:
+    world.run(raised_in_backward)
+
+
+def halved() -> None:
+    words = torch.ones(2, 3, dtype=torch.int64) + dist.get_rank()
+    found = []
+    for kind in (dist.BuiltinCommHookType.ALLREDUCE, dist.BuiltinCommHookType.FP16_COMPRESS):
+        ddp = DistributedDataParallel(Model(sparse=True))
+        ddp._register_builtin_comm_hook(kind)
+        ddp(words).backward()
+        found.append(ddp.module.table.weight.grad.to_dense())
+    whole, half = found
+    assert torch.allclose(half, whole, rtol=1e-2, atol=1e-4) and whole.any()
+
+
+def test_torchs_float16_hook_takes_sparse_gradients(world: World) -> None:
+    world.run(halved)
 
 
 def refused() -> None:
