@@ -18,7 +18,7 @@ import torch
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import FLOATS
 from weir.host_agent.collectives.non_finite import Namer, check_finite
-from weir.host_agent.collectives.reductions import Operator, check_supported, is_sum
+from weir.host_agent.collectives.reductions import Operator, addends, check_supported, is_sum
 from weir.host_agent.collectives.tensor_memory import array_of
 from weir.wire.definition import SLOT_LANES, Op
 
@@ -123,7 +123,7 @@ def reduce_in_chunks(
     chunks = chunks_of(inputs[0].count)
     coming = deque([vector.fetch(chunk) for vector in inputs] for chunk in chunks)
     if bounds:
-        _check_all_finite(communicator, [bound() for bound in bounds], coming, name)
+        _check_all_finite(communicator, [bound() for bound in bounds], coming, op, name)
     for chunk in chunks:
         copies = [copy() for copy in coming.popleft()]
         result = combine(copies, chunk.start)
@@ -152,18 +152,20 @@ def _check_all_finite(
     communicator: Communicator,
     bounds: Sequence[torch.Tensor],
     coming: Iterable[list[Callable[[], torch.Tensor]]],
+    op: Operator,
     name: Namer,
 ) -> None:
-    """Raise NonFiniteError, before anything is overwritten, where some worker has a NaN or an infinity.
+    """Raise NonFiniteError, before anything is overwritten, where some worker has a NaN or an infinity, or
+    its factor makes one.
 
     bounds: of each vector, see ``Remote.bounds``. coming: all chunks, of which the error tells the first such
     value.
     """
-    spoilt = np.array([not bool(torch.isfinite(torch.stack(list(bounds))).all())], np.uint32)
+    spoilt = np.array([not bool(torch.isfinite(addends(torch.stack(list(bounds)), op)).all())], np.uint32)
     communicator.reduce(spoilt, Op.MAX)
 
     def values() -> npt.NDArray[np.floating[Any]]:
         vectors = zip(*coming, strict=True)
-        return array_of(torch.cat([copy() for chunks in vectors for copy in chunks]))
+        return array_of(addends(torch.cat([copy() for chunks in vectors for copy in chunks]), op))
 
     check_finite(communicator, spoilt, 1, values, name)

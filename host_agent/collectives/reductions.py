@@ -77,8 +77,7 @@ def reduce(
         total = reduce(communicator, halves, op, lambda index: name(index // 2))
         return torch.view_as_complex(total.view(-1, 2))
     if isinstance(op, PremulSum):
-        wide = flat if flat.dtype == torch.float64 else flat.to(torch.float32)
-        return _sum(communicator, wide * op.factor, name, parts).to(flat.dtype)
+        return _sum(communicator, addends(flat, op), name, parts).to(flat.dtype)
     return _REDUCTIONS[op](communicator, flat, name, parts)
 
 
@@ -125,6 +124,14 @@ def reduce_parts(
     joined = parts.join(tensors, dtype)
     whole = reduce(communicator, joined, op, lambda index: name(*parts.locate(index)), parts)
     return parts.part(whole, owners.index(rank)) if rank in owners else whole[:0]
+
+
+def addends(values: torch.Tensor, op: Operator) -> torch.Tensor:
+    """Return what a sum adds up of this worker's values: these, or with their factor, in float32 at least."""
+    if not isinstance(op, PremulSum):
+        return values
+    wide = values if values.dtype == torch.float64 else values.to(torch.float32)
+    return wide * op.factor
 
 
 def is_sum(op: Operator | None) -> bool:

@@ -15,7 +15,7 @@ from weir.host_agent.collectives.float_sum import EXACT_VALUES, GATHERED_LANES
 from weir.host_agent.collectives.in_memory import OutOfStepError
 from weir.host_agent.collectives.long_collectives import LongCollectives
 from weir.host_agent.collectives.packing import LANE_BITS, Precision
-from weir.host_agent.collectives.reductions import RedOpType
+from weir.host_agent.collectives.reductions import PremulSum, RedOpType
 from weir.host_agent.torch.device_vector import are_long, are_long_parts
 from weir.wire.definition import SLOT_LANES
 
@@ -168,18 +168,21 @@ def test_half_a_default_chunk_is_no_short_vector() -> None:
 
 
 def test_all_chunks_are_begun_before_the_first_is_waited_for_and_each_goes_back_at_once() -> None:
-    group = InMemoryGroup(1)
-    vector = Elsewhere(torch.ones(2 * CHUNK + 256))
-    collectives = LongCollectives(group.communicators[0])
-    group.run([lambda: collectives.all_reduce_in_chunks(vector)])
-    starts = [str(part.start) for part in chunks.chunks_of(vector.count)]
-    assert len(starts) == 3
-    assert vector.log == [
-        "bounds begun",
-        *(f"{start} begun" for start in starts),
-        "bounds here",
-        *(line for start in starts for line in (f"{start} here", f"{start} back")),
-    ]
+    for precision in (Precision(), Precision(non_finite="raise")):
+        group = InMemoryGroup(1)
+        group.communicators[0].precision = precision
+        vector = Elsewhere(torch.ones(2 * CHUNK + 256))
+        collectives = LongCollectives(group.communicators[0])
+        group.run([lambda c=collectives, v=vector: c.all_reduce_in_chunks(v)])  # type: ignore[misc]
+        starts = [str(part.start) for part in chunks.chunks_of(vector.count)]
+        assert len(starts) == 3
+        looks = not precision.delivers
+        assert vector.log == [
+            *["bounds begun"] * looks,
+            *(f"{start} begun" for start in starts),
+            *["bounds here"] * looks,
+            *(line for start in starts for line in (f"{start} here", f"{start} back")),
+        ]
 
 
 def raising() -> InMemoryGroup:
@@ -283,6 +286,21 @@ def test_a_value_that_is_not_finite_is_named_with_its_part() -> None:
             LongCollectives(group.communicators[rank]).reduce_scatter_in_chunks(parts[0], parts)
 
     group.run([lambda rank=rank: work(rank) for rank in range(SIZE)])  # type: ignore[misc]
+
+
+def test_a_factor_that_makes_infinity_is_found_before_anything_is_overwritten() -> None:
+    count, group = 2 * CHUNK, raising()
+    given = [torch.ones(count) for _ in range(SIZE)]
+    given[1][CHUNK + 9] = 1e10
+
+    def work(rank: int) -> None:
+        with pytest.raises(NonFiniteError, match=f"rank 1: .*element {CHUNK + 9} of a float32"):
+            LongCollectives(group.communicators[rank]).all_reduce_in_chunks(
+                Elsewhere(given[rank]), PremulSum(1e30)
+            )
+
+    group.run([lambda rank=rank: work(rank) for rank in range(SIZE)])  # type: ignore[misc]
+    assert all(bool((one == 1).sum() >= count - 1) for one in given)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.uint8, torch.int64])
