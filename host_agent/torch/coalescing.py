@@ -3,8 +3,8 @@
 
 A tensor of a few values costs a round trip, as one of a thousand does. Only tensors of one dtype travel
 together, and they have no more values than are summed exactly: so sums of float32 and narrower ones have the
-bits that they have alone. Those of float64 are as near to the exact sum as in any tensor of that length; of the
-fewest values (``GATHERED_LANES``) they are nearer alone.
+bits that they have alone. Those of float64 are as near to the exact sum as in any tensor of that length; of
+the fewest values (``GATHERED_LANES``) they are nearer alone.
 """
 
 from collections.abc import Callable, Iterator, Sequence
