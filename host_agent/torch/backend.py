@@ -266,8 +266,11 @@ class WeirProcessGroup(SplittableGroup):
                 in_chunks(output, one)
             return written
 
-        queued = operation if self.connection.precision.delivers else raised_by_backward(operation, written)
-        return self.submit(queued, opts.timeout, devices_of(outputs, inputs))
+        devices = devices_of(outputs, inputs)
+        if self.connection.precision.delivers:
+            return self.submit(operation, opts.timeout, devices)
+        with raised_by_backward(operation, written) as queued:
+            return self.submit(queued, opts.timeout, devices)
 
     # Reductions.
 
