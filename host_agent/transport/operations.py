@@ -95,9 +95,10 @@ class Outcome(Future[T]):
     def settled_alone(self, settle: Callable[[], None]) -> bool:
         """Call ``settle`` unless there are callbacks, which it would run; return whether there are none."""
         with self._condition:  # a callback that is added now runs on the thread that adds it
-            if not self._followed:
+            alone = not self._followed
+            if alone:
                 settle()
-            return not self._followed
+            return alone
 
     def refuse_in_operation(self) -> None:
         """Raise EndlessWaitError in an operation of the queue, unless this is done."""
