@@ -279,8 +279,10 @@ class WeirProcessGroup(SplittableGroup):
         self, operation: Callable[[], Any], written: Any, opts: Any, devices: Sequence[torch.device]
     ) -> QueuedWork:
         """Queue an operation that may raise NonFiniteError, and returns ``written``."""
-        queued = operation if self.connection.precision.delivers else raised_by_backward(operation, written)
-        return self.submit(queued, opts.timeout, devices)
+        if self.connection.precision.delivers:
+            return self.submit(operation, opts.timeout, devices)
+        with raised_by_backward(operation, written) as queued:
+            return self.submit(queued, opts.timeout, devices)
 
     # Reductions.
 

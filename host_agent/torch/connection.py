@@ -276,5 +276,11 @@ def _watch_the_main_thread() -> None:
 
 def _close_after_main() -> None:
     threading.main_thread().join()
-    for connection in reversed(_open.copy()):
-        connection.close()
+    ending = _open[::-1]
+    for connection in ending:  # all, before one waits for callbacks of its own that wait for another's
+        connection.interrupt("the program has ended")
+    for connection in ending:
+        try:
+            connection.close()
+        except Exception:
+            log.exception("%s could not be left", connection._name())

@@ -4,6 +4,7 @@
 This module must not postpone the evaluation of annotations: DDP looks at the hook's.
 """
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -293,7 +294,7 @@ def hook(state: HookState, bucket: GradBucket) -> torch.futures.Future[torch.Ten
             )
         layout, last = state.layout_of(bucket), bucket.is_last()
         run: Callable[[], Any] = partial(state.exchange, layout, buffer, last)
-        if not state.group.connection.precision.delivers:
-            run = raised_by_backward(run, buffer)
-        work = state.group.submit(run, devices=devices_of(buffer))
+        delivers = state.group.connection.precision.delivers
+        with contextlib.nullcontext(run) if delivers else raised_by_backward(run, buffer) as queued:
+            work = state.group.submit(queued, devices=devices_of(buffer))
     return work.get_future()

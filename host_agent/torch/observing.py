@@ -75,7 +75,8 @@ def observed(group: dist.ProcessGroup, method: str, issue: Issue, args: tuple[An
         span.__enter__()  # type: ignore[no-untyped-call]
         try:
             work = _dispatched(group, operator, issue, args)
-            span._call_end_callbacks_on_future(work.get_future())
+            end = work.future() if isinstance(work, QueuedWork) else work.get_future()
+            span._call_end_callbacks_on_future(end)
         except BaseException:
             span.__exit__(None, None, None)
             raise

@@ -126,15 +126,24 @@ class QueuedWork(Work):
             EndlessWaitError: this is called in an operation that the queue runs before.
         """
         self._awaited = True
+        if isinstance(self._outcome, Outcome):
+            self._outcome.refuse_in_operation()
+        for_cpp = self.read_by_cpp is not None and is_asked_by_cpp("get_future")
+        return self.future(self.read_by_cpp if for_cpp else None)
+
+    def future(self, read_by_cpp: Sequence[torch.Tensor] | None = None) -> Future[Any]:
+        """Return what ``get_future`` does, for those who only watch: the work is not taken to be waited for.
+
+        Args:
+            read_by_cpp: the future's value, where C++ is to read it.
+        """
         outcome, streams, written = self._outcome, self._streams, self._written
-        if isinstance(outcome, Outcome):
-            outcome.refuse_in_operation()
         gate: Future[None] = Future(devices=list(streams.devices))
         # Torch runs the callback with streams of the future's own as the current ones, and completes the
         # future behind these, on the devices of the tensors that the callback returns.
-        if self.read_by_cpp is not None and is_asked_by_cpp("get_future"):
+        if read_by_cpp is not None:
             done = gate.then(lambda _gate: _arrived(outcome, streams))
-            future: Future[Any] = tensors_after(done, self.read_by_cpp)
+            future: Future[Any] = tensors_after(done, read_by_cpp)
         else:
             future = gate.then(lambda _gate: _result(outcome, streams, written))
         self._follow(lambda: gate.set_result(None))

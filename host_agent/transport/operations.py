@@ -11,10 +11,12 @@ The thread that has run an operation settles its outcome, too, and so runs the c
 program's: they may submit, wait and block. What a callback submits comes before all that was submitted behind
 its operation, and the next operation waits for the callbacks' end. So the order is the same on all ranks,
 however fast each is: that of a program which calls the callbacks itself. A thread is needed for that only
-when a callback submits something. A callback that blocks on anything else does not stop the queue: another
-thread takes over, at once where the queue sees the wait, else after a while.
+when a callback submits something. A callback that submits to another group's queue is waited for, too, until
+that is done. A callback that blocks on anything else does not stop the queue: another thread takes over, at
+once where the queue sees the wait, else after a while.
 """
 
+import contextvars
 import logging
 import os
 import queue
@@ -57,20 +59,16 @@ def refuse_fork(member: int) -> None:
 
 
 class Outcome(Future[T]):
-    """The outcome of an operation that was submitted to a queue.
-
-    Attributes:
-        followed: it has, or had, callbacks.
-    """
+    """The outcome of an operation that was submitted to a queue."""
 
     def __init__(self, operations: "OperationQueue", sequence: "_Sequence") -> None:
         super().__init__()
-        self.followed = False
+        self._followed = False
         self._operations, self._sequence = operations, sequence
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
         """See Future. A callback may block, submit to the queue and wait for what it has submitted."""
-        self.followed = True
+        self._followed = True
         super().add_done_callback(fn)
 
     def result(self, timeout: float | None = None) -> T:
@@ -92,6 +90,15 @@ class Outcome(Future[T]):
         if not self.done():
             self.refuse_in_operation()
             self._operations._serve_while_waiting(self._sequence)
+            self._expect_elsewhere()
+
+    def settled_alone(self, settle: Callable[[], None]) -> bool:
+        """Call ``settle`` unless there are callbacks, which it would run; return whether there are none."""
+        with self._condition:  # a callback that is added now runs on the thread that adds it
+            alone = not self._followed
+            if alone:
+                settle()
+            return alone
 
     def refuse_in_operation(self) -> None:
         """Raise EndlessWaitError in an operation of the queue, unless this is done."""
@@ -101,37 +108,52 @@ class Outcome(Future[T]):
                 "would never end. Issue it and wait outside, or in a callback of the future"
             )
 
+    def _expect_elsewhere(self) -> None:
+        """In a callback of another queue: note that it may wait for this, and is not blocked meanwhile."""
+        callbacks = _running.callbacks
+        if callbacks is None or callbacks.operations is self._operations or self in callbacks.elsewhere:
+            return
+        callbacks.elsewhere.append(self)
+        super().add_done_callback(callbacks.done_elsewhere)
+
 
 class _Item(NamedTuple):
     outcome: Outcome[Any]
     operation: Callable[[], Any]
     group: object
     yields: bool
+    context: contextvars.Context
 
 
 class _Sequence:
     """Operations in their order: the program's, or those that callbacks on one operation submit.
 
     Attributes:
+        operations: the queue.
         outer: the sequence of the operation that has the callbacks; None: these are the program's.
         thread: the thread that runs the callbacks.
         items: what waits.
         turns: at least one True for each of the items; False: the end.
         pending: how many operations are not done.
+        elsewhere: what the callbacks have submitted to other queues, or wait for there, and is not done.
         since: when something was last begun or done.
         ended: the callbacks have returned.
         given_up: the outer sequence goes on without waiting for this one, which has handed its items to it.
         drained: set when nothing more is run here; None while no thread serves this.
     """
 
-    __slots__ = ("drained", "ended", "given_up", "items", "outer", "pending", "since", "thread", "turns")
+    __slots__ = (
+        *("drained", "elsewhere", "ended", "given_up", "items", "operations", "outer", "pending", "since"),
+        *("thread", "turns"),
+    )
 
-    def __init__(self, outer: "_Sequence | None" = None) -> None:
-        self.outer = outer
+    def __init__(self, operations: "OperationQueue", outer: "_Sequence | None" = None) -> None:
+        self.operations, self.outer = operations, outer
         self.thread = threading.get_ident()
         self.items: deque[_Item] = deque()
         self.turns: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self.pending = 0
+        self.elsewhere: list[Future[Any]] = []
         self.since = time.monotonic()
         self.ended = self.given_up = False
         self.drained: threading.Event | None = None
@@ -142,12 +164,25 @@ class _Sequence:
         self.since = time.monotonic()
         self.turns.put(True)
 
+    def done_elsewhere(self, outcome: Future[Any]) -> None:
+        self.since = time.monotonic()
+        self.elsewhere.remove(outcome)
+
     def within(self, other: "_Sequence") -> bool:
         """Return whether this is the other, or one of callbacks on its operations, or on theirs."""
         sequence: _Sequence | None = self
         while sequence is not None and sequence is not other:
             sequence = sequence.outer
         return sequence is not None
+
+
+class _Running(threading.local):
+    """The callbacks that the current thread runs, if it does."""
+
+    callbacks: _Sequence | None = None
+
+
+_running: Final = _Running()
 
 
 class OperationQueue:
@@ -171,7 +206,7 @@ class OperationQueue:
         self._none_runs = threading.Condition(self._lock)
         self._closed = False
         self._process = os.getpid()
-        self._program = _Sequence()
+        self._program = _Sequence(self)
         self._callbacks: dict[int, _Sequence] = {}  # by thread: of what it runs now, and was not given up
         self._operating = 0  # the thread that runs an operation
         self._watched = False
@@ -184,6 +219,7 @@ class OperationQueue:
         """Queue an operation behind all that were submitted before, and return its outcome.
 
         In a callback on another outcome: behind what that callback submitted before, and ahead of the rest.
+        Callbacks run in this call's context (contextvars), but for those that are added when all is done.
         An operation that raises ends alone: the exception is its outcome, and the next one runs.
 
         Args:
@@ -207,7 +243,8 @@ class OperationQueue:
                 sequence.drained = threading.Event()
             elif self._callbacks:
                 self._watch_callbacks()
-            sequence.append(_Item(outcome, operation, group, yields))
+            sequence.append(_Item(outcome, operation, group, yields, contextvars.copy_context()))
+        outcome._expect_elsewhere()
         return outcome
 
     def passing(self, group: object) -> int:
@@ -230,10 +267,8 @@ class OperationQueue:
             self._program.items.remove(item)
             self._program.pending -= 1
         settle = run(item.outcome, item.operation)
-        if item.outcome.followed:
-            self.beside(settle)
-        else:
-            settle()
+        if not item.outcome.settled_alone(settle):
+            self.beside(partial(item.context.run, settle))
 
     def beside(self, task: Callable[[], None]) -> None:
         """Run what may block beside the operations, on a thread of the queue's; here, where none is left."""
@@ -312,14 +347,19 @@ class OperationQueue:
         """
         self._operating = thread = threading.get_ident()
         settle = run(item.outcome, item.operation)
-        inner = _Sequence(sequence)
+        inner = _Sequence(self, sequence)
         with self._lock:
             self._operating = 0
             self._none_runs.notify_all()
             self._callbacks[thread] = inner
             if sequence.items:
                 self._watch_callbacks()
-        settle()
+        _running.callbacks = inner
+        try:
+            item.context.run(settle)
+        except BaseException:  # such as SystemExit, which would end the queue's thread
+            log.exception("A callback on a collective raised")
+        _running.callbacks = None
         with self._lock:
             inner.ended = True
             if inner.drained is not None:
@@ -375,12 +415,30 @@ class OperationQueue:
         inner.given_up = True
         del self._callbacks[inner.thread]
         self._is_done(outer)
+        while outer.given_up:
+            assert outer.outer is not None
+            outer = outer.outer
         outer.items.extendleft(reversed(inner.items))
         outer.pending += len(inner.items)
         for _ in inner.items:
             outer.turns.put(True)
         inner.items.clear()
         inner.turns.put(True)  # the thread that serves it, if any, goes on with the outer one
+
+    def _waits_elsewhere(self, inner: _Sequence) -> bool:
+        """Return whether callbacks wait for another queue, which does not wait for callbacks of this one."""
+        queues: set[OperationQueue] = set()
+        ahead = [inner]
+        while ahead:
+            for outcome in list(ahead.pop().elsewhere):
+                assert isinstance(outcome, Outcome)
+                operations = outcome._operations
+                if operations is self:
+                    return False
+                if operations not in queues:
+                    queues.add(operations)
+                    ahead += list(operations._callbacks.values())
+        return bool(queues)
 
     def _watch_callbacks(self) -> None:
         """Have the callbacks that run now looked at after a while; the lock is held."""
@@ -403,6 +461,8 @@ class OperationQueue:
     def _look_at(self, inner: _Sequence) -> None:
         """Give callbacks up that have been blocked for long; the lock is held."""
         if inner.pending or inner.ended or time.monotonic() - inner.since < BLOCKED_S:
+            return
+        if self._waits_elsewhere(inner):
             return
         try:
             self._give_up(inner)

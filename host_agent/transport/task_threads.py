@@ -49,10 +49,15 @@ class TaskThreads:
             for _ in range(self._idle):
                 self._tasks.put(None)
             self._idle = 0
-        while others := self._threads - {threading.current_thread()}:
+        while others := self._others():
             for thread in others:
                 thread.join()
-            self._threads -= others
+            with self._lock:
+                self._threads -= others
+
+    def _others(self) -> set[threading.Thread]:
+        with self._lock:
+            return self._threads - {threading.current_thread()}
 
     def _begin_thread(self) -> bool:
         """Start a thread; the lock is held."""

@@ -158,6 +158,27 @@ def test_a_wait_that_would_never_end_raises(world: World) -> None:
         assert all("queued behind it: that would never end" in words for words in said)
 
 
+def groups_that_wait_for_one_another() -> list[list[float]]:
+    """Sum up in a second group in callbacks of the first, and the result in the first again."""
+    other = dist.new_group(timeout=timedelta(seconds=30))
+
+    def up_and_down(future: torch.futures.Future[list[torch.Tensor]]) -> list[float]:
+        (total,) = future.value()
+        dist.all_reduce(total, group=other)
+        dist.all_reduce(total)
+        return total.tolist()
+
+    futures = [started(float(number)).then(up_and_down) for number in range(5)]
+    found = [future.wait() for future in futures]
+    dist.destroy_process_group(other)
+    return found
+
+
+def test_a_callback_reduces_in_another_group_and_in_its_own(world: World) -> None:
+    sums = [[float(SIZE**3 * number)] for number in range(5)]
+    assert world.run(groups_that_wait_for_one_another) == [sums] * SIZE
+
+
 def messages_in_callbacks() -> tuple[float, float]:
     """Answer a message in a callback on its receipt, and sum up there."""
     other = 1 - dist.get_rank()
@@ -330,6 +351,16 @@ def kept_by_cpp_alone() -> list[list[float]]:
 
 def test_works_that_only_cpp_keeps_are_waited_for(world: World) -> None:
     assert world.run(kept_by_cpp_alone) == [[[0.0], [2.0], [4.0], [1.0]]] * SIZE
+
+
+def kept_under_a_profile() -> list[list[float]]:
+    with torch.profiler.profile():
+        return kept_by_cpp_alone()
+
+
+def test_a_profile_does_not_change_that(world: World) -> None:
+    """It watches the ends of works, and must not pass for somebody who waits for them."""
+    assert world.run(kept_under_a_profile) == [[[0.0], [2.0], [4.0], [1.0]]] * SIZE
 
 
 def dropped() -> int:

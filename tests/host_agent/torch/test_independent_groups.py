@@ -4,7 +4,6 @@
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -285,11 +284,10 @@ def saves_beside_training(folder: str) -> tuple[bytes, bytes]:
     step()
     before = model.module.weight.detach().clone()
     state = {"model": {name: tensor.clone() for name, tensor in model.module.state_dict().items()}}
-    with ThreadPoolExecutor(1) as pool:  # as async_save does
-        saving = pool.submit(dcp.save, state, checkpoint_id=folder, process_group=GROUPS[1])
-        for _ in range(30):
-            step()
-        saving.result()
+    saving = dcp.async_save(state, checkpoint_id=folder, process_group=GROUPS[1])
+    for _ in range(30):
+        step()
+    saving.result()
     loaded = {"model": torch.nn.Linear(40, 40).state_dict()}
     dcp.load(loaded, checkpoint_id=folder, process_group=GROUPS[1])
     return before.numpy().tobytes(), loaded["model"]["weight"].numpy().tobytes()

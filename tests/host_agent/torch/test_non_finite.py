@@ -242,6 +242,43 @@ def test_backward_raises_the_error_by_its_class(world: World, method: str, value
         assert f"reported on rank {rank}" in said
 
 
+def sums_thrice(_state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Sum a bucket in a callback, which some ranks run in the pass and others do not, then something else."""
+    group = _raising[0]
+    future = dist.all_reduce(torch.ones(1), group=group, async_op=True).get_future()
+    if dist.get_rank():
+        future.wait()
+
+    def go_on(_future: object) -> torch.Tensor:
+        dist.all_reduce(bucket.buffer(), group=group)
+        dist.all_reduce(torch.ones(1), group=group)
+        return bucket.buffer()
+
+    return future.then(go_on)
+
+
+_raising: list[Any] = []
+
+
+def raised_below_callbacks() -> list[str]:
+    _raising[:] = [raising()]
+    ddp = make_model(_raising[0])
+    ddp.register_comm_hook(None, sums_thrice)
+    said = []
+    for _ in range(3):
+        with pytest.raises(weir.torch.NonFiniteError) as caught:
+            ddp(torch.full((2, 40), float("inf") if dist.get_rank() == 1 else 1.0)).sum().backward()
+        said.append(str(caught.value))
+        ddp.zero_grad()
+        ddp(torch.ones(2, 40)).sum().backward()
+    return said
+
+
+def test_ranks_agree_on_what_fails_in_a_hooks_callbacks(world: World) -> None:
+    for said in world.run(raised_below_callbacks):
+        assert all("NaN or infinity on rank 1: " in words for words in said)
+
+
 def issued_in_backward() -> None:
     """Reductions that a hook issues, and waits for after the pass, as Megatron does."""
     weight, group, behind = torch.ones(5000, requires_grad=True), raising(), torch.ones(20_000)

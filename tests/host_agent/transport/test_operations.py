@@ -4,6 +4,7 @@
 import random
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from dataclasses import replace
@@ -242,6 +243,82 @@ class TestQueue:
         while not found:
             operations.submit(lambda: None).result(60)
         assert found == [7]
+
+    def test_what_waits_behind_callbacks_that_are_given_up_from_without_inwards_runs(
+        self, operations: OperationQueue
+    ) -> None:
+        start, inner, outer_waits, found = Gate(), Gate(), threading.Event(), []
+        first, last = operations.submit(start), operations.submit(lambda: 9)
+
+        def wait_within(_outcome: object) -> None:
+            operations.submit(inner)
+            found.append(operations.submit(lambda: 7))
+            assert outer_waits.wait(60)
+            time.sleep(0.1)  # in which the outer callback begins to wait
+            threading.Timer(0.1, inner.open).start()
+            last.result(60)
+
+        def wait(_outcome: object) -> None:
+            operations.submit(lambda: None).add_done_callback(wait_within)
+            inner.until_running()
+            outer_waits.set()
+            last.result(60)
+
+        first.add_done_callback(wait)
+        start.open()
+        assert last.result(60) == 9
+        assert found[0].result(60) == 7
+
+    def test_a_callback_that_would_end_its_thread_does_not_end_the_queue(
+        self, operations: OperationQueue, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        gate = Gate()
+        operations.submit(gate).add_done_callback(lambda _: sys.exit(3))
+        gate.open()
+        assert operations.submit(lambda: 7).result(60) == 7
+        assert "SystemExit: 3" in caplog.text
+
+    @pytest.mark.parametrize("where", ["here", "outside"])
+    def test_callbacks_that_wait_for_another_queue_keep_their_place(
+        self, operations: OperationQueue, monkeypatch: pytest.MonkeyPatch, where: str
+    ) -> None:
+        """However long that takes, and whether they or the program have submitted there."""
+        monkeypatch.setattr("weir.host_agent.transport.operations.BLOCKED_S", 0.05)
+        gate, slow, other, done = Gate(), Gate(), OperationQueue("other"), []
+        outside = other.submit(slow) if where == "outside" else None
+
+        def go_on(_outcome: object) -> None:
+            (outside or other.submit(slow)).result(60)
+            operations.submit(lambda: done.append("callback's"))
+
+        operations.submit(gate).add_done_callback(go_on)
+        last = operations.submit(lambda: done.append("last"))
+        gate.open()
+        slow.until_running()
+        threading.Timer(0.3, slow.open).start()
+        last.result(60)
+        other.close()
+        assert done == ["callback's", "last"]
+
+    def test_callbacks_of_two_queues_that_wait_for_each_other_let_both_go_on(
+        self, operations: OperationQueue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("weir.host_agent.transport.operations.BLOCKED_S", 0.05)
+        gate, other, found = Gate(), OperationQueue("other"), []
+        both = threading.Barrier(2)
+
+        def wait_for(queue: OperationQueue) -> None:
+            both.wait(60)
+            found.append(queue.submit(lambda: 7).result(60))
+
+        operations.submit(gate).add_done_callback(lambda _: wait_for(other))
+        other.submit(gate).add_done_callback(lambda _: wait_for(operations))
+        gate.open()
+        for queue in (operations, other):
+            queue.submit(lambda: None).result(60)
+        other.close()
+        operations.close()
+        assert found == [7, 7]
 
     def test_closing_ends_all_threads(self) -> None:
         operations = OperationQueue("test-of-threads")
