@@ -45,6 +45,11 @@ class Extension:
             self.client.leave(reductions)
         self.client.close()
 
+    def close(self) -> None:
+        """Let go of the job without leaving it: this member is lost to the others."""
+        self.reducer.close()
+        self.client.close()
+
 
 class BorrowedLink:
     """A link that its owner closes: an extension's is the group's."""
@@ -195,7 +200,12 @@ class ElasticSlots:
         except AgentError as error:
             why = str(error)
         missing[0] = extension is None
-        self._reduce_over(self._base, operation, missing, Op.MAX, GROUP_LANES)
+        try:
+            self._reduce_over(self._base, operation, missing, Op.MAX, GROUP_LANES)
+        except BaseException:
+            if extension is not None:
+                extension.close()
+            raise
         if extension is None or missing[0]:
             log.info("%s: goes on with its own slots, there are no more: %s", self._name, why)
             self._growth.refuse()
@@ -203,8 +213,13 @@ class ElasticSlots:
                 extension.leave(0)
             return
         with self._lock:
-            self._extension = extension
-            self._growth.extend(time.monotonic())
+            reason = self._reason
+            if reason is None:
+                self._extension = extension
+                self._growth.extend(time.monotonic())
+        if reason is not None:  # given up since then, when there was no extension to abort
+            extension.close()
+            raise Aborted(reason)
         self._listen(extension)
 
     def _joined(self, number: int) -> Extension:
@@ -338,6 +353,5 @@ class ElasticSlots:
         with self._lock:
             extension, self._extension = self._extension, None
         if extension is not None:
-            extension.reducer.close()
-            extension.client.close()
+            extension.close()
         self._base.close()

@@ -60,6 +60,12 @@ class Joined:
     def busy(self) -> None:
         self.said.append("busy")
 
+    def close(self) -> None:
+        self.said.append("closed")
+
+    def leaves_at_exit(self) -> None:
+        pass
+
 
 class PausingLock:
     """A lock after whose release one thread rests, so that others run."""
@@ -119,6 +125,28 @@ def test_a_reduction_is_made_where_it_was_counted(monkeypatch: pytest.MonkeyPatc
     assert slots._growth is not None
     counted = slots._growth._rounds > 0
     assert counted == bool(base.made)
+
+
+@pytest.mark.parametrize("at", [2, 3])
+def test_an_extension_that_is_joined_as_the_group_ends_is_let_go_of(at: int) -> None:
+    """Otherwise its heartbeats would keep the program from ending. at: the step of _extend that follows."""
+    base, extension = Reductions(completes=True), Joined(completes=True)
+    slots = ElasticSlots("rank 0", base, BASE_SLOTS, lambda: extension, lambda *_: extension, pytest.fail)  # type: ignore[arg-type,return-value]
+    slots.stats = SimpleNamespace(plus=lambda *_: slots.stats)  # type: ignore[assignment]
+    reduce = base.reduce
+
+    def reduces(*arguments: Any) -> Any:
+        report = reduce(*arguments)
+        if base.made == 2:
+            slots.abort("the group is over")
+            if at == 2:
+                raise Aborted("the group is over")
+        return report
+
+    base.reduce = reduces  # type: ignore[method-assign]
+    with pytest.raises(Aborted, match="the group is over"):
+        slots.reduce(0, np.zeros(1 << 18, np.uint32), Op.ADD, 256)
+    assert (base.made, extension.said) == (2, ["closed"])
 
 
 @pytest.fixture(scope="module")
