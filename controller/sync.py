@@ -64,9 +64,7 @@ def plan(actual: SwitchState, desired: SwitchState) -> list[Batch]:
     return [tuple(batch) for batch in batches if batch]
 
 
-def _entry_updates(
-    actual: frozenset[TableEntry], desired: frozenset[TableEntry]
-) -> Iterable[EntryUpdate]:
+def _entry_updates(actual: frozenset[TableEntry], desired: frozenset[TableEntry]) -> Iterable[EntryUpdate]:
     """Yield the changes. Most entries are as they must be, and cost little."""
     have: dict[Key, TableEntry] = {entry.key: entry for entry in actual - desired}
     want: dict[Key, TableEntry] = {entry.key: entry for entry in desired - actual}

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import weir
+from tests.harness.ports import free_port
 from tests.host_agent.torch import test_elastic_slots as slots_of_groups
 from tests.host_agent.torch.worlds import World
-from tests.harness.ports import free_port
 from weir.host_agent.torch.elastic_slots import ElasticSlots
 from weir.host_agent.transport import growth
 from weir.host_agent.transport.growth import BASE_SLOTS, Growth
@@ -151,7 +151,7 @@ def test_an_extension_that_is_joined_as_the_group_ends_is_let_go_of(at: int) -> 
 
 @pytest.fixture(scope="module")
 def over_tcp() -> Iterator[World]:
-    """Yield two ranks whose controller does not know them for this user's: it tells them of their own jobs."""
+    """Yield two ranks whose controller tells them of their own jobs alone, as it does anybody over TCP."""
 
     class OverTcp(weir.LocalCluster):
         controller = f"127.0.0.1:{free_port()}"  # type: ignore[assignment]
