@@ -64,7 +64,7 @@ class NoResources(AgentError):  # noqa: N818
 
 
 class ClientClosed(AgentError):  # noqa: N818
-    """``close`` was called while a request was under way."""
+    """``close`` was called before a request was answered."""
 
 
 class JobStopped(AgentError):  # noqa: N818
@@ -429,7 +429,9 @@ class AgentClient:
         except grpc.FutureCancelledError:
             raise ClientClosed(f"joining job {request.job!r} was given up") from None
         finally:
-            self._joining = None
+            call.cancel()  # after an interrupt it would still wait
+            with self._lock:
+                self._joining = None
 
     def _call(self, method: Any, request: Any, timeout_s: float | None) -> Any:
         """Make one call. A controller that is not there (yet) is tried again for CONNECT_TIMEOUT_S."""
@@ -439,6 +441,10 @@ class AgentClient:
         while True:
             try:
                 return method(request, timeout=timeout_s)
+            except ValueError as error:
+                if not self._closed:
+                    raise
+                raise ClientClosed(f"the connection to the controller at {self.address} is closed") from error
             except grpc.RpcError as error:
                 if error.code() is grpc.StatusCode.UNAVAILABLE and time.monotonic() < until:
                     time.sleep(RETRY_S)

@@ -137,7 +137,10 @@ class HeartbeatThread:
         while (left := until - time.monotonic()) > 0:
             if self._speak.wait(left if self.program_ends_cleanly else min(left, POLL_S)):
                 self._speak.clear()
-                return self._ended.is_set()
+                if not self._ended.is_set():
+                    return False
+                self._speak.set()  # the sender of an earlier stream may still wait
+                return True
             if self._deserted:
                 self.leaving()
                 self._ended.set()

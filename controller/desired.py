@@ -9,9 +9,10 @@ for each class, for classes go to different spines of a pod.
 A spine or core that a job has given up (``Job.parents``) sums nothing for it any more, nor is it heard below.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Network
+from typing import Final, TypeAlias
 
 from weir.controller.entries import Replica, SwitchState, TableEntry
 from weir.controller.job_tree import JobTree, members_of
@@ -34,6 +35,9 @@ from weir.controller.topology import Topology
 from weir.controller.wiring import Switch
 from weir.wire.definition import MAX_CHILDREN, SPINE_CLASSES, UDP_PORT, WHOLE_PATH, path
 
+OfJob: TypeAlias = Callable[[Topology, Switch, Job, Collection[str] | None], SwitchState]
+_NOTHING: Final = SwitchState()
+
 
 @dataclass(frozen=True)
 class _Child:
@@ -52,27 +56,40 @@ class _Child:
     mask: int
 
 
+def job_state(
+    topology: Topology, switch: Switch, job: Job, alive: Collection[str] | None = None
+) -> SwitchState:
+    """Return what ``switch`` must hold for one job; for ``alive`` see ``desired_state``.
+
+    Of what can change while a job runs, it depends on ``alive`` and the job's parents and uplinks alone.
+    """
+    point = _point(topology, switch, job, JobTree.of(topology, job), alive)
+    return _NOTHING if point is None else SwitchState(frozenset(point.entries()), point.groups())
+
+
 def desired_state(
-    topology: Topology, switch: Switch, jobs: Iterable[Job], alive: Collection[str] | None = None
+    topology: Topology,
+    switch: Switch,
+    jobs: Iterable[Job],
+    alive: Collection[str] | None = None,
+    of_job: OfJob = job_state,
 ) -> SwitchState:
     """Return what ``switch`` must hold for ``jobs``, those of other switches among them ignored.
 
     ``alive``: names of the spines and cores that packets are sprayed over, and that jobs use which do not say
     it themselves; None: all. Where none of several is alive, all are kept: there is nothing better to do with
-    packets.
+    packets. ``of_job``: returns what ``job_state`` does.
     """
-    entries = list(_standing(topology, switch, alive))
+    entries = set(_standing(topology, switch, alive))
     groups: dict[int, frozenset[Replica]] = {}
     hosts = topology.hosts_of(switch.name)
     if hosts:
         groups[replication.FLOOD_GROUP] = replication.flood(host.port for host in hosts)
-        entries.append(forwarding.broadcast(replication.FLOOD_GROUP))
+        entries.add(forwarding.broadcast(replication.FLOOD_GROUP))
     for job in jobs:
-        job_tree = JobTree.of(topology, job)
-        point = _point(topology, switch, job, job_tree, alive)
-        if point is not None:
-            entries += point.entries()
-            groups.update(point.groups())
+        part = of_job(topology, switch, job, alive)
+        entries |= part.entries
+        groups.update(part.groups)
     return SwitchState(frozenset(entries), groups)
 
 

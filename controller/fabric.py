@@ -10,11 +10,13 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
+from typing import Any
 
-from weir.controller.desired import desired_state
+from weir.controller.desired import desired_state, job_state
 from weir.controller.drivers import load
+from weir.controller.entries import SwitchState
 from weir.controller.failover import Failover
 from weir.controller.jobs import Job
 from weir.controller.reconciler import ReconcilerState, SwitchReconciler
@@ -46,6 +48,8 @@ class Fabric:
         self._topology = topology
         self._spine_timeout_s = spine_timeout_s
         self._jobs: list[Job] = []
+        # By switch and job id: what the switch must hold for the job, and all that it was made from.
+        self._of_jobs: dict[tuple[str, int], tuple[tuple[Any, ...], SwitchState]] = {}
         self._failover = Failover()
         self.on_failover: Callable[[], None] = lambda: None  # which spines jobs use is about to change
         self._spines = _names((*topology.spines, *topology.cores))
@@ -76,12 +80,15 @@ class Fabric:
     def update(self, jobs: Iterable[Job]) -> None:
         """Make these the jobs that switches serve."""
         self._jobs = list(jobs)
+        kept = {job.id for job in self._jobs}
+        self._of_jobs = {key: known for key, known in self._of_jobs.items() if key[1] in kept}
         self._failover.update(self._jobs, self._alive, self._topology)
         self._want()
 
     def reconfigure(self, topology: Topology) -> None:
         """Take over the ``qos`` section of a topology that is the same in all else."""
         self._topology = topology
+        self._of_jobs.clear()
         self._want()
 
     async def settled(self, switches: Iterable[str], timeout_s: float) -> None:
@@ -129,12 +136,23 @@ class Fabric:
         lanes = {job.id: self._topology.narrow(job.switches) for job in self._jobs}
         for name, reconciler in self.reconcilers.items():
             switch = reconciler.switch
-            state = desired_state(self._topology, switch, self._jobs, self._alive)
+            state = desired_state(self._topology, switch, self._jobs, self._alive, self._of_job)
             if switch.bfrt:
                 state = tofino_state(self._topology, switch, state, lanes)
                 reconciler.want(state, tofino_queues(self._topology, switch))
             else:
                 reconciler.want(state, tuple(queue for queue in qos.queues if queue.switch == name))
+
+    def _of_job(
+        self, topology: Topology, switch: Switch, job: Job, alive: Collection[str] | None
+    ) -> SwitchState:
+        """Return what a switch must hold for a job, which is made once: there may be hundreds of jobs."""
+        made_from = (alive, job.parents, job.uplinks)
+        known = self._of_jobs.get((switch.name, job.id))
+        if known is None or known[0] != made_from:
+            known = made_from, job_state(topology, switch, job, alive)
+            self._of_jobs[switch.name, job.id] = known
+        return known[1]
 
     async def _settled(self, name: str, timeout_s: float) -> None:
         waiting = asyncio.create_task(self.reconcilers[name].settled(timeout_s))

@@ -9,7 +9,7 @@ import hashlib
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, TypeAlias
 
 from pydantic import (
     BaseModel,
@@ -31,6 +31,7 @@ from weir.wire.definition import MAX_WORKERS
 
 _FORMAT: Final = "weir-controller-state-1"
 _PROBE: Final = 4096  # bytes, which a few jobs take
+_Changing: TypeAlias = tuple[frozenset[str] | None, frozenset[str] | None, tuple[tuple[bool, int], ...]]
 
 
 class StateFileError(Exception):
@@ -81,19 +82,10 @@ class _JobRecord(_Record):
         return self
 
 
-class _Jobs(_Record):
+class _File(_Record):
     jobs: tuple[_JobRecord, ...]
-
-
-class _File(_Jobs):
     format: str
     sha256: str
-
-    @classmethod
-    def of(cls, jobs: tuple[_JobRecord, ...]) -> "_File":
-        """Return the file of these jobs, with its checksum."""
-        data = _Jobs(jobs=jobs).model_dump_json().encode()
-        return cls(format=_FORMAT, sha256=hashlib.sha256(data).hexdigest(), jobs=jobs)
 
 
 class Memory:
@@ -102,6 +94,7 @@ class Memory:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._written: str | None = None
+        self._texts: dict[int, tuple[_Changing, str]] = {}  # by job id
 
     @property
     def kept(self) -> bool:
@@ -112,8 +105,9 @@ class Memory:
         """Remember the running ones of these jobs. Raises StateFileError when the file cannot be written."""
         if self._path is None:
             return
-        running = (job for job in jobs if job.state is JobState.RUNNING)
-        text = _File.of(tuple(map(_record, running))).model_dump_json()
+        running = [job for job in jobs if job.state is JobState.RUNNING]
+        self._texts = {job.id: self._text(job) for job in running}
+        text = _whole(text for _, text in self._texts.values())
         if text == self._written:
             return
         try:
@@ -145,6 +139,15 @@ class Memory:
             ) from None
         return [job for record in records if (job := _job(record, topology)) is not None]
 
+    def _text(self, job: Job) -> tuple[_Changing, str]:
+        """Return what may change of a running job, and its record, which is made once for each change."""
+        left = tuple((member.state is MemberState.LEFT, member.reductions) for member in job.members.values())
+        changing = (job.parents, job.uplinks, left)
+        known = self._texts.get(job.id)
+        if known is not None and known[0] == changing:
+            return known
+        return changing, _record(job).model_dump_json()
+
     @staticmethod
     def _try_to_write(path: Path) -> None:
         """Raise StateFileError when jobs could not be remembered: better now than in the middle of one."""
@@ -153,6 +156,13 @@ class Memory:
                 probe.write(bytes(_PROBE))
         except OSError as error:
             raise StateFileError(f"cannot write state file {path}: {path.parent}: {error.strerror}") from None
+
+
+def _whole(jobs: Iterable[str]) -> str:
+    """Return the file of jobs, each of them in JSON, with the checksum of them all."""
+    body = f'{{"jobs":[{",".join(jobs)}]'
+    checksum = hashlib.sha256(f"{body}}}".encode()).hexdigest()
+    return f'{body},"format":"{_FORMAT}","sha256":"{checksum}"}}'
 
 
 def _parse(data: bytes) -> tuple[_JobRecord, ...]:
@@ -165,7 +175,7 @@ def _parse(data: bytes) -> tuple[_JobRecord, ...]:
         jobs = _File.model_validate_json(data).jobs
     except ValidationError as error:
         raise ValueError(_first(error)) from None
-    if _File.of(jobs).model_dump_json().encode() != data:
+    if _whole(job.model_dump_json() for job in jobs).encode() != data:
         raise ValueError("it is damaged: its checksum does not fit")
     return jobs
 

@@ -232,8 +232,12 @@ class JobRegistry:
             self._stop(job, f"{member} went away without leaving: its connection broke")
 
     def keep(self, job: Job) -> None:
-        """Note that a revocable job whose members were asked for its slots needs them."""
-        self._answered(job)
+        """Note that a revocable job whose members were asked for its slots needs them.
+
+        Not once one of them has left: the others are about to, whatever they said before they knew.
+        """
+        if job.id in self._jobs and not job.departed():
+            self._answered(job)
 
     def leave(
         self, job_id: int, rank: int, token: str, now: float, reason: str = "", reductions: int = 0
@@ -425,11 +429,13 @@ class JobRegistry:
         ]
 
     def _answered(self, holder: Job) -> None:
-        """Give the jobs that waited for a holder alone their slots: it needs its own, or is over."""
+        """Give jobs that wait for slots theirs, if they waited for this holder last, which needs its own or
+        is over, or if enough are free now.
+        """
         for job in list(self._gathering.values()):
             if job.waits_for is not None:
                 job.waits_for.discard(holder.id)
-                if not job.waits_for:
+                if not job.waits_for or self._has_enough(job):
                     self._allocate(job)
 
     def _allocate(self, job: Job) -> None:

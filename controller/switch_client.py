@@ -104,6 +104,7 @@ class SwitchClient(SessionClient[Session]):
 
     def __init__(self, switch: Switch, election_id: int, changed: Callable[[], None] = lambda: None) -> None:
         self._codec: Codec | None = None
+        self._decoded: dict[bytes, TableEntry] = {}  # of the last reading: most are in the next one, too
         super().__init__(
             switch,
             lambda: Session(
@@ -147,18 +148,20 @@ class SwitchClient(SessionClient[Session]):
         selections = [_Entity(table_entry=_TableEntry(table_id=codec.table_id(table))) for table in TABLES]
         groups_wanted = _Entity()
         groups_wanted.packet_replication_engine_entry.multicast_group_entry.SetInParent()
-        entries: set[TableEntry] = set()
+        entries: dict[bytes, TableEntry] = {}
         groups = {}
         for entity in self._read(*selections, groups_wanted):
             if entity.HasField("table_entry"):
                 if not entity.table_entry.is_default_action:
-                    entries.add(codec.decode(entity.table_entry))
+                    data = entity.table_entry.SerializeToString()
+                    entries[data] = self._decoded.get(data) or codec.decode(entity.table_entry)
             else:
                 group, replicas = codec.decode_group(
                     entity.packet_replication_engine_entry.multicast_group_entry
                 )
                 groups[group] = replicas
-        return SwitchState(frozenset(entries), groups)
+        self._decoded = entries
+        return SwitchState(frozenset(entries.values()), groups)
 
     def write(self, batches: Iterable[Batch]) -> None:
         """Write batches one after the other. The first refusal ends it; what was written stays."""

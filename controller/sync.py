@@ -64,17 +64,15 @@ def plan(actual: SwitchState, desired: SwitchState) -> list[Batch]:
     return [tuple(batch) for batch in batches if batch]
 
 
-def _entry_updates(actual: Iterable[TableEntry], desired: Iterable[TableEntry]) -> Iterable[EntryUpdate]:
-    have: dict[Key, TableEntry] = {entry.key: entry for entry in actual}
-    want: dict[Key, TableEntry] = {entry.key: entry for entry in desired}
+def _entry_updates(actual: frozenset[TableEntry], desired: frozenset[TableEntry]) -> Iterable[EntryUpdate]:
+    """Yield the changes. Most entries are as they must be, and cost little."""
+    have: dict[Key, TableEntry] = {entry.key: entry for entry in actual - desired}
+    want: dict[Key, TableEntry] = {entry.key: entry for entry in desired - actual}
     for key, entry in have.items():
         if key not in want and entry.table not in tofino.LEFT:
             yield EntryUpdate(Verb.DELETE, entry)
     for key, entry in want.items():
-        if key not in have:
-            yield EntryUpdate(Verb.INSERT, entry)
-        elif have[key] != entry:
-            yield EntryUpdate(Verb.MODIFY, entry)
+        yield EntryUpdate(Verb.MODIFY if key in have else Verb.INSERT, entry)
 
 
 def _group_updates(actual: SwitchState, desired: SwitchState) -> Iterable[GroupUpdate]:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -42,6 +43,11 @@ class Extension:
         self.reducer.close()
         with contextlib.suppress(AgentError):  # then the controller finds out by itself
             self.client.leave(reductions)
+        self.client.close()
+
+    def close(self) -> None:
+        """Let go of the job without leaving it: this member is lost to the others."""
+        self.reducer.close()
         self.client.close()
 
 
@@ -112,14 +118,26 @@ class ElasticSlots:
             return self._reduce_over(reducer, operation, lanes, op, block, service, audiences, floats)
 
         while True:
-            if self._growth.wants_more(lanes.size):
+            extends, extension = self._begin(lanes.size)
+            if extends:
                 self._extend(operation)
-            with self._lock:
-                extension = self._extension if self._growth.begin() else None
+                _, extension = self._begin()
             if extension is None:
                 return over(self._base)
             if (report := self._over_extension(extension, over)) is not None:
                 return report
+
+    def _begin(self, lanes: int = 0) -> tuple[bool, Extension | None]:
+        """Return whether to extend before a reduction of so many more lanes; if not, begin it and return the
+        extension that it is on.
+
+        All with the lock held: a reduction is made where it was counted.
+        """
+        assert self._growth is not None
+        with self._lock:
+            if self._growth.wants_more(lanes):
+                return True, None
+            return False, self._extension if self._growth.begin() else None
 
     def _reduce_over(
         self,
@@ -159,8 +177,9 @@ class ElasticSlots:
         assert self._growth is not None
         with self._lock:
             leaves = self._growth.end(time.monotonic(), completed=completed)
-        if leaves:
-            self._leave_extension()
+            leave = self._detached() if leaves else None
+        if leave is not None:
+            leave()
 
     # ---- having an extension
 
@@ -181,7 +200,12 @@ class ElasticSlots:
         except AgentError as error:
             why = str(error)
         missing[0] = extension is None
-        self._reduce_over(self._base, operation, missing, Op.MAX, GROUP_LANES)
+        try:
+            self._reduce_over(self._base, operation, missing, Op.MAX, GROUP_LANES)
+        except BaseException:
+            if extension is not None:
+                extension.close()
+            raise
         if extension is None or missing[0]:
             log.info("%s: goes on with its own slots, there are no more: %s", self._name, why)
             self._growth.refuse()
@@ -189,8 +213,13 @@ class ElasticSlots:
                 extension.leave(0)
             return
         with self._lock:
-            self._extension = extension
-            self._growth.extend(time.monotonic())
+            reason = self._reason
+            if reason is None:
+                self._extension = extension
+                self._growth.extend(time.monotonic())
+        if reason is not None:  # given up since then, when there was no extension to abort
+            extension.close()
+            raise Aborted(reason)
         self._listen(extension)
 
     def _joined(self, number: int) -> Extension:
@@ -233,35 +262,39 @@ class ElasticSlots:
             except LeftTooSoonError as error:
                 self._lost(str(error))
                 return
-        if step is Step.ABORT:
+            leave = self._detached() if step is Step.LEAVE else None
+        if leave is not None:
+            leave()
+        elif step is Step.ABORT:
             extension.reducer.abort("another worker has left the extension")
-        elif step is Step.LEAVE:
-            self._leave_extension()
 
     def _reclaimed(self, extension: Extension) -> None:
         """Give the extension back if it is idle, as others need its slots."""
         assert self._growth is not None
         with self._lock:
             leaves = self._extension is extension and self._growth.reclaim(time.monotonic())
-        if not (leaves and self._leave_extension()):
+            leave = self._detached() if leaves else None
+        if leave is not None:
+            leave()
+        else:
             extension.client.busy()
 
     def _stopped(self, extension: Extension, reason: str) -> None:
         if self._extension is extension:
             self._lost(reason)
 
-    def _leave_extension(self) -> bool:
-        """Leave the extension unless a reduction has begun there; return whether it was left, or had been."""
+    def _detached(self) -> Callable[[], None] | None:
+        """Go back to the base slots, with the lock held; return what leaves the extension, without the lock.
+
+        None: there is no extension, or a reduction is under way there. Whoever decides to leave calls this
+        before letting go of the lock: a reduction could begin in between, which nobody would abort.
+        """
         assert self._growth is not None
-        with self._lock:
-            extension = self._extension
-            if self._growth.busy:
-                return False
-            self._extension = None
-            done = self._growth.shrink()
-        if extension is not None:
-            extension.leave(done)
-        return True
+        extension = self._extension
+        if extension is None or self._growth.busy:
+            return None
+        self._extension = None
+        return partial(extension.leave, self._growth.shrink())
 
     # ---- the whole
 
@@ -271,6 +304,12 @@ class ElasticSlots:
         extension = self._extension
         found = extension.reducer.waiting_since if extension is not None else None
         return self._base.waiting_since if found is None else found
+
+    @property
+    def client(self) -> AgentClient | None:
+        """Return the extension's member, if there is one: it alone is told all of the extension's job."""
+        extension = self._extension
+        return extension.client if extension is not None else None
 
     @property
     def job_id(self) -> int:
@@ -286,8 +325,12 @@ class ElasticSlots:
 
     def retire(self) -> None:
         """Leave the extension, if nothing is under way there: this worker takes part in nothing any more."""
-        if self._growth is not None:
-            self._leave_extension()
+        if self._growth is None:
+            return
+        with self._lock:
+            leave = self._detached()
+        if leave is not None:
+            leave()
 
     def abort(self, reason: str) -> None:
         """Make the reduction in progress, and every later one, raise Aborted(reason). From any thread."""
@@ -306,10 +349,9 @@ class ElasticSlots:
         A worker in the middle of a reduction does not leave the extension: it is lost to the others there.
         """
         self.abort(f"the reducer of job {self._base.config.job} is closed")
-        if self._growth is not None and not self._leave_extension():
-            with self._lock:
-                extension, self._extension = self._extension, None
-            if extension is not None:
-                extension.reducer.close()
-                extension.client.close()
+        self.retire()
+        with self._lock:
+            extension, self._extension = self._extension, None
+        if extension is not None:
+            extension.close()
         self._base.close()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -113,7 +113,7 @@ class JobConnection(Connection):
             self._name(),
             lambda: self._slots.job_id,
             lambda: self._slots.waiting_since,
-            client.status,
+            self._status,
             seat.ranks,
             self._break,
         )
@@ -283,6 +283,10 @@ class JobConnection(Connection):
         )
         config = _config(membership, keep=self._port.outlives_switch)
         return Extension(client, membership, Reducer(BorrowedLink(self._port.link), config))
+
+    def _status(self) -> Any:
+        """Return the controller's ``StatusReply``, with the id of the job in which the next reduction is."""
+        return (self._slots.client or self._client).status()
 
     def _extension_lost(self, reason: str) -> None:
         """Give up after a moment, in which the end of the group's own job, which says more, may come."""

@@ -266,6 +266,33 @@ def test_a_busy_holder_keeps_its_slots_and_nobody_waits_for_long(
     assert registry.programmed() == [holder]
 
 
+def test_a_holder_that_some_have_left_is_not_busy_any_more(registry: JobRegistry) -> None:
+    holder = lent(registry)
+    waiting = wants(registry, 100)
+    registry.leave(holder.id, 0, "secret", 1.1)
+    registry.keep(holder)  # said before it heard of that
+    registry.leave(holder.id, 1, "secret", 1.2)
+    assert registry.effects() == [
+        Reclaim(holder),
+        Left(holder, holder.members[0]),
+        Formed(waiting),
+        Ended(holder),
+    ]
+
+
+def test_nobody_waits_for_more_holders_than_it_takes(registry: JobRegistry) -> None:
+    holders = [
+        registry.join(spec(0, 1, f"lent{number}", HOSTS[number], slots=100, revocable=True), 0, 60)
+        for number in range(2)
+    ]
+    for holder in holders:
+        registry.started(holder, 0)
+    waiting = wants(registry, 100)
+    registry.effects()
+    registry.leave(holders[1].id, 0, "secret", 1.1)
+    assert registry.effects() == [Formed(waiting), Ended(holders[1])]
+
+
 def test_a_job_that_waits_for_slots_can_be_given_up_and_joined_again(registry: JobRegistry) -> None:
     holder = lent(registry)
     waiting = wants(registry, 100)
