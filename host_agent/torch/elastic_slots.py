@@ -183,7 +183,7 @@ class ElasticSlots:
         missing[0] = extension is None
         self._reduce_over(self._base, operation, missing, Op.MAX, GROUP_LANES)
         if extension is None or missing[0]:
-            log.info("%s: goes on with its own slots, there are no more: %s", self._name, why)
+            log.info("%s: gets no more slots, and continues with its own: %s", self._name, why)
             self._growth.refuse()
             if extension is not None:
                 extension.leave(0)
