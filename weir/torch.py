@@ -77,7 +77,8 @@ def group_from_store(
     """Make a process group of the processes that share a store. Blocks until all of them have called this.
 
     The group needs no default process group, and ``torch.distributed`` cannot translate ranks of the default
-    group into ranks of this one. So pass ranks of this one: ``dist.broadcast(tensor, group_src=0, group=group)``.
+    group into ranks of this one. So pass ranks of this one:
+    ``dist.broadcast(tensor, group_src=0, group=group)``.
 
     Args:
         store: the store that all processes of the group share. No other group may use its keys, so give each
