@@ -28,8 +28,8 @@ SIZE: Final = 4  # ranks, for which most tests are made
 LONGEST_S: Final = 100.0  # of a test
 TIMEOUT_S: Final = 60.0  # of the group, as torch has it there
 PROFILED: Final = ("gloo",)
-"""Backends whose own events in a profile the tests look at. They expect the sizes of tensors there, and an end
-on another thread. Of Weir, torch's operators have the sizes: see ``test_group_object.py``."""
+"""Backends whose own events in a profile the tests look at. They expect sizes there, and an end on another
+thread. Of Weir, the events of torch's operators have the sizes: see ``test_group_object.py``."""
 PASSED: Final = "passed"
 SKIPPED: Final = "skipped"
 
