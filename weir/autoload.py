@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The entry point in the group ``torch.backends``, which every ``import torch`` calls.
 
-So it imports nothing but torch, and fails in no program. It registers the backend "weir" by a function that
-imports Weir when the first group is made. ``TORCH_DEVICE_BACKEND_AUTOLOAD=0`` has torch call nobody.
+Programs that do not use Weir call it, too. So it imports nothing but torch, and never raises. It registers
+the backend "weir" with a function that imports Weir when the first group is made. With
+``TORCH_DEVICE_BACKEND_AUTOLOAD=0`` torch calls no entry point.
 """
 
 import logging
@@ -18,12 +19,14 @@ def register() -> None:
             dist.Backend.register_backend("weir", _create, extended_api=True, devices=["cpu", "cuda"])
     except Exception as error:
         logging.getLogger(__name__).warning(
-            'no backend "weir" until weir.torch is imported: %s: %s', type(error).__name__, error
+            'the backend "weir" is not registered until weir.torch is imported: %s: %s',
+            type(error).__name__,
+            error,
         )
 
 
 def _create(*arguments: Any) -> Any:
-    """Make a group as the backend does that the import of ``weir.torch`` puts in this one's place."""
+    """Import ``weir.torch``, which registers the backend itself in this one's place, and make a group."""
     import torch.distributed as dist
 
     import weir.torch  # noqa: F401

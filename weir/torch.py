@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weir for torch: the torch.distributed backend "weir", and what a program can do beside it.
+"""Weir for torch: the torch.distributed backend "weir", its options, and the hooks and servers that use it.
 
-Importing this module registers the backend. Where Weir is installed, ``import torch`` has done so already, by
-an entry point that imports this module when the first group is made.
+Importing this module registers the backend. If Weir is installed, ``import torch`` has already registered it,
+through an entry point that imports this module when the first group is made.
 
 Example::
 
@@ -74,24 +74,27 @@ def group_from_store(
     options: GroupOptions | None = None,
     name: str = "from-store",
 ) -> WeirProcessGroup:
-    """Return a process group of the processes that share a store, when all of them have called this.
+    """Make a process group of the processes that share a store. Blocks until all of them have called this.
 
-    It needs no default process group, and ``torch.distributed`` does not know its ranks in that one: name
-    ranks as this group's, ``dist.broadcast(tensor, group_src=0, group=group)``.
+    The group needs no default process group, and ``torch.distributed`` cannot translate ranks of the default
+    group into ranks of this one. So pass ranks of this one:
+    ``dist.broadcast(tensor, group_src=0, group=group)``.
 
     Args:
-        store: which all of them share. Its keys are this group's: give each group a ``PrefixStore``.
-        rank: this process's, from 0 to ``size - 1``.
-        size: how many processes there are.
-        timeout: how long to wait for the others, and each reduction for progress.
-        options: of the group; the same on all ranks.
-        name: in messages and in the controller's list of jobs; the same on all ranks.
+        store: the store that all processes of the group share. No other group may use its keys, so give each
+            group a ``PrefixStore``.
+        rank: rank of this process, from 0 to ``size - 1``.
+        size: number of processes in the group.
+        timeout: the longest wait for the other processes, and for progress in a reduction.
+        options: options of the group; the same on all ranks.
+        name: name of the group in messages and in the controller's list of jobs; the same on all ranks.
 
     Returns:
-        The group. Call its ``shutdown()`` at the end, or ``abort()`` when other ranks may not come.
+        The group. Call its ``shutdown()`` at the end, or ``abort()`` if other ranks may be gone.
 
     Raises:
-        RendezvousError, AgentError, OSError: each says what is missing.
+        ValueError: ``rank`` is not between 0 and ``size - 1``.
+        RendezvousError, AgentError, OSError: the group could not be made; the error says what is missing.
 
     Example::
 

@@ -435,10 +435,10 @@ def _warn_once(block: int | None, scale_block: int, name: Namer) -> None:
         return
     _has_warned = True
     _log.warning(
-        "rank 0: %s: values that are summed in blocks of %d differ so much there that many of the small ones "
-        "are off by more than 1 %% in the sum. If these are gradients, training stands it. If each value "
-        "counts, as in statistics or weights, make the group with GroupOptions(exact=True), or reduce "
-        "float64 tensors. (Said once, by rank 0, and never of sums that backward passes issue.)",
+        "rank 0: %s: the magnitudes within a block of %d values differ so much there that many of the small "
+        "values are off by more than 1 %% in the sum. If these are gradients, training tolerates it. If each "
+        "value counts, as in statistics or weights, make the group with GroupOptions(exact=True), or reduce "
+        "float64 tensors. (Only rank 0 warns, once, and not about sums that a backward pass issues.)",
         name(block * scale_block),
         scale_block,
     )

@@ -306,7 +306,7 @@ class Precision:
 
     def __post_init__(self) -> None:
         if self.non_finite not in NON_FINITE:
-            raise ValueError(f"non_finite {self.non_finite!r}: there are {' and '.join(NON_FINITE)}")
+            raise ValueError(f"non_finite {self.non_finite!r}: it must be {' or '.join(NON_FINITE)}")
 
     def __str__(self) -> str:
         """Return the options in words: "lane_bits=8"."""

@@ -146,8 +146,8 @@ def check_supported(op: Operator, dtype: torch.dtype) -> None:
     if dtype in dtypes.COMPLEX:
         if not is_sum(op):
             raise TypeError(
-                f"{op} is not defined for {dtype}: of complex numbers there are sums. If real and "
-                "imaginary parts are meant, each by itself, reduce torch.view_as_real(tensor).clone()"
+                f"{op} is not defined for {dtype}: complex numbers can only be summed or averaged. To reduce "
+                "real and imaginary parts separately, reduce torch.view_as_real(tensor).clone()"
             )
         return
     if dtype not in dtypes.REDUCIBLE:
@@ -158,7 +158,9 @@ def check_supported(op: Operator, dtype: torch.dtype) -> None:
     if op == ReduceOp.AVG and dtype == torch.bool:
         raise TypeError(f"{op} is defined for numbers, not for {dtype}: average tensor.float()")
     if isinstance(op, PremulSum) and dtype not in FLOATS:
-        raise TypeError(f"{op} is defined for floats, not for {dtype}: multiply as you mean it, and use SUM")
+        raise TypeError(
+            f"{op} is defined for floats, not for {dtype}: multiply the tensor first, and use SUM"
+        )
 
 
 def _sum(communicator: Communicator, flat: torch.Tensor, name: Namer, parts: Parts | None) -> torch.Tensor:

@@ -89,7 +89,7 @@ def all_reduce(
     """
     check_supported(op, tensor.dtype)
     if op not in (_SUM, _MEAN):
-        raise TypeError(f"{op} is not defined for sparse tensors: there are SUM and AVG; or use .to_dense()")
+        raise TypeError(f"{op} is not defined for sparse tensors: use SUM or AVG, or call to_dense()")
     own, layout = tensor.detach().coalesce(), _Layout.of(tensor)
     rows = layout.numbers(own.indices())
     union = _union(communicator, rows, layout.rows)

@@ -51,8 +51,8 @@ class GroupOptions:
     """Options of a group: ``new_group(ranks, backend="weir", pg_options=GroupOptions(slots=16))``.
 
     Args:
-        slots: how many of the switch's slots the group's job has, all the time; 0: of the default group, a
-            share of what is free, of others, as many as they use (docs/collectives.md).
+        slots: fixed number of the switch's slots that the group has. With 0, the default group takes a share
+            of the free slots, and other groups take more or fewer as they use them (docs/collectives.md).
         lane_bits: 32, 16 or 8: bits that a value of a sum of float32, float16 or bfloat16 takes on the wire;
             several narrow ones share a lane of the switch, see docs/precision.md. "auto": the fewest whose
             error is within ``lane_error``.
@@ -63,9 +63,9 @@ class GroupOptions:
             environment variable WEIR_LOCAL says, "auto" without it. See docs/collectives.md.
         exact: sum float32 as exactly as float64, in three lanes a value; sums of up to 1024 values always
             are.
-        non_finite: NaN and infinity in sums of floats: "deliver" them to all ranks where some rank has them,
-            as Gloo does and as gradient scalers expect; or "raise" NonFiniteError on all ranks, which says
-            where they are. Maxima, minima and products always deliver them. See docs/precision.md.
+        non_finite: how sums of floats treat NaN and infinity. "deliver": all ranks get them, as with Gloo and
+            as gradient scalers expect. "raise": all ranks raise NonFiniteError, which says where they are.
+            Maxima, minima and products always deliver them. See docs/precision.md.
 
     The same on all ranks of the group.
     """

@@ -207,7 +207,7 @@ class ElasticSlots:
                 extension.close()
             raise
         if extension is None or missing[0]:
-            log.info("%s: goes on with its own slots, there are no more: %s", self._name, why)
+            log.info("%s: gets no more slots, and continues with its own: %s", self._name, why)
             self._growth.refuse()
             if extension is not None:
                 extension.leave(0)

@@ -46,9 +46,9 @@ class HookState:
     Packets carry the layer class of their bucket, so that what the next forward pass needs first is summed
     first where the network is congested.
 
-    NaN and infinity are delivered as without the hook, unless the group raises NonFiniteError for them
-    (GroupOptions): from the first bucket that has any, a step's buckets travel whole. The step does not
-    count, and residuals of the buckets so far are dropped, since a gradient scaler skips such a step.
+    NaN and infinity reach all ranks as without the hook, unless ``GroupOptions.non_finite`` is "raise". From
+    the first bucket with such a value on, the buckets of this step are sent whole. The step does not count,
+    and the residuals of its buckets up to that one are dropped, since a gradient scaler skips such a step.
 
     A residual is this rank's own: save ``state_dict()`` on every rank, beside the model. When the group has
     changed, ``bind`` on all its ranks: they go on from the state of the one that has made most steps, and a
@@ -270,9 +270,9 @@ class HookState:
 def hook(state: HookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Sum a bucket's gradients; to be registered by ``ddp.register_comm_hook(state, weir.torch.hook)``.
 
-    Gradients may be float16, bfloat16 or float32. NaN and infinity: see HookState. Where the group raises
-    NonFiniteError for them, ``backward()`` raises it on every rank, it names the parameter, and the group
-    stays usable.
+    Gradients may be float16, bfloat16 or float32. For NaN and infinity, see HookState. In a group that raises
+    NonFiniteError for them, ``backward()`` raises it on every rank. The error names the parameter, and the
+    group stays usable.
     """
     if isinstance(bucket, tuple):  # a parameter and its gradient
         raise TypeError(
@@ -283,8 +283,8 @@ def hook(state: HookState, bucket: GradBucket) -> torch.futures.Future[torch.Ten
         buffer = bucket.buffer()
         if buffer.is_sparse:
             raise TypeError(
-                "weir.torch.hook chooses what is sent of dense gradients, these are sparse (sparse=True in "
-                "an Embedding): train without the hook, and the weir backend sends their rows alone"
+                "weir.torch.hook compresses dense gradients, but these are sparse (sparse=True in an "
+                "Embedding). Train without the hook: the weir backend sends only a rank's own rows"
             )
         parts = [one.dtype for one in bucket.parameters() if one.is_complex()]  # the buffer has those of
         if parts or buffer.dtype not in _HOOKABLE:

@@ -42,7 +42,7 @@ class QueueClosedError(RuntimeError):
 
 
 class EndlessWaitError(RuntimeError):
-    """A thread was about to wait for what only it could bring about."""
+    """A thread would wait for an operation that cannot begin before the thread has ended its own."""
 
 
 class ForkedError(RuntimeError):
@@ -105,7 +105,8 @@ class Outcome(Future[T]):
         if self._operations._operating == threading.get_ident() and not self.done():
             raise EndlessWaitError(
                 "an operation that runs on the group's queue waits for one that is queued behind it: that "
-                "would never end. Issue it and wait outside, or in a callback of the future"
+                "would never end. Issue the second one, and wait for it, after the first one has ended, or "
+                "in a callback on the future of the first one"
             )
 
     def _expect_elsewhere(self) -> None:

@@ -84,7 +84,7 @@ class LayersFirst:
                 raise TypeError(f"{name} is {parameter.dtype}: train it without LayersFirst, DDP sums it")
         for name, module in ddp.module.named_modules():
             if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse:
-                raise TypeError(f"{name} has sparse gradients: train it without LayersFirst, DDP sums them")
+                raise TypeError(f"{name} has sparse gradients: train without LayersFirst, DDP sums them")
         if piece < SLOT_LANES or piece % SLOT_LANES:
             raise ValueError(f"a piece has a multiple of {SLOT_LANES} lanes, a packet's, not {piece}")
         self._exchange = Exchange(group, piece)

@@ -21,8 +21,9 @@ class Model(lightning.LightningModule):
         return self.loss(batch)
 
     def validation_step(self, batch: list[torch.Tensor], _number: int) -> None:
-        gathered = self.all_gather(self.loss(batch))
-        self.log("loss", gathered.mean())
+        loss = self.loss(batch)
+        self.log("gathered", self.all_gather(loss).mean())
+        self.log("averaged", loss, sync_dist=True)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), 0.1)
@@ -37,9 +38,9 @@ def train(backend: str) -> torch.Tensor:
     )
     loader = torch.utils.data.DataLoader(samples, batch_size=8)
     trainer.fit(model, loader, loader)
-    (loss,) = trainer.validate(model, loader, verbose=False)
+    (losses,) = trainer.validate(model, loader, verbose=False)
     parameters = torch.cat([one.flatten() for one in model.parameters()])
-    return torch.cat([parameters, torch.tensor([loss["loss"]])])
+    return torch.cat([parameters, torch.tensor([losses["gathered"], losses["averaged"]])])
 
 
 compare(train)

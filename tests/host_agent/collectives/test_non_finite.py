@@ -187,5 +187,5 @@ def test_a_group_that_raises_names_them_and_keeps_the_values(count: int) -> None
 
 def test_there_are_two_ways() -> None:
     assert str(Precision(non_finite="raise")) == "lane_bits=32, non_finite=raise"
-    with pytest.raises(ValueError, match="non_finite 'ignore': there are deliver and raise"):
+    with pytest.raises(ValueError, match="non_finite 'ignore': it must be deliver or raise"):
         Precision(non_finite="ignore")  # type: ignore[arg-type]
