@@ -21,7 +21,7 @@ class ArgumentError(ValueError, RuntimeError):
 class Arguments:
     """Checks of the arguments of a group's collectives, in methods of the same names.
 
-    A list of tensors to be reduced or broadcast holds tensors of one dtype, size and device, as with Gloo.
+    A list of tensors to be reduced, broadcast or gathered has one dtype, layout, size and device, as with Gloo.
     More than Gloo can, ``allgather`` and ``reduce_scatter`` take other sizes from other ranks.
 
     Raises:
@@ -47,8 +47,8 @@ class Arguments:
     def broadcast(self, tensors: Tensors, opts: Any) -> None:
         """Check tensors that are alike, and the root."""
         self._root("broadcast", opts.rootRank)
-        _alike("broadcast", tensors)
         _root_tensor("broadcast", opts.rootTensor, len(tensors))
+        _alike("broadcast", tensors)
 
     def reduce(self, tensors: Tensors, opts: Any) -> None:
         """Check one tensor, and the root."""
@@ -78,16 +78,18 @@ class Arguments:
         self._parts_of_each("reduce_scatter", outputs, wholes)
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, _opts: Any) -> None:
-        """Check inputs, and beside each the list of all ranks' outputs."""
-        what = "allgather"
-        _not_empty(what, inputs)
+        """Check one input, or several that are alike, and for each a list of all ranks' outputs."""
+        what, count = "allgather", len(inputs)
+        _not_empty(what, inputs, "input tensor list")
         _same_length(what, outputs, inputs)
-        for index, (parts, own) in enumerate(zip(outputs, inputs, strict=True)):
-            if len(parts) != self._size:
-                words = f"(expected length {self._size}, got {len(parts)})"
+        _alike(what, inputs)
+        for index, parts in enumerate(outputs):
+            if len(parts) != self._size * count:
+                words = f"(expected length {self._size * count}, got {len(parts)})"
                 _refuse(what, f"invalid output tensor list at index {index} {words}")
-            _same_types(what, own, parts)
-            _same_elements(what, parts[self._rank], self._rank, own)
+            _same_types(what, inputs[0], parts)
+            for at in range(self._rank * count, (self._rank + 1) * count):
+                _same_elements(what, parts[at], at, inputs[0])
 
     def allgather_coalesced(self, lists: Sequence[Tensors], inputs: Tensors, _opts: Any) -> None:
         """Check inputs, and for each rank a list of outputs, one for each input."""
@@ -209,9 +211,9 @@ def _refuse(what: str, words: str) -> NoReturn:
     raise ArgumentError(f"{what}: {words}")
 
 
-def _not_empty(what: str, tensors: Sequence[Any]) -> None:
+def _not_empty(what: str, tensors: Sequence[Any], name: str = "tensor list") -> None:
     if not tensors:
-        _refuse(what, "requires non-empty tensor list")
+        _refuse(what, f"requires non-empty {name}")
 
 
 def _single(what: str, name: str, tensors: Sequence[Any]) -> None:
@@ -230,12 +232,20 @@ def _alike(what: str, tensors: Tensors) -> None:
     if len(tensors) == 1:
         return
     first = tensors[0]
+    _same_layout(what, tensors)
     _same_types(what, first, tensors)
     for index, one in enumerate(tensors):
         if one.shape != first.shape:
             _refuse_size(what, index, first, one)
         if one.device != first.device:
             _refuse(what, f"tensors should be on the same device, these are on {_places(tensors)}")
+
+
+def _same_layout(what: str, tensors: Tensors) -> None:
+    for index, one in enumerate(tensors):
+        if one.layout != tensors[0].layout:
+            words = f"(expected {tensors[0].layout}, got {one.layout})"
+            _refuse(what, f"invalid tensor layout at index {index} {words}")
 
 
 def _same_types(what: str, wanted: torch.Tensor, tensors: Tensors) -> None:

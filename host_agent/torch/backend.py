@@ -26,7 +26,7 @@ from weir.host_agent.collectives.long_collectives import LongCollectives
 from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits, NonFinite, Precision
 from weir.host_agent.collectives.reductions import Operator, PremulSum, RedOpType, check_supported
 from weir.host_agent.collectives.tensor_memory import overwrite
-from weir.host_agent.torch import coalescing
+from weir.host_agent.torch import coalescing, several_tensors
 from weir.host_agent.torch.arguments import Arguments, only
 from weir.host_agent.torch.compiling import never_compiled
 from weir.host_agent.torch.connection import Connection
@@ -295,11 +295,31 @@ class WeirProcessGroup(SplittableGroup):
 
     @collective
     def allreduce(self, tensors: Any, opts: Any) -> QueuedWork:
-        """Overwrite each tensor by its reduction over all ranks."""
+        """Overwrite the tensor by its reduction over all ranks; several by that of all of them together."""
+        if len(tensors) > 1:
+            return self._all_reduce_several(tensors, opts)
         if any(tensor.is_sparse for tensor in tensors):
             summed = list(map(_complex_of, tensors))
             return self._all_reduce_sparse(opts, summed, _operator(opts), summed)
         return self._all_reduce_each(tensors, opts)
+
+    def _all_reduce_several(self, tensors: Any, opts: Any) -> QueuedWork:
+        op = _operator(opts)
+
+        def run(outputs: Any, inputs: Any) -> None:
+            whole = several_tensors.combined(inputs, op)
+            self.collectives.all_reduce(whole, op)
+            several_tensors.overwrite_all(outputs, whole)
+
+        def run_sparse() -> Any:
+            whole = several_tensors.combined([one.coalesce().cpu() for one in tensors], dist.ReduceOp.SUM)
+            self.collectives.all_reduce_sparse(whole, op)
+            several_tensors.overwrite_all(tensors, whole)
+            return tensors
+
+        if tensors[0].is_sparse:
+            return self.submit(run_sparse, opts.timeout, devices_of(tensors, sparse=True))
+        return self._queue(opts, run, tensors, tensors)
 
     @collective
     def allreduce_coalesced(self, tensors: Any, opts: Any) -> QueuedWork:
@@ -418,8 +438,10 @@ class WeirProcessGroup(SplittableGroup):
 
     @collective
     def broadcast(self, tensors: Any, opts: Any) -> QueuedWork:
-        """Overwrite each tensor by the root's."""
+        """Overwrite the tensor by the root's; several by the one of them that is the root tensor there."""
         root = opts.rootRank
+        if len(tensors) > 1:
+            return self._broadcast_several(tensors, opts)
         return self._queue_each(
             opts,
             lambda tensor, _: self.collectives.broadcast(tensor, root),
@@ -430,10 +452,18 @@ class WeirProcessGroup(SplittableGroup):
             is_written=self.rank() != root,
         )
 
+    def _broadcast_several(self, tensors: Any, opts: Any) -> QueuedWork:
+        def run(outputs: Any, inputs: Any) -> None:
+            chosen = inputs[opts.rootTensor]
+            self.collectives.broadcast(chosen, opts.rootRank)
+            several_tensors.overwrite_all(outputs, chosen)
+
+        return self._queue(opts, run, tensors, tensors)
+
     @collective
     def allgather(self, outputs: Any, inputs: Any, opts: Any) -> QueuedWork:
-        """Overwrite each output list by all ranks' input beside it."""
-        return self._all_gather_lists(opts, outputs, inputs, _flat_if_one(outputs))
+        """Overwrite each output list by all ranks' inputs."""
+        return self._all_gather_lists(opts, *several_tensors.gathers(outputs, inputs), _flat_if_one(outputs))
 
     @collective
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> QueuedWork:

@@ -103,6 +103,38 @@ def test_collectives_can_be_called_in_all_forms_of_torch_groups(world: World) ->
     world.run(forms)
 
 
+def several() -> None:
+    rank = dist.get_rank()
+    for op, wanted in (
+        (ReduceOp.SUM, 10.0),
+        (ReduceOp.AVG, 5.0),
+        (ReduceOp.PRODUCT, 24.0),
+        (ReduceOp.MAX, 4.0),
+    ):
+        tensors = [torch.full((2,), 2.0 * rank + 1), torch.full((2,), 2.0 * rank + 2)]
+        group().allreduce(tensors, op).wait()
+        assert [one.tolist() for one in tensors] == [[wanted] * 2] * 2, op
+    twice = torch.ones(3)
+    group().allreduce([twice, twice]).wait()
+    assert twice.tolist() == [4.0] * 3
+    bits = [torch.tensor([1 << rank]), torch.tensor([4])]
+    group().allreduce(bits, ReduceOp.BOR).wait()
+    assert torch.cat(bits).tolist() == [7, 7]
+    rows = [torch.eye(3)[[row]].t().to_sparse(1) for row in (rank, 2)]
+    group().allreduce(rows).wait()
+    assert [one.to_dense().flatten().tolist() for one in rows] == [[1.0, 1.0, 2.0]] * 2
+    sent = [torch.full((2,), 10.0 * rank), torch.full((2,), 10.0 * rank + 1)]
+    group().broadcast(sent, options(BroadcastOptions, rootRank=1, rootTensor=1)).wait()
+    assert [one.tolist() for one in sent] == [[11.0] * 2] * 2
+    gathered = [[torch.zeros(1) for _ in range(4)] for _ in range(2)]
+    group().allgather(gathered, [torch.tensor([2.0 * rank + index]) for index in range(2)]).wait()
+    assert [torch.cat(one).tolist() for one in gathered] == [[0.0, 1.0, 2.0, 3.0]] * 2
+
+
+def test_several_tensors_of_a_rank_count_as_those_of_so_many_devices(world: World) -> None:
+    world.run(several)
+
+
 def rooted_forms() -> None:
     rank = dist.get_rank()
     lists = [[torch.zeros(2) for _ in range(SIZE)]] if rank == 1 else []
@@ -137,6 +169,11 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "invalid root tensor: 1": lambda: group().broadcast([own()], options(BroadcastOptions, rootTensor=1)),
     "reduce: requires a single-element tensor list": lambda: group().reduce([own(), own()]),
     "allreduce_coalesced: requires non-empty": lambda: group().allreduce_coalesced([]),
+    "allreduce: invalid tensor layout at index 1": lambda: group().allreduce(
+        [own(), own().int().to_sparse()]
+    ),
+    "invalid root tensor: 0": lambda: group().broadcast([]),
+    "requires non-empty input tensor list": lambda: group().allgather([], []),
     "tensors must all have the same type": lambda: group().allreduce_coalesced([own(), own().double()]),
     "input/output tensor lists to have the same length": lambda: group().allgather([], [own()]),
     r"invalid output tensor list at index 0 \(expected length 2, got 1\)": lambda: group().allgather(

@@ -110,11 +110,12 @@ def run_here(name: str, backend: str) -> Outcome:
     if reason and not reason.startswith("Only MPI"):  # Gloo has what these test by now
         return Outcome(SKIPPED, reason)
     with everything_on_the_host():
-        state, why = _end_of(getattr(case, name))
+        state, why = end_of(getattr(case, name))
     return Outcome(state, why, time.monotonic() - began, dist.group.WORLD is not group)
 
 
-def _end_of(test: Callable[[], None]) -> tuple[str, str]:
+def end_of(test: Callable[[], None]) -> tuple[str, str]:
+    """Run a test. Returns its state and, where it did not pass, why not."""
     try:
         test()
     except unittest.SkipTest as error:
@@ -132,19 +133,23 @@ class Ranks:
     Args:
         backend: by its name.
         environment: see ``World``.
+        run_here: runs a test, by its name and the backend's, on a rank.
     """
 
     def __init__(
-        self, backend: str, environment: Callable[[int], Mapping[str, str]] = lambda rank: {}
+        self,
+        backend: str,
+        environment: Callable[[int], Mapping[str, str]] = lambda rank: {},
+        run_here: Callable[[str, str], Outcome] = run_here,
     ) -> None:
-        self.backend, self._environment = backend, environment
+        self.backend, self._environment, self._run_here = backend, environment, run_here
         self._world: World | None = None
         self._folder: TemporaryDirectory[str] | None = None
 
     def run(self, name: str) -> Outcome:
         """Run a test on all ranks. Returns the first outcome that is not ``PASSED``, if there is one."""
         world = self._started()
-        world.start(run_here, name, self.backend)
+        world.start(self._run_here, name, self.backend)
         end = time.monotonic() + LONGEST_S
         outcomes = [self._outcome(world, rank, end) for rank in range(SIZE)]
         bad = [one for one in outcomes if one.state not in (PASSED, SKIPPED)]
@@ -177,7 +182,7 @@ class Ranks:
             common = {"TEMP_DIR": self._folder.name, "WORLD_SIZE": str(SIZE), "MASTER_ADDR": "127.0.0.1"}
             self._world = World(
                 SIZE,
-                lambda rank: {**self._environment(rank), **common},
+                lambda rank: {**self._environment(rank), **common, "RANK": str(rank)},
                 timeout_s=TIMEOUT_S,
                 backend=self.backend,
             )

@@ -8,7 +8,7 @@ which ones Weir does not pass, and why not.
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -23,9 +23,9 @@ HERE: Final = Path(__file__).parent
 ALL: Final = os.environ.get("WEIR_TORCH_SUITE") == "all"
 
 
-def every_name() -> list[str]:
+def every_name(suite: str = "ranks") -> list[str]:
     """Return the names of torch's tests, from a process of its own: importing them changes a process."""
-    code = "from tests.host_agent.torch.suite.ranks import names; print(*names(), sep='\\n')"
+    code = f"from tests.host_agent.torch.suite.{suite} import names; print(*names(), sep='\\n')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return done.stdout.split()
 
@@ -59,10 +59,15 @@ def gloo() -> Iterator[Ranks]:
 
 @pytest.mark.parametrize("name", chosen())
 def test_weir_passes_what_gloo_passes(ours: Ranks, gloo: Ranks, name: str) -> None:
+    passes_as_gloo(name, ours, gloo, DIFFERENCES)
+
+
+def passes_as_gloo(name: str, ours: Ranks, gloo: Ranks, differences: Mapping[str, str]) -> None:
+    """Run a test. Fails where Gloo passes it and we do not, or where we do and it is listed."""
     found = ours.run(name)
-    if name in DIFFERENCES:
+    if name in differences:
         assert found.state != PASSED, "it passes: take it out of differences.py"
-        pytest.xfail(DIFFERENCES[name])
+        pytest.xfail(differences[name])
     if found.state != PASSED and (theirs := gloo.run(name)).state != PASSED:
         pytest.skip(f"Gloo does not pass it here: {theirs.last_line}")
     assert found.state == PASSED, f"{found.state}: {found.why}"

@@ -29,7 +29,7 @@ def ask_for_no_gpus() -> None:
 def everything_on_the_host() -> Iterator[None]:
     """Put what is moved to a GPU in the block, or made there, in host memory."""
     with contextlib.ExitStack() as stack:
-        for name in ("set_device", "synchronize", "manual_seed"):
+        for name in ("set_device", "synchronize", "manual_seed", "current_device"):
             stack.enter_context(mock.patch.object(torch.cuda, name, lambda *_, **__: None))
         for kind in (torch.Tensor, torch.nn.Module):
             stack.enter_context(mock.patch.object(kind, "cuda", lambda self, *_, **__: self))
