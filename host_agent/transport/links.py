@@ -157,7 +157,8 @@ class _NativeLink:
         error = self._lib.weir_io_last_error(self._io)
         return (
             f"no round completed within the timeout of {timeout_s:g} s on {self._what}: "
-            f"worker {config.worker} of {config.workers} in job {config.job} waits for results of slot {slots}{more}; "
+            f"worker {config.worker} of {config.workers} in job {config.job} waits for results of slot "
+            f"{slots}{more}; "
             f"{report.packets_up} packets sent ({report.retransmissions} of them repeats), "
             f"{_seen(report)}. {_suspicion(report, self._hint)}"
             + (f" Last socket error: {os.strerror(error)}." if error else "")
