@@ -21,7 +21,7 @@ class ArgumentError(ValueError, RuntimeError):
 class Arguments:
     """Checks of the arguments of a group's collectives, in methods of the same names.
 
-    A list of tensors to be reduced, broadcast or gathered has one dtype, layout, size and device, as with Gloo.
+    A list of tensors to reduce, broadcast or gather has one dtype, layout, size and device, as with Gloo.
     More than Gloo can, ``allgather`` and ``reduce_scatter`` take other sizes from other ranks.
 
     Raises:
