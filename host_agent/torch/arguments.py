@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 Tensors = Sequence[torch.Tensor]
 
@@ -194,6 +195,16 @@ class Arguments:
         elif sum(splits) != rows:
             words = f"(they sum to {sum(splits)}, dim 0 is {rows})"
             _refuse(what, f"Split sizes doesn't match total dim 0 size {words}")
+
+
+def waited(value: Any) -> Any:
+    """Return an argument, or nested lists of some, with results of functional collectives waited for.
+
+    They stand for a tensor that a collective still writes, and have no memory of their own.
+    """
+    if isinstance(value, AsyncCollectiveTensor):
+        return value.trigger_wait()
+    return [waited(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def only(what: str, tensors: Tensors) -> torch.Tensor:

@@ -27,7 +27,7 @@ from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits, NonFinite,
 from weir.host_agent.collectives.reductions import Operator, PremulSum, RedOpType, check_supported
 from weir.host_agent.collectives.tensor_memory import overwrite
 from weir.host_agent.torch import coalescing, several_tensors
-from weir.host_agent.torch.arguments import Arguments, only
+from weir.host_agent.torch.arguments import Arguments, only, waited
 from weir.host_agent.torch.compiling import never_compiled
 from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.device_vector import DeviceCollectives, are_long, are_long_parts
@@ -102,7 +102,7 @@ def collective(method: Issue) -> Issue:
     def issue(self: "WeirProcessGroup", /, *args: Any, **kwargs: Any) -> QueuedWork:
         self._issued += 1
         try:  # by hand: a context manager would cost each call microseconds
-            args = bind(name, args, kwargs)
+            args = waited(bind(name, args, kwargs))
             check(self._arguments, *args)
             if is_observed():
                 work: QueuedWork = observed(self, name, partial(method, self), args)
@@ -120,6 +120,7 @@ def message(method: Issue) -> Issue:
 
     @wraps(method)
     def issue(self: "WeirProcessGroup", /, tensors: Any, *args: Any, **kwargs: Any) -> QueuedWork:
+        tensors = waited(tensors)
         if is_observed():
             call = partial(method, self, **kwargs)
             work: QueuedWork = observed(self, method.__name__, call, (tensors, *args))

@@ -75,8 +75,10 @@ def observed(group: dist.ProcessGroup, method: str, issue: Issue, args: tuple[An
         span.__enter__()  # type: ignore[no-untyped-call]
         try:
             work = _dispatched(group, operator, issue, args)
-            end = work.future() if isinstance(work, QueuedWork) else work.get_future()
-            span._call_end_callbacks_on_future(end)
+            if isinstance(work, QueuedWork):
+                work.profiled = span._call_end_callbacks_on_future(work.future())
+            else:  # a mode made it
+                span._call_end_callbacks_on_future(work.get_future())
         except BaseException:
             span.__exit__(None, None, None)
             raise

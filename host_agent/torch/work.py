@@ -6,6 +6,7 @@ enqueued. For whoever waits by a handle or its future, these come before all tha
 """
 
 import atexit
+import contextlib
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -45,6 +46,8 @@ class QueuedWork(Work):
 
     Attributes:
         read_by_cpp: tensors that C++ reads as the future's value; None: it takes the result from Python.
+        profiled: done when a profiler has noted the operation's end; None: none watches. A profiler that is
+            stopped before may crash, so ``wait`` waits for this, too.
     """
 
     _awaited = True  # or never begun
@@ -57,6 +60,7 @@ class QueuedWork(Work):
     ) -> None:
         super().__init__()
         self.read_by_cpp: Sequence[torch.Tensor] | None = None
+        self.profiled: Future[Any] | None = None
         self._outcome, self._written = outcome, written
         self._streams = streams or CallerStreams()
         self._awaited = False
@@ -86,6 +90,9 @@ class QueuedWork(Work):
             raise TimeoutError(
                 f"timed out: the collective was not done within {limit:g} s; it goes on in the background"
             ) from None
+        if self.profiled is not None:
+            with contextlib.suppress(Exception):  # the operation's own
+                self.profiled.wait()
         self._streams.join()
         if error is not None:
             raise error

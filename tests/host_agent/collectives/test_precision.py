@@ -111,7 +111,7 @@ def test_a_large_sum_of_mixed_magnitudes_is_said_once(caplog: pytest.LogCaptureF
     summed(vectors)
     summed(vectors)
     (said,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert said.startswith("rank 0: element 768: values that are summed in blocks of 256")
+    assert said.startswith("rank 0: element 768: the magnitudes within a block of 256 values differ")
     assert "GroupOptions(exact=True)" in said
 
 

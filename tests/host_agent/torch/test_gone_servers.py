@@ -235,7 +235,7 @@ def test_a_worker_that_died_is_named_by_the_server_and_by_the_others(kind: str, 
             f"{late}: do the workers still run?"
         )
         assert any(f"still waiting for {late}" in line for line in its_log)
-        assert "it has ended: server 0 has heard nothing" in worker
+        assert "it has ended: timed out: server 0 has heard nothing" in worker
 
 
 def act_without_one(rank: int, folder: Path) -> Said:

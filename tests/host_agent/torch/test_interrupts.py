@@ -30,7 +30,7 @@ for _ in range(3):
         signal.signal(signal.SIGINT, signal.default_int_handler)
         store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
         store.add("there", 1)
-        rendezvous._attend(store, "attempt", 0, timedelta(seconds=60))
+        rendezvous._attend(store, "attempt", [0], 0, timedelta(seconds=60))
         sys.exit("it has not waited")
     children.append(child)
 store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)

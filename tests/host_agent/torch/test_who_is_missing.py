@@ -3,7 +3,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -106,6 +106,11 @@ def missing(store: dist.Store, rank: int, size: int, members: Members) -> str:
     return str(caught.value)
 
 
+def introduction(wanted: str) -> str:
+    """Return the words of a rank of another machine that wants this group."""
+    return json.dumps(asdict(rendezvous.Introduction("m b", wanted, "", {})))
+
+
 def test_a_rank_that_holds_the_store_may_wait_for_the_others() -> None:
     """It does where torch made the store, which it cannot tell; where the program did, it may be missing."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -134,8 +139,8 @@ def test_a_server_that_does_not_come_is_called_a_server(
     monkeypatch.setattr(waiting, "FIRST_S", 0.1)
     terms = Terms(2, 2, (ParameterInfo("weight", (3,)),), OptimizerSpec("SGD", ({},)))
     store = dist.HashStore()
-    store.set("weir/rendezvous-1/rank/1", json.dumps(["m b", "parameter_server([0, 1, 2, 3])", ""]))
-    store.set("weir/rendezvous-1/rank/2", json.dumps(["m b", "parameter_server([0, 1, 2, 3])", ""]))
+    store.set("weir/rendezvous-1/rank/1", introduction("parameter_server([0, 1, 2, 3])"))
+    store.set("weir/rendezvous-1/rank/2", introduction("parameter_server([0, 1, 2, 3])"))
     said = missing(store, 0, 4, members_of(terms))
     assert "did not come within 0.5 s: server 1 (rank 3); " in said and "`weir server`" in said
     assert "still waiting for server 1 (rank 3) to come" in caplog.text
@@ -154,7 +159,7 @@ def test_a_worker_that_does_not_come_is_called_a_worker() -> None:
 @pytest.mark.parametrize("made", [WHOLE, "new_group", "parameter_server"])
 def test_a_mismatch_names_what_was_called(made: str) -> None:
     store = dist.HashStore()
-    store.set("weir/rendezvous-1/rank/1", json.dumps(["m b", f"{made}([0, 1, 2])", ""]))
+    store.set("weir/rendezvous-1/rank/1", introduction(f"{made}([0, 1, 2])"))
     said = missing(store, 0, 2, Members(made))
     assert f"rank 0 called {made}([0, 1]); rank 1 called {made}([0, 1, 2])" in said
 
