@@ -325,7 +325,7 @@ def test_the_log_names_the_ranks_that_a_join_waits_for(
 ) -> None:
     monkeypatch.setattr("weir.agent_service.waiting.FIRST_S", 0.3)
     with pytest.raises(JoinTimeout):
-        lonely.agent().join(job="late", size=3, rank=1, host="h2", timeout_s=1)
+        lonely.agent().join(job="late", size=3, rank=1, host="h2", timeout_s=3)
     assert "still waiting for ranks 0, 2 of 3 to join job 'late'" in caplog.text
 
 

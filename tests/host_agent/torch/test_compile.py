@@ -150,21 +150,6 @@ def test_compiled_ddp_trains_as_without_compiling(
     assert torch.equal(ours, theirs)  # ranks have the same bits
 
 
-def with_compiled_autograd() -> torch.Tensor:
-    expected = trained("nothing", "eager", None)
-    found = trained("step", "eager", None, optimize_ddp="python_reducer", compiled_autograd=True)
-    assert found.graphs >= 1
-    assert found.reduces > STEPS
-    torch.testing.assert_close(found.losses, expected.losses, rtol=1e-5, atol=1e-7)
-    torch.testing.assert_close(found.parameters, expected.parameters, rtol=1e-4, atol=1e-6)
-    return found.parameters
-
-
-def test_a_compiled_backward_pass_trains_as_without_compiling(world: World) -> None:
-    ours, theirs = world.run(with_compiled_autograd)
-    assert torch.equal(ours, theirs)
-
-
 def with_options(options: dict[str, Any], optimize: Any, fullgraph: bool) -> None:
     """Compare gradients of a compiled DDP module, one of whose layers is not used, with uncompiled ones."""
 
@@ -202,6 +187,22 @@ def test_ddp_of_any_options_and_optimization_can_be_compiled(
     world: World, options: dict[str, Any], optimize: Any, fullgraph: bool
 ) -> None:
     world.run(with_options, options, optimize, fullgraph)
+
+
+def with_compiled_autograd() -> torch.Tensor:
+    expected = trained("nothing", "eager", None)
+    found = trained("step", "eager", None, optimize_ddp="python_reducer", compiled_autograd=True)
+    assert found.graphs >= 1
+    assert found.reduces > STEPS
+    torch.testing.assert_close(found.losses, expected.losses, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(found.parameters, expected.parameters, rtol=1e-4, atol=1e-6)
+    return found.parameters
+
+
+# Behind the tests of DDP's options: torch's compiled autograd leaves the process unfit for some of them.
+def test_a_compiled_backward_pass_trains_as_without_compiling(world: World) -> None:
+    ours, theirs = world.run(with_compiled_autograd)
+    assert torch.equal(ours, theirs)
 
 
 def hooked_without_buckets() -> None:
