@@ -94,14 +94,14 @@ def test_a_state_file_with_a_checksum_and_odd_jobs_is_loaded_or_refused(
 ) -> None:
     """As another version would write it, or somebody who repairs one by hand."""
     path = folder / "state.json"
-    path.write_text(memory._Jobs(jobs=(memory._record(made),)).model_dump_json())
+    path.write_text(memory._record(made).model_dump_json())
 
     def load_sealed(path: Path) -> None:
         try:
-            jobs = memory._Jobs.model_validate_json(path.read_bytes()).jobs
+            record = memory._JobRecord.model_validate_json(path.read_bytes())
         except ValueError:
             raise StateFileError(path.name) from None
-        path.write_text(memory._File.of(jobs).model_dump_json())
+        path.write_text(memory._whole([record.model_dump_json()]))
         Memory(path).load(topology)
 
     check_file(path, load_sealed, StateFileError, flips=1000, others=50)

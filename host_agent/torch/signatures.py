@@ -107,7 +107,7 @@ class Signature:
 
     @cached_property
     def _usual(self) -> tuple[type, int]:
-        """The class of the first argument of the first form, and how many it has."""
+        """Class of the first argument of the first form, and number of its arguments."""
         kinds = list(self.forms[0].values())
         classes = {Kind.TENSOR: torch.Tensor, Kind.OPTIONS: self.options}
         return classes.get(kinds[0], list), len(kinds)

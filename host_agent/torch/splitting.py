@@ -85,7 +85,7 @@ class SplittableGroup(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        """The devices that torch finds this backend for."""
+        """Devices that torch finds this backend for."""
         return list(map(torch.device, DEVICES))
 
     def _get_backend(self, device: torch.device) -> Self:
