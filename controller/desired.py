@@ -59,7 +59,7 @@ class _Child:
 def job_state(
     topology: Topology, switch: Switch, job: Job, alive: Collection[str] | None = None
 ) -> SwitchState:
-    """Return what ``switch`` must hold for one job; for ``alive`` see ``desired_state``.
+    """Return the state that ``switch`` must hold for one job; ``alive`` as in ``desired_state``.
 
     Of what can change while a job runs, it depends on ``alive`` and the job's parents and uplinks alone.
     """

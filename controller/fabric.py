@@ -146,7 +146,7 @@ class Fabric:
     def _of_job(
         self, topology: Topology, switch: Switch, job: Job, alive: Collection[str] | None
     ) -> SwitchState:
-        """Return what a switch must hold for a job, which is made once: there may be hundreds of jobs."""
+        """Return the state that a switch must hold for a job, made once, as there may be hundreds of jobs."""
         made_from = (alive, job.parents, job.uplinks)
         known = self._of_jobs.get((switch.name, job.id))
         if known is None or known[0] != made_from:

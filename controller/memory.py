@@ -140,7 +140,7 @@ class Memory:
         return [job for record in records if (job := _job(record, topology)) is not None]
 
     def _text(self, job: Job) -> tuple[_Changing, str]:
-        """Return what may change of a running job, and its record, which is made once for each change."""
+        """Return the parts of a running job that may change, and its record, made once for each change."""
         left = tuple((member.state is MemberState.LEFT, member.reductions) for member in job.members.values())
         changing = (job.parents, job.uplinks, left)
         known = self._texts.get(job.id)

@@ -6,8 +6,8 @@ Calls say what happened and when; the registry answers with effects for its call
     join ... join ─▶ Formed ─(caller programs switches)─▶ started ─▶ heartbeats ... leave ─▶ Ended
                  └▶ GatherFailed (a rank never came)             └▶ Stopped (a member was lost)
 
-A job that finds too few slots waits a moment while the members of revocable jobs, which can do without, are
-asked for theirs (``Reclaim``): those that are idle leave, the others say that they are busy.
+A job that finds too few slots waits a moment, while the controller asks the members of revocable jobs for
+theirs (``Reclaim``). Idle members leave, and busy ones say that they are busy.
 
 A job whose hosts are all on one switch has its slots there; one that spans racks, on all its leaves and on
 every spine of their pods, and one that spans pods on every core, too: so slots can move from one of them to
@@ -408,7 +408,7 @@ class JobRegistry:
         self._effects += map(Reclaim, holders)
 
     def _has_enough(self, job: Job) -> bool:
-        """Return whether the slots that are free now will do for a job."""
+        """Return whether enough slots for a job are free now."""
         switches = self._switches(job)
         pools = [self.pools[name] for name in switches]
         aligned = bool(self._topology.narrow(switches))

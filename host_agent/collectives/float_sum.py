@@ -18,8 +18,16 @@ import numpy.typing as npt
 
 from weir.host_agent.collectives import limbs, quantize
 from weir.host_agent.collectives.communicator import Audience, Communicator, fitting_block, wanted
-from weir.host_agent.collectives.dtypes import LANE_BYTES, Lanes, lanes_for
-from weir.host_agent.collectives.non_finite import Namer, Places, Values, blame, culprits, take_out
+from weir.host_agent.collectives.dtypes import LANE_BYTES, Lanes
+from weir.host_agent.collectives.non_finite import (
+    Namer,
+    Places,
+    Values,
+    are_spoilt,
+    blame,
+    culprits,
+    take_out,
+)
 from weir.host_agent.collectives.packing import LaneFormat, WholeLanes
 from weir.host_agent.collectives.parts import Parts, reduce
 from weir.host_agent.collectives.quantize import Fixed, Floats, Rows, Sample
@@ -283,20 +291,17 @@ def _scales(
         notes = zeros
     rows = None if dense else _occupied(communicator, scales, service)
     shared = _agree(communicator, scales, rows, service, notes)
-    apart = None
-    if _spoilt(shared, form.not_finite):
-        numbers = values.numbers()
-        if not deliver:
-            raise blame(communicator, numbers, name)
-        apart = _set_apart(
-            communicator,
-            numbers,
-            shared,
-            rows,
-            form.not_finite,
-            scale_block,
-            lambda: values.scales(form, scale_block),
-        )
+    apart = _set_apart(
+        communicator,
+        values.numbers,
+        name,
+        shared,
+        rows,
+        form.not_finite,
+        scale_block,
+        lambda: values.scales(form, scale_block),
+        deliver=deliver,
+    )
     if not dense and scales.size >= WORTH_ASKING:
         whole = _whole(communicator, scales, rows, shared)
         rows = np.flatnonzero(whole).astype(np.uint32)
@@ -333,8 +338,8 @@ def sum_float32(
 
     Few values (GATHERED_LANES) are gathered and added here. Sums of up to EXACT_VALUES, and of all where
     ``communicator.precision`` says so, are made in limbs, others in its form. NaN and infinity are delivered
-    or raise NonFiniteError on every worker, as it says. Where it raises, the vector keeps its values; when
-    the network fails it may be of no use.
+    or raise NonFiniteError on every worker, as it says. If it raises, the vector keeps its values. If the
+    network fails, its values are undefined.
 
     block: values that share a scale and a block of packets, where each worker has other blocks and hardly any
     is zero on all of them; None: as many as fit the vector. Not together with parts.
@@ -455,19 +460,17 @@ def sum_float64(
     exponents = limbs.exponents64(values, scale_block)
     rows = _occupied(communicator, exponents)
     shared = _agree(communicator, exponents, rows)
-    apart = None
-    if _spoilt(shared, limbs.NOT_FINITE64):
-        if not communicator.precision.delivers:
-            raise blame(communicator, values, name)
-        apart = _set_apart(
-            communicator,
-            values,
-            shared,
-            rows,
-            limbs.NOT_FINITE64,
-            scale_block,
-            lambda: limbs.exponents64(values, scale_block),
-        )
+    apart = _set_apart(
+        communicator,
+        lambda: values,
+        name,
+        shared,
+        rows,
+        limbs.NOT_FINITE64,
+        scale_block,
+        lambda: limbs.exponents64(values, scale_block),
+        deliver=communicator.precision.delivers,
+    )
     exponents = _whole(communicator, exponents, rows, shared)
     lanes = limbs.split_float64(values, exponents, scale_block, communicator.size)
     values[:] = limbs.join_float64(
@@ -519,29 +522,42 @@ def _agree(
     return shared
 
 
-def _spoilt(shared: Lanes, not_finite: int) -> bool:
-    """Return whether some worker has NaN or infinity: some exponent that all agreed on is ``not_finite``."""
-    return shared.size > 0 and int(shared.max()) >= not_finite
-
-
 def _set_apart(
     communicator: Communicator,
-    values: Values,
+    values: Callable[[], Values],
+    name: Namer,
     shared: Lanes,
     rows: quantize.Rows | None,
     not_finite: int,
     scale_block: int,
     exponents: Callable[[], Lanes],
-) -> Places:
-    """Do ``take_out`` of the blocks whose shared exponents are ``not_finite``, and agree on those of what is
-    left there.
+    *,
+    deliver: bool,
+) -> Places | None:
+    """Return where the sum is not finite, None: nowhere. There, ``take_out`` the values, and agree on the
+    exponents of the rest of their blocks.
 
-    shared: of the blocks ``rows``, None: of all; overwritten. exponents: returns those of this worker's
-    values, of all blocks.
+    Args:
+        communicator: of all workers, which make the same call.
+        values: returns this worker's.
+        name: describes a value by its index, for errors.
+        shared: the exponents that all workers agreed on, of the blocks ``rows``, None: of all; overwritten.
+        rows: so.
+        not_finite: the exponent of a block with NaN or infinity.
+        scale_block: values in a block.
+        exponents: returns those of this worker's values, of all blocks.
+        deliver: whether the sum goes on.
+
+    Raises:
+        NonFiniteError: the sum is not finite somewhere, and does not go on.
     """
+    if not are_spoilt(shared, not_finite):
+        return None
+    if not deliver:
+        raise blame(communicator, values(), name)
     found = np.flatnonzero(shared >= not_finite)
     blocks = found if rows is None else rows[found]
-    places = take_out(communicator, values, blocks, scale_block)
+    places = take_out(communicator, values(), blocks, scale_block)
     shared[found] = communicator.reduce(exponents()[blocks], Op.MAX)
     return places
 
@@ -554,12 +570,7 @@ def _occupied(
     """
     if exponents.size < WORTH_ASKING or not communicator.sparse.get(exponents.size, True):
         return None
-    padded = np.zeros(lanes_for(-(-exponents.size // 8)), np.uint32)
-    bits = np.packbits(exponents != 0)
-    padded.view(np.uint8)[: bits.size] = bits
-    communicator.reduce(padded, Op.OR, service=service)
-    found = np.unpackbits(padded.view(np.uint8), count=exponents.size)
-    return np.flatnonzero(found).astype(np.uint32)
+    return np.flatnonzero(communicator.any_of(exponents != 0, service)).astype(np.uint32)
 
 
 def _whole(communicator: Communicator, exponents: Lanes, rows: quantize.Rows | None, shared: Lanes) -> Lanes:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weir.host_agent.collectives.communicator import Communicator
-from weir.host_agent.collectives.dtypes import Lanes, lanes_for
+from weir.host_agent.collectives.dtypes import Lanes
 from weir.wire.definition import Op
 
 Namer = Callable[[int], str]
@@ -78,14 +78,17 @@ def take_out(
     bits[0, places] = ~(values[mine] < 0)
     bits[1, places] = ~(values[mine] > 0)
     values[mine] = 0
-    lanes = np.zeros(lanes_for(-(-bits.size // 8)), np.uint32)
-    packed = np.packbits(bits)
-    lanes.view(np.uint8)[: packed.size] = packed
-    communicator.reduce(lanes, Op.OR)
-    plus, minus = np.unpackbits(lanes.view(np.uint8), count=bits.size).astype(np.bool_).reshape(bits.shape)
+    plus, minus = communicator.any_of(bits)
     places = np.flatnonzero(plus | minus)
     sums = np.where(plus[places], np.where(minus[places], np.nan, np.inf), -np.inf).astype(np.float32)
     return Places(blocks[places // block].astype(np.intp) * block + places % block, sums)
+
+
+def are_spoilt(shared: Lanes, not_finite: int) -> bool:
+    """Return whether one of the exponents that all workers agreed on is ``not_finite``: then some worker has
+    NaN or infinity.
+    """
+    return shared.size > 0 and int(shared.max()) >= not_finite
 
 
 def check_finite(
@@ -99,7 +102,7 @@ def check_finite(
 
     values: returns this worker's, which ``name`` describes by index.
     """
-    if shared.size and int(shared.max()) >= not_finite:
+    if are_spoilt(shared, not_finite):
         raise blame(communicator, values(), name)
 
 

@@ -131,11 +131,7 @@ def _union(communicator: Communicator, rows: Rows, count: int) -> Rows:
 def _by_bits(communicator: Communicator, rows: Rows, count: int) -> Rows:
     present = np.zeros(count, np.bool_)
     present[rows] = True
-    bits = np.packbits(present)
-    lanes = np.zeros(dtypes.lanes_for(bits.size), np.uint32)
-    lanes.view(np.uint8)[: bits.size] = bits
-    communicator.reduce(lanes, Op.OR)
-    return np.flatnonzero(np.unpackbits(lanes.view(np.uint8), count=count))
+    return np.flatnonzero(communicator.any_of(present))
 
 
 def _sum(

@@ -37,7 +37,7 @@ from weir.host_agent.torch.observing import is_observed, observed
 from weir.host_agent.torch.point_to_point import PointToPoint
 from weir.host_agent.torch.rendezvous import WHOLE, Members, StartCluster
 from weir.host_agent.torch.signatures import SIGNATURES
-from weir.host_agent.torch.splitting import DEVICES, SplittableGroup
+from weir.host_agent.torch.splitting import DEVICES, SplittableGroup, global_ranks
 from weir.host_agent.torch.staging import check_writable, devices_of, on_host, wait_here
 from weir.host_agent.torch.work import QueuedWork, submit
 from weir.wire.definition import MAX_WORKERS
@@ -146,9 +146,7 @@ class WeirProcessGroup(SplittableGroup):
     ) -> None:
         super().__init__(options, replace(chosen, slots=0), partial(create, start))
         self._timeout = options.timeout
-        self._warns = (list(options.global_ranks_in_group) or range(options.group_size))[
-            options.group_rank
-        ] == 0
+        self._warns = self._global_ranks[options.group_rank] == 0
         self.connection = connection
         self.collectives = LongCollectives(connection)
         self._device = DeviceCollectives(self.collectives)
@@ -190,6 +188,22 @@ class WeirProcessGroup(SplittableGroup):
 
         return submit(self.connection.operations, guarded, devices, group=self.connection, yields=yields)
 
+    def submit_sum(
+        self,
+        run: Callable[[], Any],
+        result: Any,
+        timeout: timedelta | None = None,
+        devices: Sequence[torch.device] = (),
+    ) -> QueuedWork:
+        """Queue ``run`` as ``submit`` does. In a backward pass, its NonFiniteError is raised by the pass.
+
+        result: what ``run`` returns; the future's value where the pass raises.
+        """
+        if self.connection.precision.delivers:
+            return self.submit(run, timeout, devices)
+        with raised_by_backward(run, result) as queued:
+            return self.submit(queued, timeout, devices)
+
     @contextlib.contextmanager
     def issuing(self) -> Iterator[None]:
         """Issue an operation in the block. Where the block raises, a failed operation takes its place, which
@@ -215,7 +229,6 @@ class WeirProcessGroup(SplittableGroup):
             inputs: tensors that are read. The same object as ``outputs``: the operation works in place.
             result: of the operation; None: the outputs.
         """
-
         check_writable(outputs)
 
         def operation() -> Any:
@@ -274,16 +287,7 @@ class WeirProcessGroup(SplittableGroup):
                 in_chunks(output, one)
             return written
 
-        return self._submit_sum(operation, written, opts, devices_of(outputs, inputs))
-
-    def _submit_sum(
-        self, operation: Callable[[], Any], written: Any, opts: Any, devices: Sequence[torch.device]
-    ) -> QueuedWork:
-        """Queue an operation that may raise NonFiniteError, and returns ``written``."""
-        if self.connection.precision.delivers:
-            return self.submit(operation, opts.timeout, devices)
-        with raised_by_backward(operation, written) as queued:
-            return self.submit(queued, opts.timeout, devices)
+        return self.submit_sum(operation, written, opts.timeout, devices_of(outputs, inputs))
 
     # Reductions.
 
@@ -359,7 +363,6 @@ class WeirProcessGroup(SplittableGroup):
         Those on a device are coalesced and copied while the queue's thread waits for their streams: how many
         rows there are is known there only.
         """
-
         check_writable(tensors)
 
         def operation() -> Sequence[torch.Tensor]:
@@ -374,7 +377,7 @@ class WeirProcessGroup(SplittableGroup):
                     overwrite(tensor, copy.to(tensor.device))
             return result
 
-        work = self._submit_sum(operation, result, opts, devices_of(tensors, sparse=True))
+        work = self.submit_sum(operation, result, opts.timeout, devices_of(tensors, sparse=True))
         return _readable(work, result)
 
     @collective
@@ -720,7 +723,7 @@ def create(
             f"a process group of {size} ranks is more than three tiers of switches sum: "
             f"the weir backend takes at most {MAX_WORKERS}. Use fewer processes"
         )
-    ranks = list(options.global_ranks_in_group) or list(range(size))
+    ranks = global_ranks(options)
     whole = members is None and default is None
     if whole:
         members = Members(WHOLE, remedy=f"were {size} processes started, as WORLD_SIZE says?")

@@ -111,12 +111,13 @@ class ElasticSlots:
         floats: FloatScales | None = None,
     ) -> ReduceReport:
         """See Reducer.reduce; operation: its fingerprint."""
-        if self._growth is None:
-            return self._reduce_over(self._base, operation, lanes, op, block, service, audiences, floats)
 
         def over(reducer: Reducer) -> ReduceReport:
-            return self._reduce_over(reducer, operation, lanes, op, block, service, audiences, floats)
+            reduction = partial(reducer.reduce, lanes, op, block, service, audiences, floats)
+            return self._counted(reducer, operation, reduction)
 
+        if self._growth is None:
+            return over(self._base)
         while True:
             extends, extension = self._begin(lanes.size)
             if extends:
@@ -139,19 +140,12 @@ class ElasticSlots:
                 return True, None
             return False, self._extension if self._growth.begin() else None
 
-    def _reduce_over(
-        self,
-        reducer: Reducer,
-        operation: int,
-        lanes: Lanes,
-        op: Op,
-        block: int,
-        service: ServiceClass = LOSSLESS,
-        audiences: Audiences | None = None,
-        floats: FloatScales | None = None,
+    def _counted(
+        self, reducer: Reducer, operation: int, reduction: Callable[[], ReduceReport]
     ) -> ReduceReport:
+        """Make a reduction of ``reducer``'s, and count it among all of the group's."""
         reducer.operation, reducer.timeout_s = operation, self.timeout_s
-        report = reducer.reduce(lanes, op, block, service, audiences, floats)
+        report = reduction()
         self.stats = self.stats.plus(report, reducer.stats.rto)
         return report
 
@@ -190,7 +184,8 @@ class ElasticSlots:
         """
         assert self._growth is not None
         missing = np.zeros(1, np.uint32)
-        self._reduce_over(self._base, operation, missing, Op.MAX, GROUP_LANES)
+        meet = partial(self._base.reduce, missing, Op.MAX, GROUP_LANES)
+        self._counted(self._base, operation, meet)
         extension: Extension | None = None
         why = "another rank has none"
         try:
@@ -201,7 +196,7 @@ class ElasticSlots:
             why = str(error)
         missing[0] = extension is None
         try:
-            self._reduce_over(self._base, operation, missing, Op.MAX, GROUP_LANES)
+            self._counted(self._base, operation, meet)
         except BaseException:
             if extension is not None:
                 extension.close()

@@ -4,10 +4,9 @@
 This module must not postpone the evaluation of annotations: DDP looks at the hook's.
 """
 
-import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import Sparsifier, SparsifierOptions, create_sparsifier
 from weir.host_agent.torch.backend import WeirProcessGroup
 from weir.host_agent.torch.compiling import never_compiled
-from weir.host_agent.torch.in_backward import raised_by_backward
 from weir.host_agent.torch.staging import devices_of
 from weir.host_agent.torch.state_sync import newest
 from weir.host_agent.torch.step_stats import StepStats
@@ -293,8 +291,6 @@ def hook(state: HookState, bucket: GradBucket) -> torch.futures.Future[torch.Ten
                 "train without the hook, and the weir backend sums them in 64 bits"
             )
         layout, last = state.layout_of(bucket), bucket.is_last()
-        run: Callable[[], Any] = partial(state.exchange, layout, buffer, last)
-        delivers = state.group.connection.precision.delivers
-        with contextlib.nullcontext(run) if delivers else raised_by_backward(run, buffer) as queued:
-            work = state.group.submit(queued, devices=devices_of(buffer))
+        run = partial(state.exchange, layout, buffer, last)
+        work = state.group.submit_sum(run, buffer, devices=devices_of(buffer))
     return work.get_future()

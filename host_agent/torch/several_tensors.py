@@ -34,9 +34,7 @@ def combined(tensors: Tensors, op: Operator) -> torch.Tensor:
 def overwrite_all(tensors: Tensors, values: torch.Tensor) -> None:
     """Overwrite each tensor that is another than ``values`` by it."""
     for tensor in tensors:
-        if tensor.is_sparse:
-            tensor.copy_(values)
-        elif tensor is not values:
+        if tensor is not values:
             overwrite(tensor, values)
 
 

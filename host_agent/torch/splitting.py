@@ -22,6 +22,11 @@ DEVICES: Final = ("cpu", "cuda")
 """Types of the devices that tensors can be on."""
 
 
+def global_ranks(options: _DistributedBackendOptions) -> list[int]:
+    """Return the members' global ranks; torch names none for a group of all."""
+    return list(options.global_ranks_in_group) or list(range(options.group_size))
+
+
 @never_compiled
 class SplittableGroup(dist.ProcessGroup):
     """A process group that is its own backend, and can be split.
@@ -44,7 +49,7 @@ class SplittableGroup(dist.ProcessGroup):
         self.store: Store = options.store
         self.options = inherited  # by this name torch asks for it
         self._create_group = create
-        self._global_ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
+        self._global_ranks = global_ranks(options)
         self._default_timeout = options.timeout
 
     def split_group(
