@@ -162,12 +162,12 @@ class TestQueue:
         self, operations: OperationQueue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr("weir.host_agent.transport.operations.BLOCKED_S", 0.05)
-        gate, release, late = Gate(), threading.Event(), []
+        gate, release, late = Gate(), threading.Event(), Future[int]()
 
         def block(_outcome: object) -> None:
             operations.submit(lambda: None).add_done_callback(lambda _: release.wait(60))
             release.wait(60)
-            late.append(operations.submit(lambda: 3).result(60))
+            late.set_result(operations.submit(lambda: 3).result(60))
 
         operations.submit(gate).add_done_callback(block)
         later = [operations.submit(lambda: 7) for _ in range(3)]
@@ -175,8 +175,8 @@ class TestQueue:
         assert [outcome.result(60) for outcome in later] == [7, 7, 7]
         release.set()
         assert operations.submit(lambda: 8).result(60) == 8
+        assert late.result(60) == 3
         operations.close()
-        assert late == [3]
         assert "neither ended nor issued a collective" in caplog.text
 
     def test_a_wait_in_an_operation_for_one_behind_it_raises(self, operations: OperationQueue) -> None:
