@@ -10,7 +10,7 @@ from weir.pictures import set_source
 
 
 class Measured(Protocol):
-    """weir.bench.tables.LookupTime."""
+    """weir.bench.switch.tables.LookupTime."""
 
     @property
     def case(self) -> str:

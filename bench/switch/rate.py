@@ -178,7 +178,7 @@ def _hand_written(place: Lab, workers: int, slots: int) -> Iterator[None]:
         *place.at_switch(),
         sys.executable,
         "-m",
-        "weir.bench.aggregator",
+        "weir.bench.switch.aggregator",
         str(JOB),
         str(workers),
         str(slots),

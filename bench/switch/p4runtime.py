@@ -19,7 +19,7 @@ from typing import Any, Final
 from google.protobuf import text_format
 from rich.console import Console
 
-from weir.bench.ports import free_port
+from weir.bench.ranks import free_port
 from weir.bench.table import show, spread
 from weir.child import tied
 from weir.native.scratch import scratch_folder

@@ -20,7 +20,7 @@ from typing import Final
 from rich.console import Console
 
 from weir.bench import native
-from weir.bench.switch import JOB, admit
+from weir.bench.switch.rate import JOB, admit
 from weir.bench.table import show
 from weir.child import tied
 from weir.native.scratch import scratch_folder
@@ -99,7 +99,7 @@ def _ours(file: str) -> bool:
 def _count(which: str, lanes: int, rounds: int) -> Counter[SourceLine]:
     with scratch_folder("count") as folder:
         out = folder / "callgrind.out"
-        call = f"from weir.bench.instructions import load; load({which!r}, {lanes}, {rounds})"
+        call = f"from weir.bench.switch.instructions import load; load({which!r}, {lanes}, {rounds})"
         environment = os.environ | {"WEIR_CFLAGS": TARGET}
         tool = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "--dump-line=yes"]
         done = subprocess.run(

@@ -14,7 +14,7 @@ from typing import Final
 from rich.console import Console
 
 from weir.bench import bmv2_files, native
-from weir.bench.rules import PORTS, Packet, filtered, filters, flows, routed, routes, strangers
+from weir.bench.switch.rules import PORTS, Packet, filtered, filters, flows, routed, routes, strangers
 from weir.bench.table import show, spread
 from weir.bench.tables_plot import draw
 from weir.child import tied

@@ -24,7 +24,7 @@ from typing import Final
 from rich.console import Console
 
 from weir.bench import native
-from weir.bench.switch import JOB, admit, over_rings
+from weir.bench.switch.rate import JOB, admit, over_rings
 from weir.bench.table import show, spread
 from weir.p4src import PROGRAM
 from weir.softswitch.switch import Switch
