@@ -24,11 +24,15 @@ class ParameterError(ValueError):
     """A parameter is not one of the case's, or cannot have this value; the message says what it may be."""
 
 
+class UnavailableError(RuntimeError):
+    """A case cannot be measured on this machine; the message says what it needs."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """What a parameter, or each number or word of a list, may be, and what it is.
 
-    above, least, most: of numbers. choices: of words.
+    above, least, most: of numbers. choices: all that there are.
     """
 
     about: str
@@ -36,13 +40,13 @@ class Limits:
     above: float | None
     least: float | None
     most: float | None
-    choices: tuple[str, ...]
+    choices: tuple[str | int, ...]
 
     def __str__(self) -> str:
         """Return what is allowed, in words."""
         bounds = (("above", self.above), ("at least", self.least), ("at most", self.most))
         words = [f"{word} {bound:g}" for word, bound in bounds if bound is not None]
-        return ", ".join(self.choices) if self.choices else " and ".join(words)
+        return ", ".join(map(str, self.choices)) if self.choices else " and ".join(words)
 
     def check(self, value: Any) -> None:
         """Raise ParameterError for a value that is not allowed, NaN included."""
@@ -64,11 +68,11 @@ def parameter(
     above: float | None = None,
     least: float | None = None,
     most: float | None = None,
-    choices: Iterable[str] = (),
+    choices: Iterable[str | int] = (),
 ) -> T:
     """Return a field of a case's ``Parameters``: a number, a word, yes or no, or a tuple of one of these."""
     limits = Limits(about, unit, above, least, most, tuple(choices))
-    return typing.cast(T, field(default=default, metadata={"limits": limits}))
+    return field(default=default, metadata={"limits": limits})
 
 
 @dataclass(frozen=True)
@@ -161,7 +165,7 @@ def read(kind: Any, assigned: Mapping[str, str]) -> Any:
 
 
 def _value(hint: Any, text: str, limits: Limits) -> Any:
-    """Return a value of a field's type: a comma-separated list if that is a tuple; "none" where that may be."""
+    """Return a value of a field's type: of a tuple, a comma-separated list; "none" where that may be."""
     options = typing.get_args(hint)
     if isinstance(hint, types.UnionType):
         if text == "none":
@@ -201,12 +205,14 @@ def in_words(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def take_turns(contenders: Mapping[str, Callable[[], T]], repeats: int) -> dict[str, list[T]]:
+def take_turns(
+    contenders: Mapping[str, Callable[[], T]], repeats: int, warm_up: bool = True
+) -> dict[str, list[T]]:
     """Return what each contender measured in every repetition; they take turns, after one that warms up."""
     taken: dict[str, list[T]] = {name: [] for name in contenders}
-    for repeat in range(repeats + 1):
+    for repeat in range(repeats + warm_up):
         for name, measure in contenders.items():
             one = measure()
-            if repeat:
+            if repeat >= warm_up:
                 taken[name].append(one)
     return taken

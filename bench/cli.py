@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from weir.bench import report
-from weir.bench.case import Case, Limits, ParameterError, Run, in_words
+from weir.bench.case import Case, Limits, ParameterError, Run, UnavailableError, in_words
 from weir.bench.results import Plot, Table
 from weir.bench.suites import SUITES, UnknownCaseError, find
 from weir.methods import Plugin
@@ -156,7 +156,7 @@ def _measure(case: Case, values: Mapping[str, str], run: Run, out: Path, others:
             measured(case, parameters, run, output, tables, out)
     except ConfigError as error:
         raise typer.BadParameter(f"{case.path}: {error}") from None
-    except (ChildError, ClusterError, NamespaceError) as error:
+    except (ChildError, ClusterError, NamespaceError, UnavailableError) as error:
         if not others:
             typer.echo(f"weir bench {case.path}: {error}", err=True)
             raise typer.Exit(1) from None

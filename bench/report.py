@@ -74,7 +74,7 @@ def cells(table: Table) -> tuple[list[str], list[list[str]]]:
 
     def texts(row: Row) -> list[str]:
         value = row.values.get(first.name)
-        noise = f" {spread(value)}" if isinstance(value, Sequence) and not isinstance(value, str) else ""
+        noise = f" {spread(value)}" if isinstance(value, list) else ""
         return [
             row.label,
             f"{_text(value, first.show)}{noise}".rstrip(),
@@ -93,7 +93,7 @@ def _text(value: Value, form: Any) -> str:
         return "yes" if value else "NO"
     if isinstance(value, str) or value is None:
         return value or NONE
-    middle = median(value) if isinstance(value, Sequence) else value
+    middle = median(value) if isinstance(value, list) else value
     return str(form(middle)) if math.isfinite(middle) else NONE
 
 

@@ -7,12 +7,11 @@ twin (the same without the mechanism), what the mechanism did, and the best that
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import truediv
 from statistics import median
 from typing import Literal, TypeAlias
 
 Scalar: TypeAlias = str | int | float | bool | None
-Value: TypeAlias = Scalar | Sequence[float]
+Value: TypeAlias = Scalar | list[float]
 """One value, or that of every repetition or seed."""
 
 
@@ -61,9 +60,9 @@ class Row:
     def middle(self, column: str) -> float | None:
         """Return a column's median; None where there is no number."""
         value = self.values.get(column)
-        if isinstance(value, str) or value is None:
-            return None
-        return median(value) if isinstance(value, Sequence) else float(value)
+        if isinstance(value, list):
+            return median(value)
+        return None if isinstance(value, str) or value is None else float(value)
 
     @property
     def label(self) -> str:
@@ -103,16 +102,19 @@ class Table:
         Rows with as many repetitions as each other have taken turns: then it is the median of the turns.
         """
         name = self.columns[0].name
-        ours, theirs = row.values.get(name), None if other is None else other.values.get(name)
-        if isinstance(ours, Sequence) and isinstance(theirs, Sequence) and not isinstance(ours, str):
-            pairs = (ours, theirs) if len(ours) == len(theirs) else ([median(ours)], [median(theirs)])  # type: ignore[type-var]
+        if other is None:
+            return None
+        ours, theirs = row.values.get(name), other.values.get(name)
+        if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+            pairs = list(zip(ours, theirs, strict=True))
         else:
-            one, two = row.middle(name), None if other is None else other.middle(name)
+            one, two = row.middle(name), other.middle(name)
             if one is None or two is None:
                 return None
-            pairs = ([one], [two])
-        better = pairs if self.better == "more" else pairs[::-1]
-        return median(map(truediv, *better)) if all(better[1]) else None  # type: ignore[arg-type]
+            pairs = [(one, two)]
+        if self.better == "less":
+            pairs = [(theirs, ours) for ours, theirs in pairs]
+        return median(more / less for more, less in pairs) if all(less for _, less in pairs) else None
 
     def of_floor(self, row: Row) -> float | None:
         """Return the share of what is possible that a row has reached."""

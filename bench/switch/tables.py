@@ -1,22 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir bench tables``: large tables in the soft switch, beside BMv2 and by their size; and its memory."""
+"""Large tables in the soft switch, beside BMv2 and by their size; and its memory."""
 
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Final
 
-from rich.console import Console
-
-from weir.bench import bmv2_files, native
+from weir.bench.case import Run, parameter, take_turns
+from weir.bench.results import Column, Line, Panel, Plot, Row, Table
+from weir.bench.switch import bmv2_files, native
 from weir.bench.switch.rules import PORTS, Packet, filtered, filters, flows, routed, routes, strangers
-from weir.bench.table import show, spread
-from weir.bench.tables_plot import draw
 from weir.child import tied
 from weir.native.scratch import scratch_folder
 from weir.p4src import PROGRAM
@@ -30,11 +28,9 @@ LENGTH: Final = 64  # bytes of a frame
 FRAMES: Final = 8192  # different ones, for the soft switch
 MIB: Final = 1 << 20
 
-console = Console(stderr=True)
-
 
 @dataclass(frozen=True)
-class Case:
+class Lookups:
     """A program with one table, what is in it, and the packets that meet it."""
 
     name: str
@@ -53,9 +49,9 @@ def _flow_packets(entries: Sequence[Entry], count: int, seed: int) -> list[Packe
     return (known * (count // len(known) + 1))[:count]
 
 
-ROUTER: Final = Case("IPv4 routes (LPM)", P4 / "router.json", "In.routes", routes, routed)
-ACL: Final = Case("ACL (ternary, ranges)", P4 / "acl.json", "In.acl", filters, filtered)
-FLOWS: Final = Case("flows (exact)", P4 / "flows.json", "In.flows", _flow_entries, _flow_packets)
+ROUTER: Final = Lookups("IPv4 routes (LPM)", P4 / "router.json", "In.routes", routes, routed)
+ACL: Final = Lookups("ACL (ternary, ranges)", P4 / "acl.json", "In.acl", filters, filtered)
+FLOWS: Final = Lookups("flows (exact)", P4 / "flows.json", "In.flows", _flow_entries, _flow_packets)
 
 
 @dataclass(frozen=True)
@@ -68,23 +64,72 @@ class LookupTime:
     insert: float
 
 
-def run(
-    route_count: int, rule_count: int, sizes: Sequence[int], frames: int, repeats: int, plot: Path
-) -> None:
-    """Measure, print and draw. BMv2 takes part when `simple_switch` is on PATH."""
-    _against_bmv2(((ROUTER, route_count), (ACL, rule_count)), frames, repeats)
-    points = [measure(case, size) for case in (ROUTER, ACL, FLOWS) for size in sizes]
-    show(
-        "The soft switch in memory, by the size of the table",
-        ("table", "entries", "ns a frame", "us to insert an entry"),
-        [(p.case, f"{p.entries:,}", f"{p.frame:.0f}", f"{p.insert:.1f}") for p in points],
-        [f"A frame: parse, look up, checksum, deparse; the fastest of 100 passes. Drawn in {plot}."],
+@dataclass(frozen=True)
+class Parameters:
+    """The tables."""
+
+    routes: int = parameter(10_000, "Entries of the router's table.", least=1)
+    rules: int = parameter(1_000, "Entries of the access list.", least=1)
+    sizes: tuple[int, ...] = parameter(
+        (10, 100, 1_000, 10_000, 100_000), "Sizes of tables whose lookup is timed.", least=1, most=1_000_000
     )
-    draw(plot, points)
-    _memory()
+    passes: int = parameter(100, "Passes over the frames, of which the fastest counts.", least=1)
+    frames: int = parameter(20_000, "Frames through BMv2 in a repetition.", least=1000)
 
 
-def measure(case: Case, size: int, passes: int = 100) -> LookupTime:
+def run(given: Parameters, run: Run) -> Iterator[Table | Plot]:
+    """Measure beside BMv2, by size, and the memory. BMv2 takes part when `simple_switch` is on PATH."""
+    rows: list[Row] = []
+    if not shutil.which("simple_switch"):
+        run.say("BMv2 not measured: simple_switch is not on PATH")
+    for case, size in ((ROUTER, given.routes), (ACL, given.rules)):
+        run.say(f"{case.name}, {size:,} entries ...")
+        rates = compare(case, size, given.frames, run.repeats)
+        table = {"table": f"{case.name}, {size:,} entries"}
+        rows += (Row(name, {"packets/s": values}, table) for name, values in rates.items())
+    yield Table(
+        f"Packets per second in memory, {LENGTH}-byte frames",
+        (Column("packets/s"),),
+        tuple(rows),
+        peers=("BMv2",),
+        better="more",
+        notes=(
+            "The soft switch gets frames by a call, in one thread; BMv2 (simple_switch) from files in the "
+            "page cache, in threads of its own, and what leaves into files counts.",
+        ),
+    )
+    points = []
+    for case in (ROUTER, ACL, FLOWS):
+        for size in given.sizes:
+            points.append(measure(case, size, given.passes))
+            run.say(f"{case.name}, {size:,} entries: {points[-1].frame:.0f} ns")
+    yield from _by_size(points, given.passes)
+    yield _memory()
+
+
+def _by_size(points: Sequence[LookupTime], passes: int) -> Iterator[Table | Plot]:
+    yield Table(
+        "The soft switch in memory, by the size of the table",
+        (Column("ns a frame"), Column("us to insert an entry")),
+        tuple(
+            Row(
+                f"{point.entries:,} entries",
+                {"ns a frame": point.frame, "us to insert an entry": point.insert},
+                {"table": point.case},
+            )
+            for point in points
+        ),
+        notes=(f"A frame: parse, look up, checksum, deparse; the fastest of {passes} passes.",),
+    )
+    lines = []
+    for case in dict.fromkeys(point.case for point in points):
+        mine = [point for point in points if point.case == case]
+        lines.append(Line(case, [point.entries for point in mine], [point.frame for point in mine]))
+    panel = Panel("", "entries", "ns a frame, in memory", lines, log="x")
+    yield Plot("The soft switch by the size of its table", (panel,))
+
+
+def measure(case: Lookups, size: int, passes: int) -> LookupTime:
     """Return one table of so many entries; the fastest pass, for another process takes time and cache."""
     entries = case.entries(size, 1)
     with Switch(case.program) as switch:
@@ -94,76 +139,50 @@ def measure(case: Case, size: int, passes: int = 100) -> LookupTime:
         insert = time.perf_counter() - start
         data = b"".join(packet.frame(LENGTH) for packet in case.packets(entries, FRAMES, 2))
         times = [native.frame_time(switch, data, LENGTH, 1)[0] for _ in range(passes)]
-    console.print(f"{case.name}, {size} entries: {min(times):.0f} ns")
     return LookupTime(case.name, size, min(times), 1e6 * insert / size)
 
 
 # -- against BMv2 ------------------------------------------------------------------------------------------
 
 
-def _against_bmv2(cases: Sequence[tuple[Case, int]], frames: int, repeats: int) -> None:
-    rows = []
-    for case, size in cases:
-        entries = case.entries(size, 1)
-        packets = case.packets(entries, max(frames, FRAMES), 2)
-        rates = compare(case, entries, [packet.frame(LENGTH) for packet in packets], frames, repeats)
-        bmv2 = median(rates["BMv2"]) if rates["BMv2"] else None
-        for name, values in rates.items():
-            if values:
-                against = f"{median(values) / bmv2:.0f}" if bmv2 else "-"
-                title = f"{name}, {case.name}, {size:,} entries"
-                rows.append((title, f"{median(values):,.0f}", spread(values), against))
-    notes = [
-        "The soft switch gets frames by a call, in one thread; BMv2 (simple_switch) from files in the page "
-        "cache, in threads of its own, and what leaves into files counts."
-    ]
-    if not shutil.which("simple_switch"):
-        notes.append("BMv2 not measured: simple_switch is not on PATH")
-    show(
-        f"Packets per second in memory, {LENGTH}-byte frames",
-        ("switch, table", "packets/s", "spread", "x BMv2"),
-        rows,
-        notes,
-    )
-
-
-def compare(
-    case: Case, entries: Sequence[Entry], frames: Sequence[bytes], bmv2_frames: int, repeats: int
-) -> dict[str, list[float]]:
+def compare(case: Lookups, size: int, bmv2_frames: int, repeats: int) -> dict[str, list[float]]:
     """Return packets per second of both; they take turns."""
-    rates: dict[str, list[float]] = {"soft switch": [], "BMv2": []}
+    entries = case.entries(size, 1)
+    frames = [packet.frame(LENGTH) for packet in case.packets(entries, max(bmv2_frames, FRAMES), 2)]
     data = b"".join(frames[:FRAMES])
     with Switch(case.program) as switch, scratch_folder("bench") as folder:
         for entry in entries:
             switch.table(case.table).insert(entry)
-        for repeat in range(repeats + 1):
+
+        def soft() -> float:
             took, left = native.frame_time(switch, data, LENGTH, 20)
             if left == 0:
                 raise RuntimeError(f"{case.name}: nothing leaves the soft switch")
-            if repeat:  # the first one warms up
-                rates["soft switch"].append(1e9 / took)
-                if shutil.which("simple_switch"):
-                    program = bmv2_files.with_entries(case.program, case.table, entries)
-                    rates["BMv2"].append(bmv2_files.rate(program, frames[:bmv2_frames], PORTS, folder))
-    return rates
+            return 1e9 / took
+
+        contenders: dict[str, Callable[[], float]] = {"soft switch": soft}
+        if shutil.which("simple_switch"):
+            program = bmv2_files.with_entries(case.program, case.table, entries)
+            contenders["BMv2"] = partial(bmv2_files.rate, program, frames[:bmv2_frames], PORTS, folder)
+        return take_turns(contenders, repeats)
 
 
 # -- memory --------------------------------------------------------------------------------------------------
 
 
-def _memory() -> None:
+def _memory() -> Table:
     held, declared = held_bytes(PROGRAM), declared_bytes(PROGRAM)
-    rows = [
-        ("resident", held["VmRSS"]),
-        ("of that, files: libraries, the interpreter", held["RssFile"]),
-        ("of that, its own", held["RssAnon"]),
-        ("registers and counters that the program declares", declared),
-        ("its own beyond them", held["RssAnon"] - declared),
-    ]
-    show(
+    sizes = {
+        "resident": held["VmRSS"],
+        "of that, files: libraries, the interpreter": held["RssFile"],
+        "of that, its own": held["RssAnon"],
+        "registers and counters that the program declares": declared,
+        "its own beyond them": held["RssAnon"] - declared,
+    }
+    return Table(
         "Memory of `weir switch` with Weir's program, two ports and P4Runtime",
-        ("", "MiB"),
-        [(name, f"{size / MIB:.1f}") for name, size in rows],
+        (Column("MiB", "{:.1f}".format),),
+        tuple(Row(name, {"MiB": size / MIB}) for name, size in sizes.items()),
     )
 
 
