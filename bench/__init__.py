@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Benchmarks, each against the strongest peer: Gloo, BMv2, hand-written C, the same run without a part.
 
-``weir bench NAME`` (cli) runs them; they print tables and draw plots. They may use every other room, and no
-other room may import this one.
+A suite is a folder with a list of its cases; ``weir bench run SUITE/CASE`` (cli) measures one and reports it.
+They may use every other room, and no other room may import this one.
 """

@@ -37,7 +37,7 @@ def scale(
 
     The time is virtual, until the last worker has the sum; every worker's sum is checked.
     """
-    from weir.bench.scale import measure
+    from weir.bench.simulated.scale import measure
 
     sizes = numbers(int, workers, "--workers", 0, MAX_WORKERS)
     measure(sizes, kilobytes * 256, slots, round(gigabits * 1e9), round(delay * 1000), loss, sums)

@@ -1,49 +1,171 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes of a benchmark, one a rank, that print what they measured."""
+"""Networks of this machine to measure on, and processes, one a rank, that measure there."""
 
-import json
+import contextlib
+import pickle
+import socket
 import subprocess
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from weir.bench.ports import free_port
-from weir.child import end, spawn, wait_for_all
+from weir.child import ChildError, end, log_tail, spawn, wait_for_all
+from weir.cluster import local_cluster
 from weir.native.scratch import scratch_folder
+from weir.netns.cluster import NetworkCluster, network_cluster
+from weir.netns.namespace import gain_root
+from weir.softswitch.runtime.queueing import parse_rate
+from weir.train.wirebytes import TCP_PAYLOAD, WEIR_PAYLOAD
 
+if TYPE_CHECKING:
+    from weir.bench.rank import Place
+
+S = TypeVar("S")
+T = TypeVar("T")
 Start: TypeAlias = Callable[[int], tuple[list[str], dict[str, str]]]  # rank -> command prefix, environment
 
+BRIDGED: Final = "Gloo over links: on the kernel's bridge, with the same token buckets and its offloads on"
+RATES: Final = "Rates of shaped links, such as 100mbit; empty: shared memory alone."
+_LOG: Final = 1500
 
-def run_ranks(module: str, argument: str, workers: int, start: Start) -> list[Any]:
-    """Run a module on each rank to its end, and return the JSON that each has printed.
+
+@dataclass(frozen=True)
+class Links:
+    """A network to measure on.
+
+    Attributes:
+        rate: of its links in bit/s; None: as fast as the machine.
+        start: how a rank is started there.
+        switches: process ids.
+    """
+
+    name: str
+    workers: int
+    rate: int | None
+    start: Start
+    switches: tuple[int, ...]
+
+
+@contextlib.contextmanager
+def in_memory(workers: int, threads: int = 1) -> Iterator[Links]:
+    """Yield shared-memory ports, where Gloo talks TCP over loopback. threads: of the switch."""
+    with local_cluster(workers, threads=threads) as cluster:
+
+        def start(rank: int) -> tuple[list[str], dict[str, str]]:
+            return [], {**cluster.environment(rank), "MASTER_ADDR": "127.0.0.1"}
+
+        name = "memory" if threads == 1 else f"memory, {threads} threads"
+        yield Links(name, workers, None, start, tuple(cluster.switch_pids()))
+
+
+@contextlib.contextmanager
+def shaped_links(workers: int, rate: str) -> Iterator[Links]:
+    """Yield links of one rate between network namespaces."""
+    with network_cluster(workers, rate=rate, bridged=True) as cluster:
+        yield over_links(cluster, workers, rate)
+
+
+def over_links(cluster: NetworkCluster, workers: int, rate: str) -> Links:
+    """Return a cluster's links: Weir uses those to a switch, Gloo those to a kernel bridge beside it.
+
+    Each rank has two links with the same token buckets in both directions. The bridge has the offloads on:
+    the network that TCP is fastest on.
+    """
+    lab = cluster.lab
+
+    def start(rank: int) -> tuple[list[str], dict[str, str]]:
+        return lab.at_host(rank), {**cluster.environment(rank), **lab.bridged_environment()}
+
+    return Links(rate, workers, parse_rate(rate), start, tuple(cluster.switch_pids()))
+
+
+def every_network(
+    workers: int, rates: Sequence[str], say: Callable[[str], None], memory: bool = True
+) -> Iterator[Links]:
+    """Yield shared memory and links of each rate; these where namespaces are to be had, and said if not."""
+    if memory:
+        with in_memory(workers) as links:
+            yield links
+    if rates and (reason := gain_root()):
+        say(f"shaped links not measured: {reason}")
+        return
+    for rate in rates:
+        with shaped_links(workers, rate) as links:
+            yield links
+
+
+def least_seconds(elements: float, workers: int, rate_bps: int, *, ring: bool) -> float:
+    """Return what an all-reduce of float32 values takes at the line's payload rate.
+
+    That is its rate without the headers of full packets, from Ethernet up: of TCP segments, or of Weir's
+    packets. Weir sends every value once in each direction, a ring of n over TCP 2 (n - 1) / n times.
+    """
+    if ring:
+        return 2 * (workers - 1) / workers * 32 * elements / (rate_bps * TCP_PAYLOAD)
+    return 32 * elements / (rate_bps * WEIR_PAYLOAD)
+
+
+def free_port() -> int:
+    """Return a TCP port that nobody listens on now (in a namespace of its own, any port is free)."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def run_ranks(
+    measure: "Callable[[Place, S], T]",
+    spec: S,
+    links: Links,
+    device: str = "cpu",
+    limit_s: float | None = None,
+) -> list[T]:
+    """Run a function of a module on each rank, and return what each has returned.
+
+    Args:
+        spec: what the function is given; it and the results are pickled.
+        limit_s: seconds that it may take.
 
     Raises:
-        ChildError: a rank failed; with what it said.
+        ChildError: a rank failed, or took too long; with what it said.
     """
     port = free_port()
     with scratch_folder("bench") as folder:
+        (folder / "job").write_bytes(pickle.dumps((measure, spec, device, limit_s)))
         processes: list[subprocess.Popen[bytes]] = []
+        logs = [folder / f"{rank}.log" for rank in range(links.workers)]
         try:
-            processes += (
-                _rank(module, argument, rank, workers, start, folder, port) for rank in range(workers)
-            )
-            wait_for_all(processes, [folder / f"{rank}.log" for rank in range(workers)])
+            processes += (_rank(rank, links, folder, port) for rank in range(links.workers))
+            if limit_s is not None:
+                _wait(processes, logs, limit_s)
+            wait_for_all(processes, logs)
         finally:
             end(processes)
-        return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(workers)]
+        return [pickle.loads((folder / f"{rank}.result").read_bytes()) for rank in range(links.workers)]
 
 
-def _rank(
-    module: str, argument: str, rank: int, workers: int, start: Start, folder: Path, port: int
-) -> subprocess.Popen[bytes]:
-    prefix, environment = start(rank)
-    rendezvous = {"RANK": str(rank), "WORLD_SIZE": str(workers), "MASTER_PORT": str(port)}
-    with (folder / f"{rank}.json").open("wb") as out:
-        return spawn(
-            module,
-            [argument],
-            log=folder / f"{rank}.log",
-            environment={**environment, **rendezvous},
-            stdout=out,
-            prefix=prefix,
-        )
+def _rank(rank: int, links: Links, folder: Path, port: int) -> subprocess.Popen[bytes]:
+    prefix, environment = links.start(rank)
+    rendezvous: dict[str, Any] = {"RANK": rank, "WORLD_SIZE": links.workers, "MASTER_PORT": port}
+    return spawn(
+        "weir.bench.rank",
+        [str(folder / "job"), str(folder / f"{rank}.result")],
+        log=folder / f"{rank}.log",
+        environment={**environment, **{name: str(value) for name, value in rendezvous.items()}},
+        prefix=prefix,
+    )
+
+
+_START_S: Final = 60.0  # that ranks may take until they measure
+_POLL_S: Final = 0.05
+
+
+def _wait(processes: Sequence[subprocess.Popen[bytes]], logs: Sequence[Path], limit_s: float) -> None:
+    """Wait until all have ended, or one has failed. Raises ChildError when that takes too long."""
+    deadline = time.monotonic() + _START_S + limit_s
+    while any(process.poll() is None for process in processes) and not any(p.poll() for p in processes):
+        if time.monotonic() > deadline:
+            said = (f"rank {rank}: {log_tail(log, _LOG)}" for rank, log in enumerate(logs))
+            raise ChildError("\n".join([f"took more than {limit_s:g} s", *said]))
+        time.sleep(_POLL_S)

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from weir.bench import training_virtual
 from weir.bench.dense_curve import dense_curve
-from weir.bench.line import least_seconds
+from weir.bench.ranks import least_seconds
 from weir.bench.table import show
 from weir.bench.training_plot import draw
 from weir.bench.training_virtual import Reduced

@@ -14,7 +14,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from weir.bench.table import show
-from weir.bench.training import trained, ways
+from weir.bench.training.links import trained, ways
 from weir.bench.training_ways import PEERS, Kind, WayResult
 from weir.netns.namespace import gain_root
 from weir.train.config import Model, TrainConfig, make_config

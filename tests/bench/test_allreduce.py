@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from weir.bench.allreduce import Result, Setting, as_json, least_of, measure, over_links, report, summarize
+from weir.bench.collectives.allreduce import Result, Setting, as_json, least_of, measure, over_links, report, summarize
 from weir.bench.allreduce_worker import AllreduceSpec, Sample
-from weir.bench.line import least_seconds
+from weir.bench.ranks import least_seconds
 from weir.netns.cluster import network_cluster
 
 WORKERS, ELEMENTS, RATE = 3, 300_000, "1gbit"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.bench.fsdp import run
+from weir.bench.collectives.fsdp import run
 
 
 @pytest.mark.root

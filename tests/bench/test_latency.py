@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.bench.latency import Latency, ratio, run, summarize
+from weir.bench.collectives.latency import Latency, ratio, run, summarize
 from weir.bench.latency_worker import COLLECTIVES, LatencySpec
 
 

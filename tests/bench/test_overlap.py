@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from weir.bench.overlap import NothingOverlappedError, judged
+from weir.bench.collectives.overlap import NothingOverlappedError, judged
 from weir.bench.overlap_worker import OverlapSpec, Turns, wait_as_for_a_device
 from weir.train.models import make_model
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-from weir.bench.scale import network_for, simulate
+from weir.bench.simulated.scale import network_for, simulate
 
 
 @pytest.mark.parametrize(("workers", "tiers"), [(1, 1), (32, 1), (33, 2), (256, 2), (257, 3), (1024, 3)])

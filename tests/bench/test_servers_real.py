@@ -5,7 +5,7 @@ import pytest
 
 from tests.bench.test_training import outcome
 from weir.bench.servers_real import PEERS_HERE, Plan, configs, rows, targets_of
-from weir.bench.training import ways
+from weir.bench.training.links import ways
 from weir.bench.training_ways import Way, WayResult
 from weir.train.config import ConfigError, make_config
 

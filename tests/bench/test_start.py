@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from tests.softswitch.p4rt.p4rt_client import CONTROL
-from weir.bench.start import start, with_actions
+from weir.bench.switch.start import start, with_actions
 from weir.softswitch.program.loader import load_program
 from weir.softswitch.state.entry import Entry, Exact
 from weir.softswitch.switch import Switch

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from weir.bench import switch_threads
-from weir.bench.switch_threads import Turn, in_memory, report
+from weir.bench.switch.threads import Turn, in_memory, report
 
 EQUAL = Turn((100.0, 104.0, 96.0, 100.0), {2: 198.0}, {2: 180.0})
 SLOWED = Turn((100.0, 104.0, 60.0, 100.0), {2: 160.0}, {2: 100.0})

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.softswitch.programs import compiled
-from weir.bench.rules import PORTS, filtered, filters, routed, routes
-from weir.bench.switch import PROGRAM
-from weir.bench.tables import (
+from weir.bench.switch.rules import PORTS, filtered, filters, routed, routes
+from weir.bench.switch.rate import PROGRAM
+from weir.bench.switch.tables import (
     ACL,
     FLOWS,
     FRAMES,

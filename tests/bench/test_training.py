@@ -9,7 +9,7 @@ import pytest
 from tests.weir.test_record import step
 from weir.bench import training_virtual
 from weir.bench.dense_curve import dense_curve
-from weir.bench.training import dense_steps, report, time_to, ways
+from weir.bench.training.links import dense_steps, report, time_to, ways
 from weir.bench.training_ways import Way, WayResult
 from weir.calibrate.trial import Trial
 from weir.calibrate.trial import run as run_trial

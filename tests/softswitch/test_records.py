@@ -7,7 +7,7 @@ import pytest
 
 from tests.softswitch.programs import program
 from weir.bench import native
-from weir.bench.switch import JOB, admit
+from weir.bench.switch.rate import JOB, admit
 from weir.p4src import PROGRAM
 from weir.softswitch.codegen.records import records
 from weir.softswitch.program.loader import load_program

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir bench instructions``: how many instructions a packet costs the soft switch, and what for.
+"""How many instructions a packet costs the soft switch, and what for.
 
 Counted by valgrind's callgrind, so that no other load disturbs it: two runs of the same load in memory, of
 which one is longer; the difference is the packets'. Compiled for AVX2, as valgrind knows no AVX-512. Also the
-hand-written C aggregator (bench/csrc/aggregator.c), which does less: it has one job and no traffic classes,
+hand-written C aggregator (bench/switch/csrc/aggregator.c), which does less: it has one job and no traffic classes,
 queues, racks, losses, counters or other traffic.
 """
 
@@ -13,15 +13,15 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-
-from weir.bench import native
-from weir.bench.switch import JOB, admit
-from weir.bench.table import show
+from weir.bench.case import Run, UnavailableError, parameter
+from weir.bench.results import Column, Row, Table
+from weir.bench.switch import native
+from weir.bench.switch.rate import JOB, admit
 from weir.child import tied
 from weir.native.scratch import scratch_folder
 from weir.p4src import PROGRAM
@@ -44,27 +44,38 @@ _PARTS: Final = (  # of the generated functions; the first that fits
 )
 _REST: Final = "the rest: metadata cleared, calls, statistics"
 
-console = Console(stderr=True)
+
+@dataclass(frozen=True)
+class Parameters:
+    """The packets."""
+
+    lanes: tuple[int, ...] = parameter((64, 256), "Lanes a packet.", choices=range(32, 257, 32))
 
 
-def run(lanes: Sequence[int]) -> None:
-    """Count and print. Raises RuntimeError without valgrind."""
+def run(given: Parameters, run: Run) -> Iterator[Table]:
+    """Count. Raises UnavailableError without valgrind."""
     if not shutil.which("valgrind"):
-        raise RuntimeError("valgrind is not on PATH: install it (for example `apt install valgrind`)")
+        raise UnavailableError("valgrind is not on PATH: install it (for example `apt install valgrind`)")
     text = generate(load_program(PROGRAM), False).splitlines()
-    parts = {n: _by_part(_per_packet("soft", n), text) for n in lanes}
-    yardstick = {n: sum(_per_packet("c", n).values()) for n in lanes}
-    rows = [
-        (part, *(f"{parts[n][part]:.0f}" for n in lanes))
-        for part, _ in sum(parts.values(), Counter[str]()).most_common()
-    ]
-    rows.append(("soft switch, all", *(f"{sum(parts[n].values()):.0f}" for n in lanes)))
-    rows.append(("hand-written C aggregator", *(f"{yardstick[n]:.0f}" for n in lanes)))
-    show(
+    parts: dict[int, Counter[str]] = {}
+    yardstick: dict[int, float] = {}
+    for lanes in given.lanes:
+        run.say(f"counting: {lanes} lanes")
+        parts[lanes] = _by_part(_per_packet("soft", lanes), text)
+        yardstick[lanes] = sum(_per_packet("c", lanes).values())
+    everything = sum(parts.values(), Counter[str]()).most_common()
+    counts: dict[str, list[float]] = {
+        part: [found[part] for found in parts.values()] for part, _ in everything
+    }
+    counts["soft switch, all"] = [sum(found.values()) for found in parts.values()]
+    counts["hand-written C aggregator"] = list(yardstick.values())
+    columns = tuple(Column(f"{lanes} lanes", "{:,.0f}".format) for lanes in given.lanes)
+    heads = [column.name for column in columns]
+    yield Table(
         f"Instructions a packet, {WORKERS} workers, in memory",
-        ("", *(f"{n} lanes" for n in lanes)),
-        rows,
-        ["One result goes out for each packet that comes in. Compiled for AVX2; counted by callgrind."],
+        columns,
+        tuple(Row(name, dict(zip(heads, found, strict=True))) for name, found in counts.items()),
+        notes=("one result goes out for each packet that comes in; compiled for AVX2; counted by callgrind",),
     )
 
 
@@ -84,7 +95,6 @@ SourceLine = tuple[str, int]  # file, line
 
 def _per_packet(which: str, lanes: int) -> Counter[SourceLine]:
     """Return instructions of a packet by source line."""
-    console.print(f"counting: {which}, {lanes} lanes")
     short, long = (_count(which, lanes, rounds) for rounds in (SHORT, LONG))
     packets = (LONG - SHORT) * SLOTS * WORKERS
     # Below a hundredth it is what the interpreter did differently the second time.
@@ -93,13 +103,15 @@ def _per_packet(which: str, lanes: int) -> Counter[SourceLine]:
 
 
 def _ours(file: str) -> bool:
-    return any(part in file for part in ("program.c", "softswitch/runtime/", "bench/csrc/aggregator.c"))
+    return any(
+        part in file for part in ("program.c", "softswitch/runtime/", "bench/switch/csrc/aggregator.c")
+    )
 
 
 def _count(which: str, lanes: int, rounds: int) -> Counter[SourceLine]:
     with scratch_folder("count") as folder:
         out = folder / "callgrind.out"
-        call = f"from weir.bench.instructions import load; load({which!r}, {lanes}, {rounds})"
+        call = f"from weir.bench.switch.instructions import load; load({which!r}, {lanes}, {rounds})"
         environment = os.environ | {"WEIR_CFLAGS": TARGET}
         tool = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "--dump-line=yes"]
         done = subprocess.run(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir bench p4runtime``: table entries written to, and read from, the soft switch and BMv2 over P4Runtime.
+"""Table entries written to, and read from, the soft switch and BMv2 over P4Runtime.
 
 Both run the same program, each in a process of its own, and take turns; one client drives both. Requests are
 made before the clock starts; replies are parsed while it runs.
@@ -13,20 +13,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
 
 from google.protobuf import text_format
-from rich.console import Console
 
-from weir.bench.ports import free_port
-from weir.bench.table import show, spread
+from weir.bench.case import Run, parameter, take_turns
+from weir.bench.ranks import free_port
+from weir.bench.results import Column, Row, Table
 from weir.child import tied
 from weir.native.scratch import scratch_folder
 from weir.p4runtime.names import Names
 from weir.p4runtime.schema import p4info_pb2, p4runtime_pb2
 from weir.p4runtime.session import Session, SessionError
-from weir.train.words import factor
 
 P4: Final = Path(__file__).resolve().parent / "p4"
 SWITCHES: Final = ("soft switch", "BMv2")
@@ -34,11 +32,9 @@ WORK: Final = ("insert", "modify", "read", "delete", "insert one a call")
 _PATIENCE: Final = 30.0  # seconds until a switch that does not start counts as broken
 _ALONE: Final = 500  # updates that go one a call
 
-console = Console(stderr=True)
-
 
 @dataclass(frozen=True)
-class Case:
+class Program:
     """A program, its table and the fields of the entry with a number: (match kind, value, prefix length)."""
 
     program: str
@@ -47,11 +43,11 @@ class Case:
     args: Callable[[int], Sequence[int]]
 
 
-CASES: Final = {
-    "routes, longest prefix": Case(
+PROGRAMS: Final = {
+    "routes, longest prefix": Program(
         "router", "routes", lambda n: [((n + 1) << 8, 24)], lambda port: (port, 0x020000000000 + port)
     ),
-    "flows, exact five-tuple": Case(
+    "flows, exact five-tuple": Program(
         "flows",
         "flows",
         lambda n: [(field, None) for field in (0x0A000000 + n, 0x0A800000 + n, 6, 1 + n % 60000, 80)],
@@ -60,37 +56,56 @@ CASES: Final = {
 }
 
 
-def run(entries: int, batch: int, repeats: int) -> None:
-    """Measure and print; BMv2 only when it is on PATH, said if not."""
+@dataclass(frozen=True)
+class Parameters:
+    """The requests."""
+
+    entries: int = parameter(10_000, "Entries of the table.", least=1)
+    batch: int = parameter(200, "Updates in a Write.", least=1)
+
+
+def run(given: Parameters, run: Run) -> Iterator[Table]:
+    """Measure each program; BMv2 only when it is on PATH, said if not."""
     kinds = [kind for kind in SWITCHES if kind != "BMv2" or shutil.which("simple_switch_grpc")]
-    notes = [] if "BMv2" in kinds else ["BMv2 not measured: simple_switch_grpc is not on PATH"]
-    for name, case in CASES.items():
-        rates: dict[tuple[str, str], list[float]] = {(kind, work): [] for kind in kinds for work in WORK}
+    if "BMv2" not in kinds:
+        run.say("BMv2 not measured: simple_switch_grpc is not on PATH")
+    for name, case in PROGRAMS.items():
+        run.say(f"{name} ...")
         with contextlib.ExitStack() as stack:
-            loads = {kind: Load(stack.enter_context(_switch(kind)), case, entries, batch) for kind in kinds}
-            for repeat in range(repeats + 1):
-                for kind, load in loads.items():
-                    console.print(f"{name}: {kind}, repetition {repeat} of {repeats}", style="dim")
-                    for work, rate in load.run(repeat).items():
-                        if repeat:  # the first one warms up
-                            rates[kind, work].append(rate)
-        _print(name, rates, kinds, entries, batch, notes)
+            loads = {
+                kind: Load(stack.enter_context(_switch(kind)), case, given.entries, given.batch).run
+                for kind in kinds
+            }
+            rates = take_turns(loads, run.repeats)
+        yield Table(
+            f"P4Runtime: {name}; {given.entries:,} entries, {given.batch} in a Write",
+            (Column("entries/s"),),
+            tuple(
+                Row(kind, {"entries/s": [one[work] for one in rates[kind]]}, {"work": work})
+                for work in WORK
+                for kind in kinds
+            ),
+            peers=tuple(kind for kind in kinds if kind == "BMv2"),
+            better="more",
+        )
 
 
 class Load:
     """One switch with the program of a case, and what is done to its table."""
 
-    def __init__(self, session: Session, case: Case, entries: int, batch: int) -> None:
+    def __init__(self, session: Session, case: Program, entries: int, batch: int) -> None:
         self._session, self._case, self._entries, self._batch = session, case, entries, batch
+        self._runs = 0
         info = text_format.Parse((P4 / f"{case.program}.p4info.txtpb").read_text(), p4info_pb2.P4Info())
         session.push(info, (P4 / f"{case.program}.json").read_bytes())
         names = Names(info)
         self._table, self._action = names.id("tables", case.table), names.id("actions", "forward")
 
-    def run(self, repeat: int) -> dict[str, float]:
+    def run(self) -> dict[str, float]:
         """Return entries a second for each kind of work. The table is empty before and after."""
         update = p4runtime_pb2.Update
-        port = 1 + repeat % 60
+        self._runs += 1
+        port = 1 + self._runs % 60
         everything = p4runtime_pb2.Entity()
         everything.table_entry.table_id = self._table
         rates = {
@@ -166,25 +181,3 @@ def _session(address: str, process: "subprocess.Popen[bytes]") -> Session:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{process.args!r} does not serve: {error}") from None
             time.sleep(0.1)
-
-
-def _print(
-    name: str,
-    rates: dict[tuple[str, str], list[float]],
-    kinds: Sequence[str],
-    entries: int,
-    batch: int,
-    notes: Sequence[str],
-) -> None:
-    rows = []
-    for work in WORK:
-        row = [work]
-        for kind in kinds:
-            row += [f"{median(rates[kind, work]):,.0f}", spread(rates[kind, work])]
-        if len(kinds) > 1:
-            row.append(factor(median(rates[kinds[0], work]) / median(rates[kinds[1], work])))
-        rows.append(row)
-    columns = ["entries/s", *(title for kind in kinds for title in (kind, "spread"))]
-    if len(kinds) > 1:
-        columns.append("ratio")
-    show(f"P4Runtime: {name}; {entries:,} entries, {batch} in a Write", columns, rows, notes)

@@ -8,7 +8,7 @@ from typing import Final
 
 from rich.console import Console
 
-from weir.bench.allreduce import CONTENDERS, shaped_links
+from weir.bench.collectives.allreduce import CONTENDERS, shaped_links
 from weir.bench.fsdp_worker import LAYERS, FsdpSpec
 from weir.bench.ranks import run_ranks
 from weir.bench.table import command_line, show, spread

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from weir.bench.ports import free_port
+from weir.bench.ranks import free_port
 from weir.child import tied
 from weir.softswitch.state.entry import Entry, Exact, Lpm, Match, Range, Ternary
 

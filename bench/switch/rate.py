@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir bench switch``: the soft switch against BMv2 and against a hand-written C aggregator.
+"""The soft switch against BMv2 and against a hand-written C aggregator.
 
-All run the slot protocol for 4 workers with 256 lanes a packet, self-clocked: every slot always has a round
-under way. Over veth pairs they take turns, the senders on the same two cores; the soft switch by AF_PACKET,
-as the others, by AF_XDP, and without veth over shared memory.
+All run the slot protocol, self-clocked: every slot always has a round under way. Over veth pairs they take
+turns, the senders on the same two cores; the soft switch by AF_PACKET, as the others, by AF_XDP, and without
+veth over shared memory.
 """
 
 import contextlib
@@ -12,17 +12,16 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from operator import truediv
-from statistics import median
 from typing import Final
 
-from rich.console import Console
-
 from weir.agent_service.client import AgentClient
-from weir.bench import native
-from weir.bench.table import show, spread
+from weir.bench.case import Run, parameter, take_turns
+from weir.bench.results import Column, Row, Table
+from weir.bench.switch import native
 from weir.controller.desired import desired_state
 from weir.controller.jobs import Job, Member
 from weir.controller.slots import SlotRange
@@ -34,75 +33,100 @@ from weir.netns.lab import Lab, lab
 from weir.netns.namespace import why_not
 from weir.p4src import PROGRAM
 from weir.simulator.entries import install
-from weir.softswitch.dataplane.ports import PortLoop
+from weir.softswitch.dataplane.ports import HasHandle, PortLoop
 from weir.softswitch.switch import Switch
-from weir.train.words import factor
 
 JOB: Final = 7
+SOFT: Final = "soft switch"
 SHARED_MEMORY: Final = "soft switch, shared memory"
+AGGREGATOR: Final = "C aggregator"
+BMV2: Final = "BMv2"
 ROUNDS_APART: Final = 100_000_000
 """Rounds by which a repetition is ahead of the last one: a leap, which the second worker makes good."""
 
-console = Console(stderr=True)
+
+@dataclass(frozen=True)
+class Parameters:
+    """The load."""
+
+    workers: int = parameter(4, "Number of workers.", least=1, most=32)
+    slots: int = parameter(64, "Slots kept busy.", least=1, most=1024)
+    lanes: int = parameter(256, "Lanes a packet.", choices=range(32, 257, 32))
+    seconds: float = parameter(3.0, "Length of one repetition over ports.", unit="s", least=0.1)
 
 
-def run(workers: int, slots: int, lanes: int, seconds: float, repeats: int) -> None:
-    """Measure and print. Over AF_PACKET only as root; BMv2 only when it is on PATH; both said if not."""
-    memory = pipeline(workers, slots, lanes, repeats)
-    notes = []
-    rates: dict[str, list[float]] = {}
-    reason = why_not()
-    if reason is None:
-        kinds = ["soft switch", "soft switch, AF_XDP", SHARED_MEMORY, "C aggregator"]
-        if shutil.which("simple_switch_grpc"):
-            kinds.append("BMv2")
-        else:
-            notes.append("BMv2 not measured: simple_switch_grpc is not on PATH")
-        rates = interfaces(kinds, workers, slots, lanes, seconds, repeats)
+def run(given: Parameters, run: Run) -> Iterator[Table]:
+    """Measure in memory, then over ports: those only as root; BMv2 only when it is on PATH; said if not."""
+    yield _table("in memory, packets in", given, pipeline(given, run.repeats), (AGGREGATOR,), ())
+    if (reason := why_not()) is not None:
+        run.say(f"AF_PACKET not measured: {reason}")
+        return
+    kinds = [SOFT, "soft switch, AF_XDP", SHARED_MEMORY, AGGREGATOR]
+    if shutil.which("simple_switch_grpc"):
+        kinds.append(BMV2)
     else:
-        notes.append(f"AF_PACKET not measured: {reason}")
-    _print(memory, rates, workers, lanes, notes)
+        run.say("BMv2 not measured: simple_switch_grpc is not on PATH")
+    notes = ("each is started anew for each turn; over AF_PACKET on veth pairs if not said",)
+    peers = tuple(kind for kind in (AGGREGATOR, BMV2) if kind in kinds)
+    yield _table("packets in and out", given, interfaces(kinds, given, run), peers, notes)
 
 
-def pipeline(workers: int, slots: int, lanes: int, repeats: int) -> dict[str, list[float]]:
+def _table(
+    what: str,
+    given: Parameters,
+    rates: Mapping[str, list[float]],
+    peers: tuple[str, ...],
+    notes: tuple[str, ...],
+) -> Table:
+    return Table(
+        f"Slot protocol, {given.workers} workers, {given.lanes} lanes a packet: {what}",
+        (Column("packets/s"),),
+        tuple(Row(name, {"packets/s": values}) for name, values in rates.items()),
+        peers=peers,
+        better="more",
+        notes=notes,
+    )
+
+
+def pipeline(given: Parameters, repeats: int) -> dict[str, list[float]]:
     """Return packets per second into each pipeline, frames in memory, one thread; the two take turns."""
-    load = native.contributions(JOB, workers, lanes)
-    aggregator = native.Aggregator(JOB, workers, slots)
-    rates: dict[str, list[float]] = {"soft switch": [], "C aggregator": []}
+    load = native.contributions(JOB, given.workers, given.lanes)
+    aggregator = native.Aggregator(JOB, given.workers, given.slots)
+    rounds = max(20, 400_000 // (given.workers * given.slots))
     with Switch(PROGRAM) as switch:
-        admit(switch, workers, slots)
-        rounds = max(20, 400_000 // (workers * slots))
-        for repeat in range(repeats + 1):
-            first = 1 + repeat * rounds
-            for name, candidate in (("soft switch", switch), ("C aggregator", aggregator)):
-                rate = native.in_memory(candidate, load, slots, first, first + rounds)
-                if repeat:  # the first one warms up
-                    rates[name].append(rate)
+        admit(switch, given.workers, given.slots)
+        began: Counter[str] = Counter()
+
+        def rate(name: str, candidate: HasHandle) -> float:
+            first = 1 + rounds * began[name]
+            began[name] += 1
+            return native.in_memory(candidate, load, given.slots, first, first + rounds)
+
+        rates = take_turns(
+            {SOFT: partial(rate, SOFT, switch), AGGREGATOR: partial(rate, AGGREGATOR, aggregator)}, repeats
+        )
     aggregator.close()
     return rates
 
 
 def admit(switch: Switch, workers: int, slots: int) -> None:
+    """Write the entries of one job into a switch, as the controller would."""
     topology = single_switch(workers, grpc="127.0.0.1:1", target="soft")
     members = {rank: Member(rank, host, 9347) for rank, host in enumerate(topology.hosts)}
     job = Job(JOB, "bench", "", workers, members=members, slots=SlotRange(0, slots))
     install(switch, desired_state(topology, topology.switches[0], [job]))
 
 
-def interfaces(
-    kinds: Sequence[str], workers: int, slots: int, lanes: int, seconds: float, repeats: int
-) -> dict[str, list[float]]:
-    """Return packets per second in and out of each kind of switch over its ports, started anew for each
-    turn.
-    """
-    rates: dict[str, list[float]] = {kind: [] for kind in kinds}
-    for _ in range(repeats):
-        for kind in kinds:
-            turn = over_rings if kind == SHARED_MEMORY else partial(_over_veth, kind)
-            rate = turn(workers, slots, lanes, seconds)
-            console.print(f"{kind}: {rate.packets:,.0f} packets/s, {rate.retransmitted} retransmitted")
-            rates[kind].append(rate.packets)
-    return rates
+def interfaces(kinds: Sequence[str], given: Parameters, run: Run) -> dict[str, list[float]]:
+    """Return packets per second in and out of each kind of switch, which is started anew for each turn."""
+
+    def turn(kind: str) -> float:
+        measure = over_rings if kind == SHARED_MEMORY else partial(_over_veth, kind)
+        rate = measure(given.workers, given.slots, given.lanes, given.seconds)
+        run.say(f"{kind}: {rate.packets:,.0f} packets/s, {rate.retransmitted} retransmitted")
+        return rate.packets
+
+    return take_turns({kind: partial(turn, kind) for kind in kinds}, run.repeats, warm_up=False)
 
 
 def _over_veth(kind: str, workers: int, slots: int, lanes: int, seconds: float) -> native.Rate:
@@ -159,11 +183,11 @@ def _blind(place: Lab) -> None:
 @contextlib.contextmanager
 def _serving(kind: str, workers: int, slots: int) -> Iterator[tuple[Lab, int]]:
     """Yield a lab whose switch serves one job; that job's id."""
-    if kind == "C aggregator":
+    if kind == AGGREGATOR:
         with lab(workers) as place, _hand_written(place, workers, slots):
             yield place, JOB
     else:
-        switch: Target = "bmv2" if kind == "BMv2" else "soft"
+        switch: Target = "bmv2" if kind == BMV2 else "soft"
         xdp = kind.endswith("AF_XDP")
         with (
             network_cluster(workers, switch=switch, xdp=xdp) as cluster,
@@ -178,7 +202,7 @@ def _hand_written(place: Lab, workers: int, slots: int) -> Iterator[None]:
         *place.at_switch(),
         sys.executable,
         "-m",
-        "weir.bench.aggregator",
+        "weir.bench.switch.aggregator",
         str(JOB),
         str(workers),
         str(slots),
@@ -219,25 +243,3 @@ def _joined(cluster: NetworkCluster, workers: int, slots: int) -> Iterator[int]:
         for client in clients:
             client.leave()
             client.close()
-
-
-def _print(
-    memory: dict[str, list[float]], rates: dict[str, list[float]], workers: int, lanes: int, notes: list[str]
-) -> None:
-    bmv2 = median(rates["BMv2"]) if "BMv2" in rates else None
-    rows = []
-    for where, measured in (("in memory, packets in", memory), ("in and out", rates)):
-        for name, values in measured.items():
-            rate = median(values)
-            against_c = median(map(truediv, values, measured["C aggregator"]))
-            against_bmv2 = factor(rate / bmv2) if bmv2 else "-"
-            rows.append((f"{name}, {where}", f"{rate:,.0f}", spread(values), factor(against_c), against_bmv2))
-    show(
-        f"Slot protocol, {workers} workers, {lanes} lanes a packet",
-        ("switch", "packets/s", "spread", "x C aggregator", "x BMv2"),
-        rows,
-        [
-            "x C aggregator: median of the turns. x BMv2: packets in and out. AF_PACKET on veth if not said.",
-            *notes,
-        ],
-    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hand-written aggregator as a process: ``python -m weir.bench.aggregator JOB WORKERS SLOTS IFACE...``.
+"""The hand-written aggregator as a process; arguments: JOB WORKERS SLOTS INTERFACE...
 
 It runs under the soft switch's port loop, so that a comparison measures the pipelines and not the sockets.
 Ends when its standard input does.
@@ -7,7 +7,7 @@ Ends when its standard input does.
 
 import sys
 
-from weir.bench.native import Aggregator
+from weir.bench.switch.native import Aggregator
 from weir.softswitch.dataplane.ports import PortLoop
 
 

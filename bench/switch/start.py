@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir bench start``: how long ``weir switch`` takes from its command line to the first packet.
+"""How long ``weir switch`` takes from its command line to the first packet.
 
 Cold: with an empty cache, so that the program is read, written as C and compiled. Warm: as every start after
 that. Then the same for programs of more and more actions, which must cost time in proportion.
@@ -13,12 +13,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
 
-from weir.bench.table import show
+from weir.bench.case import Run, parameter
+from weir.bench.results import Column, Row, Table
 from weir.child import tied
 from weir.native.ring import ShmPort
 from weir.native.scratch import scratch_folder
@@ -38,31 +39,50 @@ class Start:
     cpu: float
 
 
-def run(repeats: int, sizes: tuple[int, ...]) -> None:
-    """Measure and print."""
-    with scratch_folder("start") as folder:
-        rows = []
-        cold = [start(PROGRAM, folder, folder / f"cold{n}") for n in range(repeats)]
-        warm = [start(PROGRAM, folder, folder / "cold0") for _ in range(repeats)]
-        rows += [_row("Weir's program, cold", cold), _row("Weir's program, warm", warm)]
-        base = json.loads(PROGRAM.read_text())
-        for times in sizes:
-            program = folder / f"actions{times}.json"
-            program.write_text(json.dumps(with_actions(base, times)))
-            measured = [start(program, folder, folder / f"actions{times}-{n}") for n in range(repeats)]
-            count = len(json.loads(program.read_text())["actions"])
-            rows.append(_row(f"{times} x its actions ({count}), cold", measured, times))
-    show(
-        "From `weir switch` to the first packet",
-        ("start", "seconds", "processor seconds", "of them per 1 x"),
-        rows,
-        [f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f} at the end. Medians of {repeats}."],
+@dataclass(frozen=True)
+class Parameters:
+    """The programs."""
+
+    sizes: tuple[int, ...] = parameter(
+        (1, 2, 4, 8), "Sizes of the program, as multiples of the actions of Weir's own.", least=1, most=64
     )
 
 
-def _row(name: str, starts: list[Start], times: int = 1) -> tuple[str, ...]:
-    cpu = median(each.cpu for each in starts)
-    return name, f"{median(each.wall for each in starts):.2f}", f"{cpu:.2f}", f"{cpu / times:.2f}"
+def run(given: Parameters, run: Run) -> Iterator[Table]:
+    """Start switches with an empty cache, with a full one, and with larger programs."""
+    with scratch_folder("start") as folder:
+        run.say("Weir's program ...")
+        cold = [start(PROGRAM, folder, folder / f"cold{n}") for n in range(run.repeats)]
+        warm = [start(PROGRAM, folder, folder / "cold0") for _ in range(run.repeats)]
+        rows = [_row("Weir's program, cold", cold), _row("Weir's program, warm", warm)]
+        base = json.loads(PROGRAM.read_text())
+        for times in given.sizes:
+            run.say(f"{times} x its actions ...")
+            program = folder / f"actions{times}.json"
+            program.write_text(json.dumps(with_actions(base, times)))
+            measured = [start(program, folder, folder / f"actions{times}-{n}") for n in range(run.repeats)]
+            count = len(json.loads(program.read_text())["actions"])
+            rows.append(_row(f"{times} x its actions ({count}), cold", measured, times))
+    yield Table(
+        "From `weir switch` to the first packet",
+        (
+            Column("seconds", _seconds),
+            Column("processor seconds", _seconds),
+            Column("per 1 x", _seconds, "processor seconds over the multiple of the actions"),
+        ),
+        tuple(rows),
+        notes=(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f} at the end",),
+    )
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def _row(name: str, starts: Sequence[Start], times: int = 1) -> Row:
+    cpu = [each.cpu for each in starts]
+    each = [used / times for used in cpu]
+    return Row(name, {"seconds": [one.wall for one in starts], "processor seconds": cpu, "per 1 x": each})
 
 
 def start(program: Path, folder: Path, cache: Path) -> Start:

@@ -18,8 +18,8 @@ from weir.wire.definition import ECT, GROUP_LANES, GROUPS, Flag, Op, PacketType,
 _ROOT: Final = Path(__file__).resolve().parent
 _INCLUDE: Final = (
     INCLUDE,
-    _ROOT.parent / "host_agent" / "transport" / "csrc",
-    _ROOT.parent / "softswitch" / "runtime",
+    _ROOT.parents[1] / "host_agent" / "transport" / "csrc",
+    _ROOT.parents[1] / "softswitch" / "runtime",
 )
 _RETRY_NS: Final = 200_000_000  # after which a packet without answer is sent again
 SIGNATURES: Final[Signatures] = {

@@ -1,9 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The place of a rank in ``weir bench gpu``: its groups, its clock and its device's memory."""
+"""A rank of a benchmark: its groups, its clock, and the process that it is.
 
-import gc
+``python -m weir.bench.rank JOB RESULT``, started by ``weir.bench.ranks`` with RANK, WORLD_SIZE, MASTER_ADDR,
+MASTER_PORT and Weir's variables. Both are files of pickles: a function, what it is given, the device and a
+time limit; and what it returns.
+"""
+
+import faulthandler
+import os
+import pickle
+import sys
 import time
-from typing import Any, ClassVar, Final, Protocol, cast
+import traceback
+from pathlib import Path
+from typing import Final, cast
 
 import torch
 import torch.distributed as dist
@@ -20,11 +30,11 @@ class Place:
 
     Attributes:
         rank, size: in the default group, which is Gloo's.
-        cuda: some item measures on the device, so the clock waits for it.
+        device: "cuda" or "cpu"; the clock waits for a GPU.
     """
 
-    def __init__(self, cuda: bool) -> None:
-        self.rank, self.size, self.cuda = dist.get_rank(), dist.get_world_size(), cuda
+    def __init__(self, device: str) -> None:
+        self.rank, self.size, self.device = dist.get_rank(), dist.get_world_size(), device
         self._pieces: list[dist.ProcessGroup] = []
         self._weir: dict[tuple[LaneBits, bool], weir.torch.WeirProcessGroup] = {}
 
@@ -66,35 +76,30 @@ class Place:
         dist.all_reduce(most, dist.ReduceOp.MAX)
         return float(most)
 
-    def tidy(self) -> None:
-        """Give back the memory that an item has used."""
-        gc.collect()
-        if self.cuda:
-            torch.cuda.synchronize()
-            torch.cuda.empty_cache()
-
     def _wait_for_device(self) -> None:
-        if self.cuda:
+        if self.device == "cuda":
             torch.cuda.synchronize()
 
 
-class Item(Protocol):
-    """Something that all ranks measure together; a frozen dataclass of JSON's types.
+def main() -> None:
+    """Do the job on the command line."""
+    job, result = map(Path, sys.argv[1:])
+    measure, spec, device, limit_s = pickle.loads(job.read_bytes())
+    torch.set_num_threads(1)
+    try:
+        if device == "cuda":
+            torch.cuda.set_device(0)
+        dist.init_process_group("gloo")
+        if limit_s is not None:
+            faulthandler.dump_traceback_later(limit_s)  # tells where a rank stood that is then killed
+        result.write_bytes(pickle.dumps(measure(Place(device), spec)))
+        dist.barrier()
+        dist.destroy_process_group()
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)  # not to wait, in the groups' end, for ranks that wait for this one
 
-    Attributes:
-        case: the name of its kind.
-        device: "cuda" or "cpu".
-    """
 
-    case: ClassVar[str]
-
-    @property
-    def device(self) -> str:
-        """Device of the tensors."""
-
-    @property
-    def name(self) -> str:
-        """Name in progress reports."""
-
-    def run(self, place: Place) -> dict[str, Any]:
-        """Measure, and return what JSON can hold."""
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir bench switch --threads``: one soft switch on several threads against the same on one.
+"""One soft switch on several threads against the same on one.
 
 Processors are not equally fast for long where they are virtual: a neighbour's load takes half of one for some
 milliseconds, or for minutes, and two may be threads of one core for a while, fast as long as the other rests.
@@ -12,29 +12,25 @@ out of them.
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from operator import truediv
 from statistics import mean, median
 from threading import Barrier
 from typing import Final
 
-from rich.console import Console
-
-from weir.bench import native
-from weir.bench.switch import JOB, admit, over_rings
-from weir.bench.table import show, spread
+from weir.bench.case import Run, parameter, take_turns
+from weir.bench.report import factor
+from weir.bench.results import Column, Row, Table
+from weir.bench.switch import native, rate
+from weir.bench.switch.rate import JOB, admit
 from weir.p4src import PROGRAM
 from weir.softswitch.switch import Switch
-from weir.train.words import factor
 
 EQUAL: Final = 1.1  # times as fast as the slowest is the fastest, at most
 TURNS: Final = 20  # for each that is to count, at most
 _FRAMES: Final = 100_000  # of one measurement: 20 ms
-
-console = Console(stderr=True)
 
 
 @dataclass(frozen=True)
@@ -62,23 +58,50 @@ class Turn:
         return self.together[threads] / mean(self.alone)
 
 
-def run(threads: Sequence[int], workers: int, slots: int, lanes: int, seconds: float, repeats: int) -> None:
-    """Measure one thread and each number of `threads`, in memory and over shared memory, and print."""
-    counts = sorted({1, *threads})
-    turns = in_memory(counts[1:], workers, slots, lanes, repeats)
-    rings: dict[int, list[float]] = {count: [] for count in counts}
-    for _ in range(repeats):
-        for count, rates in rings.items():
-            rates.append(over_rings(workers, slots, lanes, seconds, count).packets)
-    report(turns, rings, workers, lanes)
+@dataclass(frozen=True)
+class Parameters(rate.Parameters):
+    """The load, and the numbers of threads."""
+
+    threads: tuple[int, ...] = parameter((2,), "Threads, compared with one.", least=2, most=64)
 
 
-def in_memory(threads: Sequence[int], workers: int, slots: int, lanes: int, repeats: int) -> list[Turn]:
-    """Return turns until `repeats` of them were steady, or there were `TURNS` times as many.
+def run(given: Parameters, run: Run) -> Iterator[Table]:
+    """Measure one thread and each number of threads, in memory and over shared memory."""
+    yield of_turns(in_memory(given, run), given)
+    rings = {_words(count): partial(_over_rings, given, count) for count in sorted({1, *given.threads})}
+    yield _table("over shared memory, in and out", given, take_turns(rings, run.repeats, warm_up=False), ())
+
+
+def _over_rings(given: Parameters, threads: int) -> float:
+    return rate.over_rings(given.workers, given.slots, given.lanes, given.seconds, threads).packets
+
+
+def _words(threads: int) -> str:
+    return "1 thread" if threads == 1 else f"{threads} threads"
+
+
+def _table(where: str, given: Parameters, rates: Mapping[str, list[float]], notes: tuple[str, ...]) -> Table:
+    return Table(
+        f"Slot protocol, {given.workers} workers, {given.lanes} lanes a packet, "
+        f"by threads of the soft switch, {where}",
+        (Column("packets/s"),),
+        tuple(Row(name, {"packets/s": found}) for name, found in rates.items()),
+        peers=(_words(1),),
+        better="more",
+        notes=(
+            *notes,
+            "the load runs in the switch's own process, over shared memory on a processor of its own",
+        ),
+    )
+
+
+def in_memory(given: Parameters, run: Run) -> list[Turn]:
+    """Return turns until as many as repetitions were steady, or there were `TURNS` times as many.
 
     Frames of hundreds of rounds, so many that no cache holds them, are handed over two rounds at a time.
     """
-    load = native.contributions(JOB, workers, lanes)
+    threads, workers, slots = sorted({*given.threads}), given.workers, given.slots
+    load = native.contributions(JOB, workers, given.lanes)
     rounds = max(2, _FRAMES // (workers * slots) // 2 * 2)
     processors = sorted(os.sched_getaffinity(0))
     with contextlib.ExitStack() as stack:
@@ -93,7 +116,7 @@ def in_memory(threads: Sequence[int], workers: int, slots: int, lanes: int, repe
                 raise RuntimeError(f"{count} threads: {'; '.join(reasons)}")
         began = dict.fromkeys((*singles, *teams.values()), 2)
 
-        def rate(switch: Switch, ready: Barrier | None = None) -> float:
+        def speed(switch: Switch, ready: Barrier | None = None) -> float:
             first = began[switch]
             began[switch] += rounds
             with native.Rounds(load, slots, first, first + rounds) as made:
@@ -102,28 +125,28 @@ def in_memory(threads: Sequence[int], workers: int, slots: int, lanes: int, repe
                 return made.into(switch)
 
         def alone() -> list[float]:
-            return [_on(processor, partial(rate, singles[0])) for processor in processors]
+            return [_on(processor, partial(speed, singles[0])) for processor in processors]
 
         def beside(count: int) -> float:
             ready = Barrier(count, timeout=60)
             where = [processors[number % len(processors)] for number in range(count)]
-            rates = [partial(rate, switch, ready) for switch in singles[:count]]
+            rates = [partial(speed, switch, ready) for switch in singles[:count]]
             return sum(pool.map(_on, where, rates))
 
         def turn() -> Turn:
             before = alone()
             around = {count: beside(count) for count in threads}
-            together = {count: rate(team) for count, team in teams.items()}
+            together = {count: speed(team) for count, team in teams.items()}
             return Turn((*before, *alone()), around, together)
 
         turn()  # warms up
         turns: list[Turn] = []
-        while sum(each.steady for each in turns) < repeats and len(turns) < TURNS * repeats:
+        while sum(each.steady for each in turns) < run.repeats and len(turns) < TURNS * run.repeats:
             turns.append(last := turn())
             rates = [f"one thread {min(last.alone):,.0f} to {max(last.alone):,.0f}"]
             for count, found in last.together.items():
                 rates.append(f"{count} side by side {last.beside[count]:,.0f}, {count} threads {found:,.0f}")
-            console.print(f"{', '.join(rates)} packets/s{'' if last.steady else '; not counted'}")
+            run.say(f"{', '.join(rates)} packets/s{'' if last.steady else '; not counted'}")
     return turns
 
 
@@ -137,37 +160,19 @@ def _on(processor: int, measure: Callable[[], float]) -> float:
         os.sched_setaffinity(0, before)
 
 
-def report(turns: Sequence[Turn], rings: dict[int, list[float]], workers: int, lanes: int) -> None:
-    """Print packets per second by place and number of threads: of turns in memory, and over rings."""
+def of_turns(turns: Sequence[Turn], given: Parameters) -> Table:
+    """Return the table of turns; one thread is the mean of it on each processor, before and after."""
     steady = [turn for turn in turns if turn.steady]
     counted = steady or turns
-    counts = list(turns[0].together)
-
-    def row(threads: int | str, where: str, rates: Sequence[float], gain: float) -> tuple[str, ...]:
-        return f"{threads}, {where}", f"{median(rates):,.0f}", spread(rates), factor(gain)
-
-    rows = [row(1, "in memory, packets in", [mean(turn.alone) for turn in counted], 1)]
-    for count in counts:
-        besides = [turn.beside[count] for turn in counted]
-        gain = median(turn.beside[count] / mean(turn.alone) for turn in counted)
-        rows.append(row(f"{count} switches of 1", "in memory, packets in", besides, gain))
-        rates = [turn.together[count] for turn in counted]
-        rows.append(row(count, "in memory, packets in", rates, median(turn.gain(count) for turn in counted)))
-    for count, over in rings.items():
-        rows.append(row(count, "shared memory, in and out", over, median(map(truediv, over, rings[1]))))
+    rates = {_words(1): [mean(turn.alone) for turn in counted]}
+    for count in turns[0].together:
+        rates[f"{count} switches of 1"] = [turn.beside[count] for turn in counted]
+        rates[_words(count)] = [turn.together[count] for turn in counted]
     every = ", ".join(
-        f"{factor(median(turn.gain(count) for turn in turns))} with {count}" for count in counts
+        f"{factor(median(turn.gain(count) for turn in turns))} with {count}" for count in turns[0].together
     )
-    show(
-        f"Slot protocol, {workers} workers, {lanes} lanes a packet, by threads of the soft switch",
-        ("threads", "packets/s", "spread", "x one thread"),
-        rows,
-        [
-            "In memory, one thread is the mean of it on each processor, before and after the others.",
-            f"{len(steady)} of {len(turns)} turns had processors equally fast, one by one and side by side, "
-            f"within {EQUAL - 1:.0%}; "
-            + ("only they count." if steady else "all count.")
-            + (f" Of all turns: {every}." if counts else ""),
-            "The load runs in the switch's own process; over shared memory it takes a processor of its own.",
-        ],
+    note = (
+        f"{len(steady)} of {len(turns)} turns had processors equally fast, one by one and side by side, "
+        f"within {EQUAL - 1:.0%}; {'only they count' if steady else 'all count'}. Of all turns: {every}."
     )
+    return _table("in memory, packets in", given, rates, (note,))
