@@ -19,11 +19,11 @@ import numpy.typing as npt
 import torch
 
 from weir.bench.case import Run, parameter
-from weir.bench.gradients.replay import gradients
+from weir.bench.gradients.replay import train
 from weir.bench.results import Column, Table
 from weir.bench.simulated import fabric
 from weir.bench.simulated.fabric import FRONT, TIMES, Fabric, Outcome, outcomes, per_cent, treated
-from weir.bench.simulated.transports import BLOCK, Rings, Sums, Transport
+from weir.bench.simulated.transports import BLOCK, Done, Rings, Sums, Transport
 from weir.host_agent.collectives import quantize
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.classes import LayerClasses, magnitude_classes
@@ -161,7 +161,7 @@ def simulate(jobs: Jobs, contender: Contender, seed: int) -> Outcome:
             pause = round(random.random() * jobs.pause * SECOND)
             under_way[transport] = network.clock.now + pause, transport.begin(pause)
 
-        under_way: dict[Transport, tuple[int, fabric.Done]] = {}
+        under_way: dict[Transport, tuple[int, Done]] = {}
         for transport in transports:
             begin(transport)
         while under_way:
@@ -218,7 +218,7 @@ class Gradient:
 @cache
 def gradient(model: Model, workers: int, seed: int) -> Gradient:
     """Return the first step's gradients of so many workers of a training run, each of its own samples."""
-    training = gradients(model, workers, seed)
+    training = train(model, workers, seed)
     named = training.named
     layout = BucketLayout.of(0, [name for name, _ in named], [one for _, one in named], BLOCK)
     flat, _ = next(training.steps)
@@ -226,5 +226,5 @@ def gradient(model: Model, workers: int, seed: int) -> Gradient:
     scales = np.max([quantize.exponents(one.numpy(), BLOCK) for one in vectors], axis=0)
     lanes = [quantize.to_fixed(one.numpy(), scales, BLOCK, workers).view(np.uint32) for one in vectors]
     energy = [one.view(-1, BLOCK).double().square().sum(dim=1).numpy() for one in vectors]
-    layers = LayerClasses.of(training.module)
+    layers = LayerClasses.of(training.task.model)
     return Gradient(layout, layers, scales, tuple(vectors), tuple(lanes), tuple(energy))

@@ -75,7 +75,7 @@ class Sums:
     """Weir's sums, as ``collectives.float_sum`` has them: shared exponents (MAX), then fixed-point lanes (ADD).
 
     exponents: of each worker, or none. services: of each worker's lanes; front: of exponents. energy: of each
-    worker's blocks; what is lost is counted in it, too.
+    worker's blocks; what is lost is counted in it, too. exponent_block: lanes of packets of exponents.
     """
 
     def __init__(
@@ -86,7 +86,9 @@ class Sums:
         services: Sequence[ServiceClass] = (),
         front: ServiceClass = LOSSLESS,
         energy: Sequence[npt.NDArray[np.float64]] = (),
+        exponent_block: int = 32,
     ) -> None:
+        self._exponent_block = exponent_block
         self._job, self._lanes, self._exponents = job, lanes, exponents
         self._services = services or [LOSSLESS] * len(lanes)
         self._front, self._energy = front, energy
@@ -99,7 +101,7 @@ class Sums:
         for rank, (worker, lanes) in enumerate(zip(self._job.workers, self._under_way, strict=True)):
             if self._exponents:
                 own = self._exponents[rank].copy()
-                worker.submit(Work(Op.MAX, 32, own, pause, self._front))
+                worker.submit(Work(Op.MAX, self._exponent_block, own, pause, self._front))
             wait = 0 if self._exponents else pause
             worker.submit(Work(Op.ADD, BLOCK, lanes, wait, self._services[rank]))
         return _All(self._job.workers)
