@@ -144,7 +144,7 @@ def outcomes(
     """Return the outcomes of all contenders on all fabrics, the seeds of each put together."""
     cases = [(fabric, one, seed) for seed in run.seeds for fabric in fabrics for one in contenders(fabric)]
     found: dict[_F, dict[_C, Outcome]] = {}
-    done = grid.simulate(simulate, Outcome, cases, run.processes, run.journal, _said)
+    done = grid.simulate(simulate, Outcome, cases, run, _said)
     for (fabric, contender, _), one in zip(cases, done, strict=True):
         found.setdefault(fabric, {}).setdefault(contender, Outcome()).add(one)
     return found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir bench placement``: what a partition saves, what a hash saves, and what both do; at what accuracy.
+"""What a partition of a sparse model saves, what a hash saves, and what both do; at what accuracy.
 
 Traffic is that of one iteration (`weir.host_agent.placement.traffic`). Accuracy is that of a logistic
 regression on a fifth of the samples, which was trained on the others, over the plan's parameters; so is that
@@ -11,15 +11,14 @@ import sysconfig
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
-from rich.console import Console
 
-from weir.bench.table import show
+from weir.bench.case import Run, parameter
+from weir.bench.results import Column, Row, Table, share
 from weir.host_agent.placement.hashing import Buckets
 from weir.host_agent.placement.partitioners import PARTITIONERS
 from weir.host_agent.placement.partitioners.packages import MissingPackageError
@@ -51,12 +50,24 @@ _EPOCHS: Final = 15
 
 
 @dataclass(frozen=True)
-class Row:
-    """One plan for one corpus. share: features to a parameter. accuracy, area: of a logistic regression on
-    held-out samples, and under its ROC curve; area_of_machine: that of a factorisation machine.
+class Parameters:
+    """Corpora and plans."""
+
+    machines: tuple[int, ...] = parameter((16,), "how many machines", least=1, most=63)
+    buckets: tuple[int, ...] = parameter((8, 32), "features to a parameter, where they are hashed", least=1)
+    lines: int = parameter(60, "lines of text in a sample", least=1)
+    samples: int = parameter(3000, "of each corpus, at most", least=100)
+    text: bool = parameter(True, "also text of packages that are installed beside Weir")
+    only_time: bool = parameter(False, "place made-up samples, and say how long that takes")
+    seed: int = parameter(1, "of all that is random")
+
+
+@dataclass(frozen=True)
+class Placed:
+    """One plan. accuracy, area: of a logistic regression on held-out samples, and under its ROC curve;
+    area_of_machine: that of a factorisation machine.
     """
 
-    corpus: str
     machines: int
     method: str
     hashing: Hashing
@@ -67,17 +78,58 @@ class Row:
     area_of_machine: float
 
 
-def corpora(lines: int, most: int) -> dict[str, Samples]:
-    """Return the corpora: text of installed packages, labelled by package, and a made-up one.
+def run(parameters: Parameters, run: Run) -> Iterator[Table]:
+    """Yield a table for each corpus; or how long partitions take."""
+    torch.set_num_threads(1)  # steps are so small that threads would wait for each other
+    if parameters.only_time:
+        for machines in parameters.machines:
+            yield _timed(parameters.samples, machines, parameters.seed, run)
+        return
+    for name, corpus in corpora(parameters).items():
+        samples, held_out = split(corpus)
+        yield Table(
+            f"{name}: {len(samples):,} samples, {samples.width:,} features",
+            (
+                Column("total", byte_count, "bytes of one iteration"),
+                Column("bottleneck", byte_count),
+                Column("accuracy", share, "of a logistic regression that tells packages apart, held out"),
+                Column("AUC", lambda n: f"{n:.4f}", "area under its ROC curve"),
+                Column("AUC of an FM", lambda n: f"{n:.4f}", "of a factorisation machine of 8 factors"),
+                Column("seconds", lambda n: f"{n:.1f}", "a partition that a later row needs too is found once"),
+            ),
+            tuple(_row(one) for one in plans(samples, held_out, parameters, run)),
+            peers=(_words(*WAYS[0], 1),),
+            notes=("1/8: of the parameters are left",),
+        )
 
-    lines: of text in a sample. most: samples of each; of more, every so many.
-    """
-    packages = Path(sysconfig.get_paths()["purelib"])
+
+def _row(one: Placed) -> Row:
+    return Row(
+        _words(one.method, one.hashing, one.share),
+        {
+            "total": one.plan.traffic.total,
+            "bottleneck": one.plan.traffic.bottleneck,
+            "accuracy": one.accuracy,
+            "AUC": one.area,
+            "AUC of an FM": one.area_of_machine,
+            "seconds": one.plan.seconds,
+        },
+        {"machines": f"{one.machines} machines"},
+    )
+
+
+def _words(method: str, hashing: Hashing, share: int) -> str:
+    return f"{method}, {hashing}" + (f" 1/{share}" if hashing != "none" else "")
+
+
+def corpora(parameters: Parameters) -> dict[str, Samples]:
+    """Return the corpora: text of installed packages, labelled by package, and a made-up one."""
+    most, packages = parameters.samples, Path(sysconfig.get_paths()["purelib"])
     found = {"power law": power_law(most, 5 * most, seed=1)}
-    for pair in (("numpy", "scipy"), ("sklearn", "matplotlib")):
+    for pair in (("numpy", "scipy"), ("sklearn", "matplotlib")) if parameters.text else ():
         folders = [packages / package for package in pair]
         if all(folder.is_dir() for folder in folders):
-            found[" / ".join(pair)] = _fewer(text_samples(*folders, lines=lines), most)
+            found[" / ".join(pair)] = _fewer(text_samples(*folders, lines=parameters.lines), most)
     return found
 
 
@@ -137,105 +189,55 @@ def _factorisation_machine(entries: Entries, count: int, rows: int) -> SparseMod
     return model
 
 
-def run(
-    machines: tuple[int, ...], shares: tuple[int, ...], lines: int, most: int, seed: int
-) -> Iterator[Row]:
-    """Yield a row for each corpus, number of machines and way that is installed.
-
-    shares: features to a parameter, where they are hashed: a row for each.
-    """
-    for name, corpus in corpora(lines, most).items():
-        samples, held_out = split(corpus)
-        known: dict[bytes, tuple[float, float, float]] = {}  # by who shares: the rest makes no difference
-        for count in machines:
-            for method, hashing in WAYS:
-                for share in (1,) if hashing == "none" else shares:
-                    kept = samples.width // share
-                    try:
-                        plan = make_plan(samples, count, method, hashing=hashing, buckets=kept, seed=seed)
-                    except (MissingPackageError, ValueError) as error:
-                        Console(stderr=True).print(f"left out: {error}", highlight=False)
-                        continue
-                    key = b"" if plan.buckets is None else plan.buckets.of_feature.tobytes()
-                    if key not in known:
-                        known[key] = quality(samples, held_out, plan.buckets)
-                    yield Row(name, count, method, hashing, share, plan, *known[key])
+def plans(samples: Samples, held_out: Samples, parameters: Parameters, run: Run) -> Iterator[Placed]:
+    """Yield a plan for each number of machines and way that is installed."""
+    known: dict[bytes, tuple[float, float, float]] = {}  # by who shares: the rest makes no difference
+    for count in parameters.machines:
+        for method, hashing in WAYS:
+            for part in (1,) if hashing == "none" else parameters.buckets:
+                kept = samples.width // part
+                try:
+                    plan = make_plan(
+                        samples, count, method, hashing=hashing, buckets=kept, seed=parameters.seed
+                    )
+                except (MissingPackageError, ValueError) as error:
+                    run.say(f"left out: {error}")
+                    continue
+                key = b"" if plan.buckets is None else plan.buckets.of_feature.tobytes()
+                if key not in known:
+                    known[key] = quality(samples, held_out, plan.buckets)
+                run.say(f"{count} machines: {_words(method, hashing, part)}")
+                yield Placed(count, method, hashing, part, plan, *known[key])
 
 
-def measure(machines: tuple[int, ...], shares: tuple[int, ...], lines: int, most: int, seed: int) -> None:
-    """Print a table for each corpus."""
-    torch.set_num_threads(1)  # steps are so small that threads would wait for each other
-    notes = [
-        f"1/8: of the parameters are left. Bytes of one iteration; saved: of {BOTH_RANDOM}, none.",
-        "Accuracy and area under the ROC curve (AUC): of a logistic regression that tells from which of two "
-        "packages a held-out sample is; AUC of an FM: of a factorisation machine of 8 factors.",
-        "Seconds: a partition that a later row needs too is found once.",
-    ]
-    for corpus, found in groupby(_told(run(machines, shares, lines, most, seed)), lambda row: row.corpus):
-        _show(corpus, list(found), notes)
-
-
-def _told(rows: Iterator[Row]) -> Iterator[Row]:
-    """Yield rows, and say on standard error what was done."""
-    console = Console(stderr=True)
-    for row in rows:
-        console.print(f"{row.corpus}, {row.machines} machines: {_way(row)}", highlight=False)
-        yield row
-
-
-def _way(row: Row) -> str:
-    return f"{row.method}, {row.hashing}" + (f" 1/{row.share}" if row.hashing != "none" else "")
-
-
-def _show(corpus: str, rows: list[Row], notes: list[str]) -> None:
-    base = {row.machines: row.plan.traffic.total for row in rows if (row.method, row.hashing) == WAYS[0]}
-    cells = [
-        (
-            f"{row.machines} machines: {_way(row)}",
-            byte_count(row.plan.traffic.total),
-            f"{row.plan.traffic.total / base[row.machines] - 1:+.1%}",
-            byte_count(row.plan.traffic.bottleneck),
-            f"{row.accuracy:.1%}",
-            f"{row.area:.4f}",
-            f"{row.area_of_machine:.4f}",
-            f"{row.plan.seconds:.1f}",
-        )
-        for row in rows
-    ]
-    samples = len(rows[0].plan.samples)
-    show(
-        f"{corpus}: {samples:,} samples, {rows[0].plan.samples.width:,} features",
-        ("partition, hashing", "total", "saved", "bottleneck", "accuracy", "AUC", "AUC of an FM", "seconds"),
-        cells,
-        notes,
-    )
-
-
-def time_partitions(samples: int, machines: int, seed: int) -> None:
-    """Print how long each way takes to place so many made-up samples of 20 features."""
-    console = Console(stderr=True, highlight=False)
-    console.print(f"making {samples:,} samples")
+def _timed(samples: int, machines: int, seed: int, run: Run) -> Table:
+    """Return how long each way takes to place so many made-up samples of 20 features."""
+    run.say(f"making {samples:,} samples")
     data = power_law(samples, max(samples // 2, 1), each=20, seed=seed)
     rows = []
     for name, partition in PARTITIONERS.items():
-        console.print(f"{name}: {len(data):,} samples on {machines} machines ...")
+        run.say(f"{name}: {len(data):,} samples on {machines} machines ...")
         began, processor = time.perf_counter(), time.process_time()
         try:
             places = partition(data, machines, SLACK, seed)
         except MissingPackageError as error:
-            console.print(f"left out: {error}")
+            run.say(f"left out: {error}")
             continue
-        seconds, processor = time.perf_counter() - began, time.process_time() - processor
+        seconds = {
+            "seconds": time.perf_counter() - began,
+            "of processors": time.process_time() - processor,
+        }
         cost = cost_of(data, places, machines, SLACK)
-        total, bottleneck = byte_count(cost.total), byte_count(cost.bottleneck)
-        rows.append((name, f"{seconds:,.1f}", f"{processor:,.1f}", total, bottleneck))
-        console.print(f"{name}: {seconds:,.1f} s; {total} an iteration")
-    show(
+        rows.append(Row(name, {**seconds, "total": cost.total, "bottleneck": cost.bottleneck}))
+    return Table(
         f"{samples:,} samples, {data.width:,} features, {machines} machines",
-        ("partition", "seconds", "of processors", "total", "bottleneck"),
-        rows,
-        [
-            "refined begins with what metis and mtkahypar have found: their time comes on top.",
-            f"Most memory in use: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GB.",
-        ],
+        (
+            *(Column(name, lambda n: f"{n:,.1f}") for name in ("seconds", "of processors")),
+            *(Column(name, byte_count) for name in ("total", "bottleneck")),
+        ),
+        tuple(rows),
+        notes=(
+            "refined begins with what metis and mtkahypar have found: their time comes on top",
+            f"most memory in use: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GB",
+        ),
     )
