@@ -5,4 +5,83 @@ from typing import Final
 
 from weir.bench.case import Case
 
-CASES: Final[tuple[Case, ...]] = ()
+CASES: Final[tuple[Case, ...]] = (
+    Case(
+        "gradients",
+        "cost",
+        "Bytes that Weir, OmniReduce and lists of values send for the same recorded gradients.",
+        "minutes",
+        {"models": "mlp", "densities": "0.05", "workers": "2", "steps": "3"},
+    ),
+    Case(
+        "gradients",
+        "dfs",
+        "DFS, whole and with each part left out, and its peers: bytes at equal energy, and accuracy.",
+        "hours",
+        {
+            "models": "mlp",
+            "densities": "0.02,0.05",
+            "workers": "2",
+            "steps": "4",
+            "trained_densities": "0.03",
+            "trained_workers": "2",
+            "trained_steps": "3",
+        },
+        seeds=3,
+    ),
+    Case(
+        "gradients",
+        "dfs-brief",
+        "The same in a few minutes: mlp, 4 workers, fewer densities and steps.",
+        "minutes",
+        {"densities": "0.03", "workers": "2", "steps": "3", "trained_densities": "", "trained_steps": "3"},
+        seeds=1,
+        module="dfs",
+        values={
+            "models": "mlp",
+            "densities": "0.003,0.01,0.03,0.1",
+            "workers": "4",
+            "steps": "36",
+            "trained_densities": "0.03",
+            "trained_steps": "120",
+        },
+    ),
+    Case(
+        "gradients",
+        "selection",
+        "The choice of what is sent, as a share of the backward pass; one thread, the same run.",
+        "minutes",
+        {"model": "mlp", "methods": "topk", "batch": "4", "steps": "2"},
+    ),
+    Case(
+        "gradients",
+        "density",
+        "The density of the sums, the balance among workers and the time to choose: ExDyna's figures.",
+        "minutes",
+        {"model": "mlp", "methods": "exdyna,topk", "target": "0.01", "workers": "2", "steps": "3"},
+    ),
+    Case(
+        "gradients",
+        "exchange",
+        "The exchange of Weir's hook alone, of GPT-2's gradients on a GPU, over a switch and in memory.",
+        "minutes, with a GPU",
+        {"device": "cpu", "model": "tiny", "workers": "2", "sparsifiers": "dense,dfs"},
+        repeats=5,
+    ),
+    Case(
+        "gradients",
+        "choice",
+        "Choosing and packing the largest blocks of a gradient: Weir's kernels, its C code, torch.topk.",
+        "a minute",
+        {"elements": "20000", "sizes": "32"},
+        repeats=7,
+    ),
+    Case(
+        "gradients",
+        "changes",
+        "Finding what changed between two versions of a vector, and plain torch doing it.",
+        "a minute",
+        {"elements": "20000", "changed": "0.01"},
+        repeats=7,
+    ),
+)

@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time of finding what changed between two versions of a vector: ``python -m weir.bench.changes``.
+"""Time of finding what changed between two versions of a vector.
 
-Data are random bits. Changes are at random places, or in clusters of 1,024 values of which half change.
-Medians of 7 runs after two that do not count, over as many pairs of versions as a GPU's cache cannot keep.
+Data are random bits. Changes are at random places, or in clusters of 1,024 values of which half change. There
+are as many pairs of versions as a GPU's cache cannot keep.
 """
 
-import argparse
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import torch
 
-from weir.bench.device_time import time_of
+from weir.bench.case import ParameterError, Run, parameter
+from weir.bench.gradients.device_time import TIMES, device_words, times_of
+from weir.bench.results import Column, Row, Table
 from weir.host_agent.compression import kernels
 from weir.host_agent.compression.changes import apply, find
 from weir.host_agent.compression.transfer import pinned
+from weir.train.words import byte_count
 
 _CLUSTER: Final = 1024
 _CHUNK: Final = 1 << 26
@@ -41,19 +44,55 @@ def versions(
     return old.view(dtype), new.view(dtype)
 
 
-def measure(length: int, dtype: torch.dtype, share: float, clustered: bool, device: torch.device) -> None:
-    """Print the times of one share of changes."""
+@dataclass(frozen=True)
+class Parameters:
+    """The vector, and what changes."""
+
+    elements: int = parameter(20_000_000, "of the vector", least=1024)
+    dtype: str = parameter("bfloat16", "of torch, 1, 2 or 4 bytes a value")
+    changed: tuple[float, ...] = parameter((0.01, 0.03), "shares of the values", above=0, most=0.5)
+
+    def __post_init__(self) -> None:
+        kind = getattr(torch, self.dtype, None)
+        if not isinstance(kind, torch.dtype) or kind.itemsize not in _INTEGERS:
+            raise ParameterError(f"dtype: one of torch's, 1, 2 or 4 bytes a value, not {self.dtype!r}")
+
+
+def run(parameters: Parameters, run: Run) -> Iterator[Table]:
+    """Measure on a GPU if there is one."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = getattr(torch, parameters.dtype)
+    yield Table(
+        f"Changes of {parameters.elements:,} values, {parameters.dtype}",
+        (
+            *TIMES,
+            Column("changes"),
+            *(Column(name, byte_count) for name in ("mask", "summary", "values")),
+        ),
+        tuple(
+            row
+            for share, clustered in itertools.product(parameters.changed, (False, True))
+            for row in measure(parameters.elements, dtype, share, clustered, device, run.repeats)
+        ),
+        notes=(device_words(),),
+    )
+
+
+def measure(
+    length: int, dtype: torch.dtype, share: float, clustered: bool, device: torch.device, repeats: int
+) -> Iterator[Row]:
+    """Yield the times of one share of changes."""
     copies = min(1 + _CACHED // (2 * length * dtype.itemsize), 16)
     pairs = [versions(length, dtype, share, clustered, device) for _ in range(copies)]
     turns = itertools.cycle(pairs)
     old, new = pairs[0]
     first, kept = find(old, new), old.clone()
     summary = find(None, first.mask)
-    print(
-        f"\n{length:,} values, {dtype}, {share:.2%} changed, {'clustered' if clustered else 'random'}: "
-        f"{first.count:,} changes; MB: mask {first.mask.nbytes / 1e6:.1f}, summary and words "
-        f"{(summary.mask.nbytes + summary.values.nbytes) / 1e6:.1f}, values {first.values.nbytes / 1e6:.1f}"
-    )
+    sizes = {
+        "mask": first.mask.nbytes,
+        "summary": summary.mask.nbytes + summary.values.nbytes,
+        "values": first.values.nbytes,
+    }
 
     def compact() -> None:
         changes = find(*next(turns))
@@ -82,22 +121,6 @@ def measure(length: int, dtype: torch.dtype, share: float, clustered: bool, devi
         mask = first.mask.clone()
         calls["the first of two passes of find"] = lambda: passes.find(*integers(), False, mask)
     for name, call in calls.items():
-        print(f"  {name:45} {time_of(call, lambda: old.copy_(kept))}")
-
-
-def main() -> None:
-    """Measure what the command line says."""
-    gpu = torch.cuda.is_available()
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--elements", type=int, default=1_000_000_000 if gpu else 20_000_000)
-    parser.add_argument("--dtype", default="bfloat16", help="of torch, 1, 2 or 4 bytes a value")
-    parser.add_argument("--changed", type=float, nargs="+", default=[0.01, 0.03], help="shares of the values")
-    given = parser.parse_args()
-    device = torch.device("cuda" if gpu else "cpu")
-    print(torch.cuda.get_device_name() if gpu else "CPU", f"torch {torch.__version__}", sep=", ")
-    for share, clustered in itertools.product(given.changed, (False, True)):
-        measure(given.elements, getattr(torch, given.dtype), share, clustered, device)
-
-
-if __name__ == "__main__":
-    main()
+        times = times_of(call, repeats, lambda: old.copy_(kept))
+        setting = {"changed": f"{share:.2%}", "where": "clustered" if clustered else "random"}
+        yield Row(name, {**times, "changes": first.count, **sizes}, setting)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir bench density``: what sparsifiers that promise a density send over a training, and who sends it.
+"""What sparsifiers that promise a density send over a training, and who sends it.
 
 The figures that ExDyna's code prints (Yoon and Oh, CCGrid 2024; kljp/exdyna), with its definitions: k is the
 number of values that some worker chose; density = k / n; load imbalance = N x (most chosen by one worker) / k
@@ -7,24 +7,46 @@ number of values that some worker chose; density = k / n; load imbalance = N x (
 target, because workers choose different values: k / n up to N times what each of them was to choose.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import islice
 from statistics import fmean, median
+from typing import cast
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import track
 
-from weir.bench.replay import Replay, ReplayedStep, train
-from weir.bench.table import command_line, show
-from weir.pictures import count_steps, set_source, set_title
-from weir.train.config import Model, make_config
-from weir.train.task import make_task
+from weir.bench.case import ParameterError, Run, parameter
+from weir.bench.gradients.replay import Replay, ReplayedStep, train
+from weir.bench.results import Column, Line, Panel, Plot, Row, Table
+from weir.host_agent.compression.sparsifiers import sparsifier_class
+from weir.train.config import PRESETS, Model
 from weir.train.words import factor
 
-console = Console(stderr=True)
+
+@dataclass(frozen=True)
+class Parameters:
+    """The training, and who chooses."""
+
+    model: str = parameter("cnn", "that is trained", choices=PRESETS)
+    methods: tuple[str, ...] = parameter(
+        ("exdyna", "exdyna-published", "micro", "micro-published", "deft", "topk"),
+        "methods: weir methods lists them",
+    )
+    target: float = parameter(0.001, "density to aim at", above=0, most=1)
+    workers: int = parameter(8, "workers", least=1, most=32)
+    steps: int = parameter(200, "of a dense training", least=2)
+
+    def __post_init__(self) -> None:
+        sparsifiers(self.methods)
+
+
+def sparsifiers(names: Sequence[str]) -> list[str]:
+    """Return methods by their full names. Raises ParameterError for one that chooses nothing."""
+    try:
+        return [sparsifier_class(name).name for name in names]
+    except ValueError as error:
+        raise ParameterError(f"methods: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -50,82 +72,68 @@ class Point:
         return self.most / self.own - 1 if self.own else 0.0
 
 
-def run(
-    model: Model, methods: Sequence[str], density: float, workers: int, steps: int, plot: Path
-) -> dict[str, list[Point]]:
-    """Train densely, let all methods choose from the same gradients, print and draw."""
+def run(parameters: Parameters, run: Run) -> Iterator[Table | Plot]:
+    """Train densely, and let all methods choose from the same gradients."""
+    found = chosen(parameters, run)
+    target = parameters.target
+    yield Table(
+        f"Density over {parameters.steps} steps of {parameters.model}, {parameters.workers} workers, target {target:g}",
+        (
+            Column("density / target", factor, "of the sum: values that some worker chose, mean over the steps"),
+            Column("off target", lambda n: f"{n:.0%}", "mean over the steps of how far it is from the target"),
+            Column("a worker's / target", factor, "what one chose, on average"),
+            Column("load imbalance", lambda n: f"{n:.3f}", "what the busiest chose over the mean, less 1"),
+            Column("selection ms", lambda n: f"{n:.1f}", "median, rank 0"),
+        ),
+        tuple(row for name, points in found.items() for row in _rows(name, points, target)),
+        notes=("gradients: a dense training's; each worker's residuals are kept",),
+    )
+    yield Plot(f"{parameters.model}, {parameters.workers} workers, target density {target:g}", _panels(found, target))
+
+
+def chosen(parameters: Parameters, run: Run) -> dict[str, list[Point]]:
+    """Return every method's figures, step by step."""
     torch.set_num_threads(1)
-    module = make_task(make_config(model=model)).model
-    replays = {name: Replay(module, name, workers, density) for name in methods}
-    found: dict[str, list[Point]] = {name: [] for name in methods}
-    training = train(model, workers)
-    for _ in track(range(steps), "steps", console=console, transient=True):
-        gradients, _seconds = next(training)
+    training = train(cast(Model, parameters.model), parameters.workers)
+    replays = {
+        name: Replay(training.task.model, name, parameters.workers, parameters.target)
+        for name in sparsifiers(parameters.methods)
+    }
+    found: dict[str, list[Point]] = {name: [] for name in replays}
+    for number, (gradients, _) in enumerate(islice(training.steps, parameters.steps), 1):
         for name, replay in replays.items():
             found[name].append(Point.of(replay.step(gradients)))
-    show(
-        f"Density over {steps} steps of {model}, {workers} workers, target {density:g}",
-        (
-            "method, steps",
-            "density / target",
-            "off target",
-            "a worker's / target",
-            "load imbalance",
-            "selection ms",
-        ),
-        [row for name, points in found.items() for row in _rows(name, points, density)],
-        [
-            "density: of the sum, values that some worker chose, means over the steps; off target: mean over "
-            "the steps of how far it is from the target; a worker's: what one chose, on average; "
-            "load imbalance: what the busiest worker chose over the mean, less 1; selection: median, rank 0",
-            "gradients: a dense training's; each worker's residuals are kept",
-        ],
-    )
-    _draw(plot, found, density, model, workers)
-    Console().print(f"drawn: {plot}", style="dim", highlight=False)
+        if number % max(1, parameters.steps // 10) == 0:
+            run.say(f"step {number} of {parameters.steps}")
     return found
 
 
-def _rows(name: str, points: Sequence[Point], density: float) -> list[tuple[str, ...]]:
-    """Return a row for the first tenth of the steps, one for the second half."""
+def _rows(name: str, points: Sequence[Point], density: float) -> Iterator[Row]:
+    """Yield a row for the first tenth of the steps, one for the second half."""
     size, first = len(points), max(1, len(points) // 10)
     parts = {f"1 to {first}": points[:first], f"{size // 2 + 1} to {size}": points[size // 2 :]}
-    return [
-        (
-            f"{name}, {steps}",
-            factor(fmean(p.union for p in part) / density),
-            f"{fmean(abs(p.union / density - 1) for p in part):.0%}",
-            factor(fmean(p.own for p in part) / density),
-            f"{fmean(p.imbalance for p in part):.3f}",
-            f"{1e3 * median(p.selection_s for p in part):.1f}",
+    for steps, part in parts.items():
+        yield Row(
+            name,
+            {
+                "density / target": fmean(p.union for p in part) / density,
+                "off target": fmean(abs(p.union / density - 1) for p in part),
+                "a worker's / target": fmean(p.own for p in part) / density,
+                "load imbalance": fmean(p.imbalance for p in part),
+                "selection ms": 1e3 * median(p.selection_s for p in part),
+            },
+            {"steps": f"steps {steps}"},
         )
-        for steps, part in parts.items()
+
+
+def _panels(found: Mapping[str, Sequence[Point]], density: float) -> list[Panel]:
+    def lines(value: str) -> list[Line]:
+        return [
+            Line(name, range(1, len(points) + 1), [getattr(point, value) for point in points], "-")
+            for name, points in found.items()
+        ]
+
+    return [
+        Panel("density of the sum", "step", "density", lines("union"), "y", (density,)),
+        Panel("load imbalance", "step", "busiest over mean, less 1", lines("imbalance")),
     ]
-
-
-def _draw(path: Path, found: dict[str, list[Point]], density: float, model: Model, workers: int) -> None:
-    """Draw the density of the sum over the steps, and load imbalance."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 6), layout="constrained")
-    FigureCanvasAgg(figure)
-    set_title(figure, f"{model}, {workers} workers, target density {density:g}", 12)
-    above, below = figure.subplots(2, 1, sharex=True)
-    for name, points in found.items():
-        steps = range(1, len(points) + 1)
-        above.plot(steps, [point.union / density for point in points], label=name, linewidth=1.4)
-        below.plot(steps, [point.imbalance for point in points], linewidth=1.4)
-    above.axhline(1, color="#444444", linestyle=":", linewidth=1)
-    above.set_yscale("log")
-    above.set_ylabel("density of the sum / target")
-    above.legend(frameon=False, fontsize=9, ncols=2)
-    below.set_ylabel("load imbalance")
-    below.set_xlabel("step")
-    count_steps(below)
-    for axis in (above, below):
-        axis.grid(alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
-    set_source(figure, command_line())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)

@@ -1,38 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir bench dfs``: DFS, whole and with each part left out, beside its peers.
+"""DFS, whole and with each part left out, beside its peers.
 
 At equal delivered energy on the same gradients, and at equal accuracy of trainings. No packet is sent: bytes
 are those of the slot protocol, counted from the lanes of every reduction, headers from Ethernet up, both
 directions, all workers. No figure depends on the machine.
 """
 
-import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise, product
-from pathlib import Path
 from statistics import fmean
-from typing import Final
+from typing import Final, cast
 
-from rich.console import Console
-
-from weir.bench.cost import GOAL
-from weir.bench.dfs_cases import BASELINE, DENSE, PLANNED, REPLAYED, Curves, Measured, Point, measure, saving
-from weir.bench.dfs_plot import draw
-from weir.bench.dfs_runs import Runs
-from weir.bench.dfs_runs import run as look_at_runs
-from weir.bench.dfs_training import Trained
-from weir.bench.dfs_training import run as run_training
+from weir.bench.case import Run, parameter
+from weir.bench.gradients.contenders import (
+    BASELINE,
+    DENSE,
+    PLANNED,
+    REPLAYED,
+    SIZES,
+    Curves,
+    Measured,
+    Point,
+    Runs,
+    Trained,
+    measure,
+    saving,
+    together,
+    trained,
+)
+from weir.bench.gradients.cost import GOAL
+from weir.bench.gradients.replay import recordings
 from weir.bench.grid import simulate
-from weir.bench.table import show
-from weir.train.config import Model
+from weir.bench.results import Column, Line, Panel, Plot, Row, Table, share
+from weir.train.config import PRESETS, Model
 from weir.train.words import byte_count
 
 TOLERANCE: Final = 0.005
 """Of accuracy, below which two trainings are equal."""
 
 _CODED_ALONE: Final = "dfs without lists"  # not trained: it trains as dfs does
+_DRAWN: Final = {
+    "dfs": "o-",
+    "dfs without portions": "o--",
+    "dfs without lists": "o:",
+    "dfs without packed lanes": "o-.",
+    PLANNED: "s-",
+    "top-k planned": "s--",
+    "block top-k": "^-",
+    "lists of pairs": "x-",
+    BASELINE: "d-",
+}
 
 _Case = tuple[Model, str, float, int, int, int]  # model, contender, density, workers, steps, seed
 Cell = tuple[Model, int, str, float]
@@ -41,49 +60,55 @@ Cell = tuple[Model, int, str, float]
 _Means = Mapping[tuple[str, float], tuple[float, float]]  # (contender, density) to bytes and accuracy
 
 
-def run(
-    models: Sequence[Model],
-    densities: Sequence[float],
-    workers: Sequence[int],
-    steps: int,
-    seeds: int,
-    trained_densities: Sequence[float],
-    trained_workers: Sequence[int],
-    trained_steps: int,
-    plot: Path,
-    journal: Path | None,
-) -> list[Curves]:
-    """Measure, print tables, and draw. trained_densities: none: nothing is trained for its accuracy."""
-    found = {(m, n, s): Curves(m, n, s) for m in models for n in workers for s in range(1, seeds + 1)}
-    todo = [(m, n, steps, s, density) for (m, n, s) in found for density in densities]
-    for (m, n, _, s, density), one in zip(
-        todo, simulate(measure, Measured, todo, journal=journal), strict=True
-    ):
+@dataclass(frozen=True)
+class Parameters:
+    """Curves of bytes by energy, and trainings for accuracy."""
+
+    models: tuple[str, ...] = parameter(("mlp", "cnn", "lm", "bag"), "whose gradients", choices=PRESETS)
+    densities: tuple[float, ...] = parameter(
+        (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.4), "which make each contender's curve", above=0, most=1
+    )
+    workers: tuple[int, ...] = parameter((2, 4, 8, 16), "numbers of workers", least=2, most=32)
+    steps: int = parameter(48, "compared; the first third does not count", least=3)
+    trained_densities: tuple[float, ...] = parameter(
+        (0.003, 0.01, 0.03, 0.2), "of the trainings for accuracy; empty: none", above=0, most=1
+    )
+    trained_workers: tuple[int, ...] = parameter((4,), "of these trainings", least=2, most=32)
+    trained_steps: int = parameter(300, "of these trainings", least=1)
+
+
+def run(parameters: Parameters, run: Run) -> Iterator[Table | Plot]:
+    """Measure curves, look at runs of large values, and train."""
+    models = cast(tuple[Model, ...], parameters.models)
+    every = product(models, parameters.workers, run.seeds)
+    found = {(m, n, s): Curves(m, n, s) for m, n, s in every}
+    todo = [(m, n, parameters.steps, s, density) for m, n, s in found for density in parameters.densities]
+    near = [
+        (density, model, min(4, max(parameters.workers)), parameters.steps, 1)
+        for model in models
+        for density in parameters.densities
+    ]
+    with recordings():
+        measured = simulate(measure, Measured, todo, run)
+        runs = simulate(together, Runs, near, run)
+    for (m, n, _, s, density), one in zip(todo, measured, strict=True):
         curves = found[m, n, s]
         for name, point in one.points.items():
             curves.points.setdefault(name, []).append(Point(*point))
         curves.sizes[density] = {pair[0]: pair[1] for pair in one.sizes}
-    looked_at = [
-        (density, model, min(4, max(workers)), steps, 1) for model in models for density in densities
-    ]
-    runs = simulate(look_at_runs, Runs, looked_at, journal=journal)
-    cases = _trainings(models, trained_densities, trained_workers, trained_steps, seeds)
-    trained = simulate(run_training, Trained, cases, journal=journal) if cases else []
-    every = list(found.values())
-    _print_energy(every)
-    _print_sizes(every)
-    _print_runs(looked_at, runs)
-    if trained:
-        _print_accuracy(cases, trained)
-    draw(plot, every)
-    whole = {
-        "curves": [asdict(one) for one in every],
-        "runs": [{"case": case, **asdict(one)} for case, one in zip(looked_at, runs, strict=True)],
-        "trained": [{"case": case, **asdict(one)} for case, one in zip(cases, trained, strict=True)],
-    }
-    plot.with_suffix(".json").write_text(json.dumps(whole, indent=1))
-    Console().print(f"drawn: {plot}; every figure: {plot.with_suffix('.json')}", style="dim", highlight=False)
-    return every
+    yield _energy(list(found.values()))
+    yield _sizes(list(found.values()))
+    yield _together(near, runs)
+    yield Plot("Bytes by the energy that they deliver: right and low is better", _panels(found.values()))
+    cases = _trainings(
+        models,
+        parameters.trained_densities,
+        parameters.trained_workers,
+        parameters.trained_steps,
+        len(run.seeds),
+    )
+    if cases:
+        yield _accuracy(cases, simulate(trained, Trained, cases, run))
 
 
 def _trainings(
@@ -121,131 +146,142 @@ def finer(densities: Sequence[float]) -> list[float]:
     return sorted([*ordered, *(round(density, 4) for density in (*below, *between))])
 
 
-def _print_energy(found: Sequence[Curves]) -> None:
-    """Show what DFS saves of each peer's bytes at the energies of the peer's own points."""
-    peers = [name for name in found[0].points if name != "dfs"]
+def _energy(found: Sequence[Curves]) -> Table:
+    """Return what DFS saves of each peer's bytes at the energies of the peer's own points."""
     groups = list(dict.fromkeys((one.model, one.workers) for one in found))
-    rows, reached, cells = [], 0, 0
-    for peer in peers:
-        row = [peer]
+    rows: list[Row] = []
+    saved: dict[str, list[float]] = {}
+    for peer in (name for name in found[0].points if name != "dfs"):
+        values = {}
         for group in groups:
-            mine = [one for one in found if (one.model, one.workers) == group]
             shares = [
-                share
-                for one in mine
+                saving(one, "dfs", peer, point.energy)
+                for one in found
+                if (one.model, one.workers) == group
                 for point in one.points[peer]
-                if (share := saving(one, "dfs", peer, point.energy)) is not None
             ]
-            row.append(_spread(shares))
-            if peer == BASELINE:
-                reached, cells = reached + sum(share >= GOAL for share in shares), cells + len(shares)
-        rows.append(row)
-    show(
-        "DFS at equal delivered energy: saved of a peer's bytes, mean (least) over densities and seeds",
-        ("peer", *(f"{model}, {count} workers" for model, count in groups)),
-        rows,
-        [
-            "energy: share of the sum of all workers' gradients and residuals that is delivered; bytes at an "
-            "energy between two densities are drawn out between them; -: none is comparable",
-            "OmniReduce-b, lists of pairs: each worker's largest values, in blocks of b as its open code "
-            "sends them, or as (index, value); top-k planned: the same through Weir's switch; dfs without: "
-            "a part left out",
-            f"dfs saves {GOAL:.2%} of {BASELINE}'s bytes or more in {reached} of {cells} comparable cells",
-        ],
-    )
-    planned = [
-        share
-        for one in found
-        for point in one.points[PLANNED]
-        if (share := saving(one, "dfs", PLANNED, point.energy)) is not None
+            comparable = [each for each in shares if each is not None]
+            saved.setdefault(peer, []).extend(comparable)
+            values["{}, {} workers".format(*group)] = _spread(comparable)
+        rows.append(Row(peer, values))
+    reached = sum(each >= GOAL for each in saved[BASELINE])
+    notes = [
+        "energy: share of the sum of all workers' gradients and residuals that is delivered; bytes at an energy "
+        "between two densities are drawn out between them; –: none is comparable",
+        "OmniReduce-b, lists of pairs: each worker's largest values, in blocks of b as its open code sends them, "
+        "or as (index, value); top-k planned: the same through Weir's switch; dfs without: a part left out",
+        f"dfs saves {GOAL:.2%} of {BASELINE}'s bytes or more in {reached} of {len(saved[BASELINE])} comparable cells",
     ]
-    if planned:
-        Console().print(
-            f"against {PLANNED}: {fmean(planned):.1%} on average, {min(planned):.1%} at least",
-            style="dim",
-            highlight=False,
-        )
+    if planned := saved.get(PLANNED):
+        notes.append(f"against {PLANNED}: {fmean(planned):.1%} on average, {min(planned):.1%} at least")
+    return Table(
+        "DFS at equal delivered energy: saved of a peer's bytes, mean (least) over densities and seeds",
+        tuple(Column("{}, {} workers".format(*group)) for group in groups),
+        tuple(rows),
+        better="more",
+        notes=tuple(notes),
+    )
 
 
-def _print_sizes(found: Sequence[Curves]) -> None:
-    """Show how many of the elements were in blocks of which size."""
+def _sizes(found: Sequence[Curves]) -> Table:
+    """Return how many of the elements were in blocks of which size."""
     sizes = sorted({size for one in found for counts in one.sizes.values() for size in counts})
     rows = []
     for model in dict.fromkeys(one.model for one in found):
         for density in sorted({density for one in found if one.model == model for density in one.sizes}):
             counts = [one.sizes[density] for one in found if one.model == model]
             total = sum(sum(count.values()) for count in counts)
-            rows.append(
-                (
-                    f"{model}, {density:.1%}",
-                    *(f"{sum(count.get(size, 0) for count in counts) / total:.0%}" for size in sizes),
-                )
-            )
-    show("Elements in blocks of each size", ("model, density", *(str(s or "whole") for s in sizes)), rows)
+            shares = {_size(size): sum(count.get(size, 0) for count in counts) / total for size in sizes}
+            rows.append(Row(f"{model}, {density:.1%}", shares))
+    columns = tuple(Column(_size(size), lambda part: f"{part:.0%}") for size in sizes)
+    return Table("Elements in blocks of each size", columns, tuple(rows), better="more")
 
 
-def _print_runs(cases: Sequence[tuple[float, Model, int, int, int]], runs: Sequence[Runs]) -> None:
-    """Show whether large values lie together."""
-    sizes = [int(size) for size, _ in runs[0].delivered[1:]]
+def _size(size: int) -> str:
+    return str(size or "whole")
+
+
+def _together(cases: Sequence[tuple[float, Model, int, int, int]], runs: Sequence[Runs]) -> Table:
+    """Return whether large values lie together."""
+    names = [f"blocks of {size}" for size in SIZES[1:]]
     rows = []
     for (density, model, *_), one in zip(cases, runs, strict=True):
-        first, *others = (share for _, share in one.delivered)
-        rows.append(
-            (
-                f"{model}, {density:.1%}",
-                f"{one.together:.1%}",
-                f"{first:.1%}",
-                *(f"{share / first:.0%}" if first else "-" for share in others),
-            )
-        )
-    show(
+        first, *others = (part for _, part in one.delivered)
+        blocks = {name: part / first if first else None for name, part in zip(names, others, strict=True)}
+        values = {"followed": one.together, "energy": first, **blocks}
+        rows.append(Row(f"{model}, {density:.1%}", values))
+    return Table(
         "What the best blocks of each size would deliver for the bits of single elements",
-        ("model, density", "followed", "energy", *(f"blocks of {size}" for size in sizes)),
-        rows,
-        [
-            "of gradients and residuals of all workers, added up, beside dfs without sizes; bits: positions "
-            "and values, each parameter by itself; energy: of single elements; blocks of: over that",
-            "followed: of the largest elements those whose next one is among them, too; by chance that is "
-            "the density",
-        ],
+        (
+            Column("followed", share, "of the largest elements those whose next one is among them, too; by chance: the density"),
+            Column("energy", share, "of single elements; blocks of: over that"),
+            *(Column(name, lambda part: f"{part:.0%}") for name in names),
+        ),
+        tuple(rows),
+        better="more",
+        notes=(
+            "of gradients and residuals of all workers, added up, beside dfs without sizes; bits: positions and "
+            "values, each parameter by itself",
+        ),
     )
 
 
-def _print_accuracy(cases: Sequence[_Case], trained: Sequence[Trained]) -> None:
-    """Show what each contender sends and reaches, and what DFS saves of its bytes at equal accuracy."""
+def _panels(found: Iterable[Curves]) -> list[Panel]:
+    """Return for each model, with most workers and the first seed, every contender's curve."""
+    best: dict[str, Curves] = {}
+    for one in found:
+        if one.model not in best or one.workers > best[one.model].workers:
+            best[one.model] = one
+    panels = []
+    for model, one in best.items():
+        lines = []
+        for name, style in _DRAWN.items():
+            points = sorted((point.energy, point.bytes) for point in one.points[name])
+            lines.append(Line(name, [e for e, _ in points], [b for _, b in points], style))
+        title = f"{model}, {one.workers} workers"
+        panels.append(Panel(title, "share of the energy that is delivered", "bytes of a step", lines, "y"))
+    return panels
+
+
+def _accuracy(cases: Sequence[_Case], found: Sequence[Trained]) -> Table:
+    """Return what each contender sends and reaches, and what DFS saves of its bytes at equal accuracy."""
     rows = []
     shares: dict[Cell, float | None] = {}
     for group in dict.fromkeys((case[0], case[3]) for case in cases):
-        mine = [(case, one) for case, one in zip(cases, trained, strict=True) if (case[0], case[3]) == group]
+        mine = [(case, one) for case, one in zip(cases, found, strict=True) if (case[0], case[3]) == group]
         means, (model, workers) = _means(mine), group
         for (name, density), (sent, reached) in sorted(
             means.items(), key=lambda item: (item[0][1], item[0][0])
         ):
-            share = shares[model, workers, name, density] = saving_at_equal_accuracy(means, name, density)
+            saved = shares[model, workers, name, density] = saving_at_equal_accuracy(means, name, density)
             if name.startswith("OmniReduce") and name not in (BASELINE, _best_block(means, density)):
                 continue
             rows.append(
-                (
-                    f"{model}, {workers} workers, {density:.1%}, {name}",
-                    byte_count(sent),
-                    f"{reached:.1%}",
-                    "-" if share is None or name == "dfs" else f"{share:.0%}",
+                Row(
+                    name,
+                    {"bytes": sent, "accuracy": reached, "dfs saves": None if name == "dfs" else saved},
+                    {"model": model, "workers": f"{workers} workers", "density": f"{density:.1%}"},
                 )
             )
-    show(
+    return Table(
         f"Trained for {cases[0][4]} steps",
-        ("model, workers, density, contender", "bytes a step", "accuracy", "dfs saves"),
-        rows,
-        [
-            "means of the seeds; bytes: of all workers, up and down; resnet18 with momentum 0.9, and a "
-            "tenth of the learning rate",
-            "OmniReduce: in blocks of 256, and of the size that is cheapest there; dfs also at densities "
-            "between the others",
-            f"dfs saves: with the cheapest of its densities that are at most {100 * TOLERANCE:g} points less "
-            "accurate; -: none is",
-        ],
+        (
+            Column("bytes", byte_count, "a step, of all workers, up and down"),
+            Column("accuracy", share, "on held-out data"),
+            Column(
+                "dfs saves",
+                lambda part: f"{part:.0%}",
+                f"with the cheapest of its densities that are at most {100 * TOLERANCE:g} points less accurate; –: none is",
+            ),
+        ),
+        tuple(rows),
+        notes=(
+            "means of the seeds; resnet18 with momentum 0.9, and a tenth of the learning rate",
+            "OmniReduce: in blocks of 256, and of the size that is cheapest there; dfs also at densities between "
+            "the others",
+            verdict(shares),
+        ),
     )
-    Console().print(verdict(shares), style="bold", highlight=False)
 
 
 def _best_block(means: _Means, density: float) -> str:
@@ -300,5 +336,5 @@ def saving_at_equal_accuracy(means: _Means, name: str, density: float) -> float 
     return 1 - min(mine) / theirs if mine else None
 
 
-def _spread(shares: Sequence[float]) -> str:
-    return f"{fmean(shares):.0%} ({min(shares):.0%})" if shares else "-"
+def _spread(shares: Sequence[float]) -> str | None:
+    return f"{fmean(shares):.0%} ({min(shares):.0%})" if shares else None

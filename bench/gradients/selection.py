@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir bench selection``: what choosing costs, as a share of the backward pass of the same training.
+"""What choosing costs, as a share of the backward pass of the same training.
 
 In processor time, on one thread, in one process: a step's gradients are computed by all workers in turn, then
 every method chooses among them. Only what rank 0 does is timed: what a worker does on a machine of its own.
@@ -8,74 +8,90 @@ timed with larger images, up to CIFAR's.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
 from statistics import fmean, median
-from typing import Final
+from typing import Final, cast
 
 import torch
-from rich.console import Console
-from rich.progress import track
 
-from weir.bench.replay import Replay, train
-from weir.bench.table import show
+from weir.bench.case import Run, parameter
+from weir.bench.gradients.density import sparsifiers
+from weir.bench.gradients.replay import Replay, train
+from weir.bench.results import Column, Row, Table, share
 from weir.host_agent.compression.phase_clock import PhaseClock
-from weir.train.config import Model, make_config
-from weir.train.task import make_task, mean_loss
+from weir.train.config import PRESETS, Model
+from weir.train.task import mean_loss
 
 _IMAGES: Final = 16, 32
 """Pixels of an image, each way; the training's own have 8."""
 
-console = Console(stderr=True)
+_PARTS: Final = {
+    "choice": "",
+    "observing": "what the method learns from a sum",
+    "mask": "bits of what was chosen",
+    "planning": "counting, planning, learning",
+}
 
 
-def run(
-    model: Model, methods: Sequence[str], density: float, workers: int, batch: int, steps: int
-) -> dict[str, float]:
-    """Measure and print; returns the median share of the backward pass that each method takes."""
+@dataclass(frozen=True)
+class Parameters:
+    """The training, and who chooses."""
+
+    model: str = parameter("resnet18", "that is trained", choices=PRESETS)
+    methods: tuple[str, ...] = parameter(
+        ("dfs", "topk", "topk-block", "exdyna", "micro", "deft"), "methods: weir methods lists them"
+    )
+    density: float = parameter(0.01, "share of the values to send", above=0, most=1)
+    workers: int = parameter(2, "workers", least=1, most=32)
+    batch: int = parameter(32, "samples of a worker's backward pass", least=1)
+    steps: int = parameter(24, "steps; the second half counts", least=2)
+
+    def __post_init__(self) -> None:
+        sparsifiers(self.methods)
+
+
+def run(parameters: Parameters, run: Run) -> Iterator[Table]:
+    """Train and choose, in turns."""
     torch.set_num_threads(1)
-    module = make_task(make_config(model=model)).model
-    replays = {name: Replay(module, name, workers, density, timer=time.process_time) for name in methods}
-    taken: dict[str, list[PhaseClock]] = {name: [] for name in methods}
+    model, batch = cast(Model, parameters.model), parameters.batch
+    training = train(model, parameters.workers, batch_size=batch, timer=time.process_time)
+    module = training.task.model
+    replays = {
+        name: Replay(module, name, parameters.workers, parameters.density, timer=time.process_time)
+        for name in sparsifiers(parameters.methods)
+    }
+    taken: dict[str, list[PhaseClock]] = {name: [] for name in replays}
     backward: list[float] = []
     larger: dict[int, list[float]] = {size: [] for size in _IMAGES} if model == "resnet18" else {}
-    training = train(model, workers, batch_size=batch, timer=time.process_time)
-    for number in track(range(steps), "steps", console=console, transient=True):
-        gradients, seconds = next(training)
+    for number, (gradients, seconds) in enumerate(islice(training.steps, parameters.steps)):
         sent = {name: replay.step(gradients) for name, replay in replays.items()}
-        if number >= steps // 2:
+        if number >= parameters.steps // 2:
             backward += seconds
             for size, found in larger.items():
                 found.append(_backward(module, batch, size))
             for name, one in sent.items():
                 taken[name].append(one.seconds)
+        run.say(f"step {number + 1} of {parameters.steps}")
     reference = median(backward)
-    shares = {name: median(one.total for one in own) / reference for name, own in taken.items()}
     elements = sum(p.numel() for p in module.parameters())
-    show(
-        f"Selection for {model}'s gradient ({elements / 1e6:.1f} million values), density {density:g}",
+    yield Table(
+        f"Selection for {model}'s gradient ({elements / 1e6:.1f} million values), density {parameters.density:g}",
         (
-            *(
-                "method",
-                "choice ms",
-                "sum seen ms",
-                "mask ms",
-                "planner ms",
-                "total ms",
-                "of backward",
-                "mean",
-            ),
-            *(f"at {size}x{size}" for size in larger),
+            Column("total ms", lambda n: f"{n:.1f}"),
+            *(Column(f"{part} ms", lambda n: f"{n:.1f}", note) for part, note in _PARTS.items()),
+            Column("of backward", share),
+            Column("mean", share, "of the total, as a share of backward: counting is not in every step"),
+            *(Column(f"at {size}x{size}", share) for size in larger),
         ),
-        [_row(name, own, reference, larger) for name, own in taken.items()],
-        [
-            f"backward: {1e3 * reference:.0f} ms, {model}, batch {batch}, one thread, the same run, "
-            f"processor time; medians of the second half of {steps} steps; rank 0 of {workers}",
+        tuple(Row(name, _values(own, reference, larger)) for name, own in taken.items()),
+        notes=(
+            f"backward: {1e3 * reference:.0f} ms, {model}, batch {batch}, one thread, the same run, processor time; "
+            f"medians of the second half of {parameters.steps} steps; rank 0 of {parameters.workers}",
             *(f"at {size}x{size} pixels: {1e3 * median(found):.0f} ms" for size, found in larger.items()),
-            "sum seen: what the method learns from a sum; mask: bits of what was chosen; planner: counting, "
-            "planning, learning; mean: of the total, as a share of backward: counting is not in every step",
-        ],
+        ),
     )
-    return shares
 
 
 def _backward(module: torch.nn.Module, batch: int, size: int) -> float:
@@ -87,21 +103,14 @@ def _backward(module: torch.nn.Module, batch: int, size: int) -> float:
     return time.process_time() - began
 
 
-def _row(
-    name: str, taken: Sequence[PhaseClock], reference: float, larger: Mapping[int, Sequence[float]]
-) -> tuple[str, ...]:
-    parts = (
-        [one.choice for one in taken],
-        [one.observing for one in taken],
-        [one.mask for one in taken],
-        [one.planning for one in taken],
-        [one.total for one in taken],
-    )
-    total = parts[-1]
-    return (
-        name,
-        *(f"{1e3 * median(part):.1f}" for part in parts),
-        f"{median(total) / reference:.1%}",
-        f"{fmean(total) / reference:.1%}",
-        *(f"{median(total) / median(found):.1%}" for found in larger.values()),
-    )
+def _values(
+    taken: list[PhaseClock], reference: float, larger: dict[int, list[float]]
+) -> dict[str, float | list[float]]:
+    total = [one.total for one in taken]
+    return {
+        "total ms": [1e3 * seconds for seconds in total],
+        **{f"{part} ms": [1e3 * getattr(one, part) for one in taken] for part in _PARTS},
+        "of backward": median(total) / reference,
+        "mean": fmean(total) / reference,
+        **{f"at {size}x{size}": median(total) / median(found) for size, found in larger.items()},
+    }

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time of choosing and packing a gradient's largest blocks: ``python -m weir.bench.gpu_selection``.
+"""Time of choosing and packing a gradient's largest blocks.
 
 The gradient is one parameter of normal numbers whose scale differs from value to value. Before each call a
-GPU's cache is overwritten. Peers: ``torch.topk``, and on a GPU the C code on the same machine's processor.
+GPU's cache is overwritten. Peers: ``torch.topk``, and the C code on the same machine's processor.
 """
 
-import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from weir.bench.device_time import time_of
+from weir.bench.case import Run, parameter
+from weir.bench.gradients.device_time import TIMES, device_words, times_of
+from weir.bench.results import Row, Table
 from weir.host_agent.collectives.packing import PackedLanes
 from weir.host_agent.compression import kernels
 from weir.host_agent.compression.bucket_layout import BucketLayout
@@ -27,8 +29,41 @@ _UNIT = 128  # values that share a scale
 _CACHE = 1 << 28  # bytes: more than a cache has
 
 
-def measure(vector: torch.Tensor, size: int, density: float, flush: Callable[[], object]) -> None:
-    """Print the times of one block size."""
+@dataclass(frozen=True)
+class Parameters:
+    """The gradient, and how much of it is chosen."""
+
+    elements: int = parameter(2_000_000, "of the gradient", least=1024)
+    density: float = parameter(0.01, "share of the values to send", above=0, most=1)
+    sizes: tuple[int, ...] = parameter((1, 32, 256), "values in a block", least=1, most=256)
+
+
+def run(parameters: Parameters, run: Run) -> Iterator[Table]:
+    """Measure on a GPU if there is one; also values of bfloat16, many of which are equal."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    vector = torch.randn(parameters.elements, device=device)
+    vector *= torch.exp(0.5 * torch.randn(parameters.elements, device=device))
+    settings = [(vector, size, {"blocks": f"blocks of {size}"}) for size in parameters.sizes]
+    first = parameters.sizes[0]
+    settings.append((vector.bfloat16().float(), first, {"blocks": f"blocks of {first}, bfloat16"}))
+    yield Table(
+        f"Choice of {parameters.density:.2%} of {parameters.elements:,} values",
+        TIMES,
+        tuple(
+            row
+            for values, size, setting in settings
+            for row in measure(values, size, parameters.density, setting, run.repeats)
+        ),
+        peers=("torch.topk of magnitudes",),
+        notes=(device_words(),),
+    )
+
+
+def measure(
+    vector: torch.Tensor, size: int, density: float, setting: Mapping[str, str], repeats: int
+) -> Iterator[Row]:
+    """Yield the times of one block size."""
+    cache = torch.empty(_CACHE, dtype=torch.uint8, device=vector.device)
     length, device = vector.numel(), vector.device
     count = round(density * length / size)
     mask = np.zeros(words_for(length, size), np.uint32)
@@ -56,30 +91,6 @@ def measure(vector: torch.Tensor, size: int, density: float, flush: Callable[[],
         from weir.host_agent.compression.kernels.choice import choose
 
         calls["choose; the mask stays on the device"] = lambda: choose([vector], [size], [count])
-    print(f"\n{length:,} values, {density:.2%} in blocks of {size}: {count:,} blocks; C: {1e3 * in_c:.0f} ms")
+    yield Row("C code", {"ms": 1e3 * in_c}, setting)
     for name, call in calls.items():
-        print(f"  {name:45} {time_of(call, flush)}")
-
-
-def main() -> None:
-    """Measure what the command line says."""
-    gpu = torch.cuda.is_available()
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--elements", type=int, default=100_000_000 if gpu else 2_000_000)
-    parser.add_argument("--density", type=float, default=0.01)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[1, 32, 256], help="values in a block")
-    given = parser.parse_args()
-    device = torch.device("cuda" if gpu else "cpu")
-    print(torch.cuda.get_device_name() if gpu else "CPU", f"torch {torch.__version__}", sep=", ")
-    vector = torch.randn(given.elements, device=device)
-    vector *= torch.exp(0.5 * torch.randn(given.elements, device=device))
-    cache = torch.empty(_CACHE, dtype=torch.uint8, device=device)
-    bf16 = vector.bfloat16().float()
-    for size in given.sizes:
-        measure(vector, size, given.density, cache.zero_)
-    print("\nvalues of bfloat16, many of which are equal:", end="")
-    measure(bf16, given.sizes[0], given.density, cache.zero_)
-
-
-if __name__ == "__main__":
-    main()
+        yield Row(name, times_of(call, repeats, cache.zero_), setting)

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training of GPT-2 by DDP, its gradients summed in one of many ways: the same seed, the same text.
+
+GPT-2 is in plain torch, and its text the modules of Python's own standard library.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+
+from weir.bench.case import ParameterError, Run, parameter
+from weir.bench.peers import DDP_CONTENDERS, DENSE_STEPS, group_of, parallel
+from weir.bench.rank import Place
+from weir.bench.ranks import in_memory, run_ranks
+from weir.bench.results import Column, Row, Table
+from weir.train.words import byte_count, duration
+
+DEVICES: Final = ("cuda", "cpu")
+_RATE: Final = 6e-4
+_LEAST_BYTES: Final = 4_000_000  # of text, unless the library has less
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a model. context: the longest sequence."""
+
+    vocabulary: int = 50257
+    context: int = 1024
+    layers: int = 12
+    width: int = 768
+    heads: int = 12
+
+
+SHAPES: Final = {"gpt2": Shape(), "tiny": Shape(512, 64, 2, 64, 2)}
+"""Models by name; the second one is for tests."""
+
+
+class _Block(nn.Module):
+    """Attention and a feed-forward part, each behind a norm and beside a residual connection."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self._heads = shape.heads
+        self.norm1, self.norm2 = nn.LayerNorm(shape.width), nn.LayerNorm(shape.width)
+        self.qkv = nn.Linear(shape.width, 3 * shape.width)
+        self.proj = nn.Linear(shape.width, shape.width)
+        self.up, self.down = nn.Linear(shape.width, 4 * shape.width), nn.Linear(4 * shape.width, shape.width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the activations behind the block: batch, position, width."""
+        parts = self.qkv(self.norm1(x)).chunk(3, dim=-1)
+        query, key, value = (part.unflatten(-1, (self._heads, -1)).transpose(1, 2) for part in parts)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.proj(mixed.transpose(1, 2).flatten(2))
+        more: torch.Tensor = self.down(functional.gelu(self.up(self.norm2(x)), approximate="tanh"))
+        return x + more
+
+
+class Gpt(nn.Module):
+    """GPT-2, whose output layer is its embedding; ``forward`` returns the loss."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(shape.vocabulary, shape.width)
+        self.places = nn.Embedding(shape.context, shape.width)
+        self.blocks = nn.ModuleList(_Block(shape) for _ in range(shape.layers))
+        self.norm = nn.LayerNorm(shape.width)
+        for name, parameter in self.named_parameters():
+            if parameter.dim() > 1:
+                deep = name.endswith(("proj.weight", "down.weight"))
+                nn.init.normal_(parameter, std=0.02 / ((2 * shape.layers) ** 0.5 if deep else 1))
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def forward(self, text: torch.Tensor) -> torch.Tensor:
+        """Return the mean loss of predicting every next token. text: int64, batch, positions + 1."""
+        given, wanted = text[:, :-1], text[:, 1:]
+        x = self.tokens(given) + self.places.weight[: given.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        logits = functional.linear(self.norm(x), self.tokens.weight)
+        return functional.cross_entropy(logits.flatten(0, 1), wanted.flatten())
+
+
+def parameter_count(shape: Shape) -> int:
+    """Return how many parameters a model has."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in Gpt(shape).parameters())
+
+
+def read_tokens(vocabulary: int) -> torch.Tensor:
+    """Return a text as int64 tokens, one for each two bytes, the same wherever the same Python runs."""
+    text = bytearray()
+    for path in sorted(Path(os.__file__).parent.glob("*.py")):
+        text += path.read_bytes()
+        if len(text) >= _LEAST_BYTES:
+            break
+    pairs = torch.frombuffer(text[: len(text) // 2 * 2], dtype=torch.uint8).to(torch.int64).view(-1, 2)
+    return (pairs[:, 0] * 256 + pairs[:, 1]) % vocabulary
+
+
+def batches(tokens: torch.Tensor, rank: int, steps: int, batch: int, length: int) -> torch.Tensor:
+    """Return a rank's batches: step, sequence, position + 1."""
+    generator = torch.Generator().manual_seed(1 + rank)
+    starts = torch.randint(len(tokens) - length, (steps, batch), generator=generator)
+    return tokens[starts[..., None] + torch.arange(length + 1)]
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The training, and who sums its gradients."""
+
+    device: str = parameter("cuda", "cuda, or cpu to try it out", choices=DEVICES)
+    model: str = parameter("gpt2", "the model", choices=SHAPES)
+    workers: int = parameter(4, "ranks that share the device", least=1, most=32)
+    contenders: tuple[str, ...] = parameter(tuple(DDP_CONTENDERS), "ways to sum", choices=DDP_CONTENDERS)
+    batch: int = parameter(4, "sequences of a rank and step", least=1)
+    length: int = parameter(512, "tokens of a sequence", least=1, most=1024)
+    warmup: int = parameter(3, "steps before those that count", least=DENSE_STEPS)
+    density: float = parameter(0.01, "of sparsifiers", above=0, most=1)
+    limit: float = parameter(40.0, "after which a measurement fails", unit="s", least=1)
+
+    def __post_init__(self) -> None:
+        if self.length > SHAPES[self.model].context:
+            raise ParameterError(f"length: {self.model} has {SHAPES[self.model].context} positions")
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Steps with one contender."""
+
+    contender: str
+    steps: int
+    given: Parameters
+
+
+def run(parameters: Parameters, run: Run) -> Iterator[Table]:
+    """Train a few steps with every contender."""
+    rows = []
+    with in_memory(parameters.workers) as links:
+        for name in parameters.contenders:
+            words = DDP_CONTENDERS[name].words
+            run.say(f"{words} ...")
+            spec = Steps(name, run.repeats, parameters)
+            ranks = run_ranks(train, spec, links, parameters.device, parameters.limit)
+            slowest = [max(each) for each in zip(*(rank["step"] for rank in ranks), strict=True)]
+            rows.append(Row(words, {**ranks[0], "step": slowest}))
+    yield Table(
+        f"Steps of {parameters.model}, {parameters.workers} ranks that share one {parameters.device} device",
+        (
+            Column("step", duration, "of the slowest rank"),
+            Column("first loss", lambda n: f"{n:.4f}", "mean of all ranks, of a step that warms up"),
+            Column("loss", lambda n: f"{n:.4f}", "of the last step"),
+            Column("up", byte_count, "to the switch, of a rank and step"),
+            Column("memory", byte_count, "of the device, of rank 0, at most"),
+        ),
+        tuple(rows),
+        peers=(DDP_CONTENDERS["gloo"].words, DDP_CONTENDERS["alone"].words),
+        notes=(f"batch {parameters.batch} x {parameters.length} tokens, bfloat16; density {parameters.density:g}",),
+    )
+
+
+def train(place: Place, spec: Steps) -> dict[str, Any]:
+    """Return the seconds of every step that counts, losses, bytes and memory."""
+    given, contender = spec.given, DDP_CONTENDERS[spec.contender]
+    shape, count = SHAPES[given.model], given.warmup + spec.steps
+    text = batches(read_tokens(shape.vocabulary), place.rank, count, given.batch, given.length)
+    if given.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    torch.manual_seed(1)  # so that all ranks begin with the same parameters
+    with torch.device(given.device):
+        model = Gpt(shape)
+    ddp = parallel(model, contender, place, given.density)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), _RATE, (0.9, 0.95), weight_decay=0.1, fused=given.device == "cuda"
+    )
+
+    def sent() -> int:
+        group = group_of(contender, place)
+        return group.connection.stats.bytes_up if contender.group in ("weir", "local") else 0
+
+    seconds, losses, before = list[float](), list[float](), 0
+    for step in range(count):
+        batch = text[step].to(given.device)
+        if step == given.warmup:
+            before = sent()
+        began = place.begin()
+        optimizer.zero_grad()
+        with contextlib.nullcontext() if contender.group != "none" else ddp.no_sync():
+            with torch.autocast(given.device, torch.bfloat16):
+                loss: torch.Tensor = ddp(batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        seconds.append(place.since(began))
+        losses.append(float(loss.detach()))
+    mean = torch.tensor(losses)
+    dist.all_reduce(mean)
+    mean /= place.size
+    return {
+        "step": seconds[given.warmup :],
+        "first loss": float(mean[0]),
+        "loss": float(mean[-1]),
+        "up": (sent() - before) / spec.steps,
+        "memory": torch.cuda.max_memory_allocated() if given.device == "cuda" else None,
+    }
