@@ -22,7 +22,7 @@ CASES: Final[tuple[Case, ...]] = (
             "models": "mlp",
             "densities": "0.02,0.05",
             "workers": "2",
-            "steps": "4",
+            "steps": "6",
             "trained_densities": "0.03",
             "trained_workers": "2",
             "trained_steps": "3",
@@ -34,7 +34,7 @@ CASES: Final[tuple[Case, ...]] = (
         "dfs-brief",
         "The same in a few minutes: mlp, 4 workers, fewer densities and steps.",
         "minutes",
-        {"densities": "0.03", "workers": "2", "steps": "3", "trained_densities": "", "trained_steps": "3"},
+        {"densities": "0.03", "workers": "2", "steps": "6", "trained_densities": "", "trained_steps": "3"},
         seeds=1,
         module="dfs",
         values={

@@ -270,9 +270,7 @@ def trained(model: Model, contender: str, density: float, workers: int, steps: i
             sent[name] += count
         return torch.cat(step.total)
 
-    training = train(
-        model, workers, seed, task=task, average=average, momentum=momentum(model), decay=steps
-    )
+    training = train(model, workers, seed, task=task, average=average, momentum=momentum(model), decay=steps)
     try:
         for _ in islice(training.steps, steps + 1):  # a step is applied when the next one is asked for
             pass

@@ -260,7 +260,9 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table | Plot]:
                         [100 * one.saving(contender) for one in mine],
                     )
                     for model, workers in product(parameters.models, parameters.workers)
-                    if (mine := [m for m in found if (m.setting.model, m.setting.workers) == (model, workers)])
+                    if (
+                        mine := [m for m in found if (m.setting.model, m.setting.workers) == (model, workers)]
+                    )
                 ],
                 "x",
             )

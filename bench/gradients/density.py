@@ -79,8 +79,12 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table | Plot]:
     yield Table(
         f"Density over {parameters.steps} steps of {parameters.model}, {parameters.workers} workers, target {target:g}",
         (
-            Column("density / target", factor, "of the sum: values that some worker chose, mean over the steps"),
-            Column("off target", lambda n: f"{n:.0%}", "mean over the steps of how far it is from the target"),
+            Column(
+                "density / target", factor, "of the sum: values that some worker chose, mean over the steps"
+            ),
+            Column(
+                "off target", lambda n: f"{n:.0%}", "mean over the steps of how far it is from the target"
+            ),
             Column("a worker's / target", factor, "what one chose, on average"),
             Column("load imbalance", lambda n: f"{n:.3f}", "what the busiest chose over the mean, less 1"),
             Column("selection ms", lambda n: f"{n:.1f}", "median, rank 0"),
@@ -88,7 +92,9 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table | Plot]:
         tuple(row for name, points in found.items() for row in _rows(name, points, target)),
         notes=("gradients: a dense training's; each worker's residuals are kept",),
     )
-    yield Plot(f"{parameters.model}, {parameters.workers} workers, target density {target:g}", _panels(found, target))
+    yield Plot(
+        f"{parameters.model}, {parameters.workers} workers, target density {target:g}", _panels(found, target)
+    )
 
 
 def chosen(parameters: Parameters, run: Run) -> dict[str, list[Point]]:

@@ -69,7 +69,7 @@ class Parameters:
         (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.4), "which make each contender's curve", above=0, most=1
     )
     workers: tuple[int, ...] = parameter((2, 4, 8, 16), "numbers of workers", least=2, most=32)
-    steps: int = parameter(48, "compared; the first third does not count", least=3)
+    steps: int = parameter(48, "compared; the first third does not count", least=6)
     trained_densities: tuple[float, ...] = parameter(
         (0.003, 0.01, 0.03, 0.2), "of the trainings for accuracy; empty: none", above=0, most=1
     )
@@ -213,7 +213,11 @@ def _together(cases: Sequence[tuple[float, Model, int, int, int]], runs: Sequenc
     return Table(
         "What the best blocks of each size would deliver for the bits of single elements",
         (
-            Column("followed", share, "of the largest elements those whose next one is among them, too; by chance: the density"),
+            Column(
+                "followed",
+                share,
+                "of the largest elements those whose next one is among them, too; by chance: the density",
+            ),
             Column("energy", share, "of single elements; blocks of: over that"),
             *(Column(name, lambda part: f"{part:.0%}") for name in names),
         ),

@@ -91,9 +91,7 @@ def exchange(place: Place, spec: Steps) -> dict[str, Any]:
     )
     layouts = list(buckets(list(model.named_parameters())))
     generator = torch.Generator(given.device).manual_seed(100 + place.rank)
-    gradients = [
-        torch.randn(layout.elements, generator=generator, device=given.device) for layout in layouts
-    ]
+    gradients = [torch.randn(layout.elements, generator=generator, device=given.device) for layout in layouts]
     seconds = []
     for step in range(given.warmup + spec.steps):
         parts = [gradient.roll(_SHIFT * step) for gradient in gradients]

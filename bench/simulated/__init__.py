@@ -5,7 +5,14 @@ from typing import Final
 
 from weir.bench.case import Case
 
-_SMALL: Final = {"racks": "2", "others": "2", "workers": "4", "kilobytes": "8", "tensors": "2", "contenders": "adf"}
+_SMALL: Final = {
+    "racks": "2",
+    "others": "2",
+    "workers": "4",
+    "kilobytes": "8",
+    "tensors": "2",
+    "contenders": "adf",
+}
 
 CASES: Final[tuple[Case, ...]] = (
     Case(
@@ -69,7 +76,11 @@ CASES: Final[tuple[Case, ...]] = (
         )
         for name, what, values in (
             ("dlcp", "DLCP's 144 hosts", {"racks": "9", "workers": "135", "spines": "4"}),
-            ("dlcp-testbed", "DLCP's ten machines at one switch", {"racks": "1", "workers": "9", "spines": "1"}),
+            (
+                "dlcp-testbed",
+                "DLCP's ten machines at one switch",
+                {"racks": "1", "workers": "9", "spines": "1"},
+            ),
             ("mlt", "MLT's eight machines", {"racks": "2", "workers": "6", "spines": "2"}),
         )
     ),

@@ -96,9 +96,7 @@ class Parameters:
     spines: int = parameter(2, "spines", least=1, most=8)
     model: str = parameter("cnn", "whose gradient is summed", choices=PRESETS)
     steps: int = parameter(8, "of every job", least=1)
-    budget: float = parameter(
-        0.1, "share of the front layers' lanes that may go missing", least=0.01, most=1
-    )
+    budget: float = parameter(0.1, "share of the front layers' lanes that may go missing", least=0.01, most=1)
 
 
 def run(parameters: Parameters, run: Run) -> Iterator[Table]:
@@ -130,7 +128,9 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
         tuple(
             row
             for jobs, one in found.items()
-            for row in fabric.rows(one, _values, {"depth": f"{jobs.depth} packets", "jobs": f"{jobs.jobs} jobs"})
+            for row in fabric.rows(
+                one, _values, {"depth": f"{jobs.depth} packets", "jobs": f"{jobs.jobs} jobs"}
+            )
         ),
         notes=(
             f"{first.words} (of the first row); one class for all. A budget of {first.budget:.0%} of the front "

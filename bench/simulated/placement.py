@@ -95,7 +95,9 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
                 Column("accuracy", share, "of a logistic regression that tells packages apart, held out"),
                 Column("AUC", lambda n: f"{n:.4f}", "area under its ROC curve"),
                 Column("AUC of an FM", lambda n: f"{n:.4f}", "of a factorisation machine of 8 factors"),
-                Column("seconds", lambda n: f"{n:.1f}", "a partition that a later row needs too is found once"),
+                Column(
+                    "seconds", lambda n: f"{n:.1f}", "a partition that a later row needs too is found once"
+                ),
             ),
             tuple(_row(one) for one in plans(samples, held_out, parameters, run)),
             peers=(_words(*WAYS[0], 1),),

@@ -49,7 +49,9 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
     yield Table(
         f"A sum of {parameters.kilobytes} KiB, in virtual time",
         (
-            Column("ms", lambda seconds: f"{1000 * seconds:.3f}", "until the last worker has it; of the sums"),
+            Column(
+                "ms", lambda seconds: f"{1000 * seconds:.3f}", "until the last worker has it; of the sums"
+            ),
             Column("over the first", lambda n: digits(n, 3), "of all sums together"),
             Column("tiers"),
             Column("KB up", lambda n: f"{n / 1000:.1f}", "of each worker's link, headers included"),

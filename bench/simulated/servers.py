@@ -208,7 +208,9 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
         f"A step of {size:,} parameters, links of {rate / 1e6:g} Mbit/s, one server, virtual time",
         (
             Column("ms", lambda n: f"{n:.1f}"),
-            Column("models in", lambda n: f"{n:.2f}", "bytes into the server, headers included, by the model's"),
+            Column(
+                "models in", lambda n: f"{n:.2f}", "bytes into the server, headers included, by the model's"
+            ),
             Column("models out", lambda n: f"{n:.2f}", "out of it"),
         ),
         tuple(rows),

@@ -91,7 +91,9 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
         (
             *TIMES,
             Column("sent again", lambda n: f"{n:.1f}", "chunks or segments for each tensor"),
-            Column("busiest path", lambda n: f"{n:.2f}", "packets of a leaf's busiest path over its mean one's"),
+            Column(
+                "busiest path", lambda n: f"{n:.2f}", "packets of a leaf's busiest path over its mean one's"
+            ),
         ),
         tuple(fabric.rows(found, values)),
         notes=(

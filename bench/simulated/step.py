@@ -105,7 +105,12 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
     yield Table(
         f"All-reduce of {config.model}'s gradient in virtual time, {config.workers} workers, "
         f"{links_line(config)}",
-        (Column("time", duration), Column("missing", share, "lanes"), Column("sent again"), Column("released")),
+        (
+            Column("time", duration),
+            Column("missing", share, "lanes"),
+            Column("sent again"),
+            Column("released"),
+        ),
         tuple(
             Row(
                 way.name,

@@ -78,7 +78,9 @@ class Scenario(Fabric):
     @property
     def names(self) -> tuple[list[str], list[str], list[str]]:
         """Names of workers, servers and background hosts."""
-        racks = [[f"h{rack * self.hosts + i}" for i in range(1, self.hosts + 1)] for rack in range(self.racks)]
+        racks = [
+            [f"h{rack * self.hosts + i}" for i in range(1, self.hosts + 1)] for rack in range(self.racks)
+        ]
         workers = [name for rack in racks for name in rack[: self.workers]]
         servers = [rack[self.workers] for rack in racks]
         return workers, servers, [name for rack in racks for name in rack[self.workers + 1 :]]
@@ -330,7 +332,9 @@ def _panel(scenario: Scenario, found: dict[Contender, Outcome]) -> Panel:
         times = sorted(1000 * time for time in one.times)
         shares = [(rank + 1) / len(times) for rank in range(len(times))]
         lines.append(Line(contender.name, times, shares, "steps"))
-    title = f"{scenario.setting}, {scenario.tensor >> 10} KiB, {scenario.depth} packets, load {scenario.load:.0%}"
+    title = (
+        f"{scenario.setting}, {scenario.tensor >> 10} KiB, {scenario.depth} packets, load {scenario.load:.0%}"
+    )
     return Panel(title, "completion time, ms", "share of tensors", lines, "x", (0.99,))
 
 

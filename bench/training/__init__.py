@@ -5,4 +5,68 @@ from typing import Final
 
 from weir.bench.case import Case
 
-CASES: Final[tuple[Case, ...]] = ()
+CASES: Final[tuple[Case, ...]] = (
+    Case(
+        "training",
+        "accuracy",
+        "Final accuracy of training over Weir and over Gloo: same seeds, both trained in full.",
+        "an hour",
+        {"model": "mlp", "workers": "2", "epochs": "1", "max_steps": "2"},
+        seeds=3,
+    ),
+    Case(
+        "training",
+        "links",
+        "Time to equal accuracy over bad links: Weir's methods, a loss budget, and dense peers.",
+        "an hour, with root",
+        {
+            "model": "mlp",
+            "workers": "2",
+            "epochs": "1",
+            "max_steps": "3",
+            "topology": "single",
+            "loss": "0",
+            "background": "none",
+            "budget": "0",
+        },
+        seeds=1,
+    ),
+    Case(
+        "training",
+        "servers",
+        "Time and bytes to equal accuracy with a parameter server: Weir's, a dense one over TCP, Gloo's ring.",
+        "an hour, with root",
+        {
+            "workers": "2",
+            "epochs": "1",
+            "max_steps": "3",
+            "methods": "dense",
+            "filter": "",
+            "consistencies": "",
+        },
+        seeds=3,
+    ),
+    Case(
+        "training",
+        "filters",
+        "Data and accuracy of Parameter Flow by threshold and schedule of its filter, by direction.",
+        "an hour",
+        {"workers": "2", "epochs": "1", "max_steps": "4", "thresholds": "0.01", "schedules": "sqrt"},
+        seeds=3,
+    ),
+    Case(
+        "training",
+        "gpt",
+        "Steps of GPT-2 under DDP on a GPU that all ranks share: Weir, Gloo, torch's hooks.",
+        "10 minutes, with a GPU",
+        {
+            "device": "cpu",
+            "model": "tiny",
+            "workers": "2",
+            "contenders": "alone,gloo,powersgd-2,weir,dfs",
+            "batch": "2",
+            "length": "16",
+        },
+        repeats=10,
+    ),
+)

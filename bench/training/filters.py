@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir bench ps-filter``: data and accuracy by threshold and schedule of Parameter Flow's filter.
+"""Data and accuracy by threshold and schedule of Parameter Flow's filter.
 
 Ratatouille's table (MNIST, asynchronous) with the digits that Weir trains on: the state machines of server
 and workers in one process, which take turns in an order drawn from the seed. So a worker's model lacks what
@@ -8,16 +8,16 @@ packets with their headers, of what is sent once a worker has begun.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 import torch
-from rich.console import Console
 
-from weir.bench.table import show
+from weir.bench.case import ParameterError, Run, parameter
+from weir.bench.results import Column, Row, Table
 from weir.host_agent.flows import FlowConfig
 from weir.host_agent.parameter_server.messages import FromServer, FromWorker
 from weir.host_agent.parameter_server.residual import MomentumResidual, Residual
@@ -33,8 +33,6 @@ from weir.train.data import digits, learning_rate, share, stdlib
 from weir.train.models import make_model
 from weir.train.task import accuracy, mean_loss
 from weir.wire.definition import FLOW
-
-console = Console(stderr=True)
 
 _FLOW: Final = FlowConfig(0)
 
@@ -160,44 +158,95 @@ def _turns(
     return found
 
 
-def run(setting: Setting, rules: Sequence[FilterRule], seeds: int) -> None:
-    """Train and print: a row per filter, against the same runs without one."""
+@dataclass(frozen=True)
+class Parameters:
+    """The training, and its filters: all combinations of thresholds and schedules."""
+
+    model: str = parameter("mlp", "that is trained", choices=[name for name in PRESETS if name != "resnet18"])
+    workers: int = parameter(4, "workers", least=1, most=32)
+    epochs: int = parameter(10, "passes over the training data", least=1)
+    max_steps: int | None = parameter(None, "of each worker and epoch at most", least=1)
+    thresholds: tuple[float, ...] = parameter(
+        (0.001, 0.003, 0.01, 0.03), "of the first step, in units of the parameters", above=0, most=1000
+    )
+    schedules: tuple[str, ...] = parameter(
+        ("constant", "lr", "sqrt", "cbrt"), "of constant, lr, sqrt, cbrt and rootA (such as root4)"
+    )
+    block: int = parameter(1, "elements that are sent or held together, a power of two", least=1, most=256)
+    momentum: float = parameter(
+        0.0, "of the workers, whose buffer is then their residual", least=0, most=0.99
+    )
+    at_server: bool = parameter(False, "momentum on the server instead")
+    delay: int = parameter(0, "pushes, of all workers, made before one reaches the server", least=0)
+    tempered: bool = parameter(True, "the staler a push is, the less it moves the model, as in training")
+
+    def rules(self) -> list[FilterRule]:
+        """Return all filters. Raises ParameterError."""
+        try:
+            return [
+                FilterRule(threshold, schedule, self.block)
+                for schedule in self.schedules
+                for threshold in self.thresholds
+            ]
+        except ValueError as error:
+            raise ParameterError(str(error)) from None
+
+    __post_init__ = rules
+
+
+def run(parameters: Parameters, run: Run) -> Iterator[Table]:
+    """Train: a row per filter, against the same runs without one."""
     torch.set_num_threads(1)
-    console.print("no filter ...")
-    plain = [train(setting, FilterRule(), seed) for seed in range(1, seeds + 1)]
-    rows = [_row("none", plain, plain)]
-    for rule in rules:
-        console.print(f"{rule} ...")
-        rows.append(_row(str(rule), plain, [train(setting, rule, seed) for seed in range(1, seeds + 1)]))
+    given = vars(parameters)
+    setting = Setting(**{name: given[name] for name in Setting.__dataclass_fields__})
+    found = {}
+    for rule in (FilterRule(), *parameters.rules()):
+        name = str(rule) if found else _NONE
+        run.say(f"filter {name} ...")
+        found[name] = [train(setting, rule, seed) for seed in run.seeds]
     what = "SGD on the server"
     if setting.momentum:
         what = f"momentum {setting.momentum:g} on the {'server' if setting.at_server else 'workers'}"
     if setting.delay:
         what += f", pushes {setting.delay} pushes late, {'' if setting.tempered else 'not '}tempered"
-    show(
-        f"Parameter Flow, {setting.model}, {setting.workers} asynchronous workers, {setting.epochs} epochs, "
-        f"{what}",
-        ("filter", "pushed MB", "sent MB", "push", "pull", "all data", "accuracy", "points"),
-        rows,
-        [
-            f"means of {seeds} seeds; MB: data packets of flows with headers; per cent and points: "
-            "against no filter",
-        ],
+    yield Table(
+        f"Parameter Flow, {setting.model}, {setting.workers} asynchronous workers, {setting.epochs} epochs, {what}",
+        (
+            Column("all MB", lambda n: f"{n:.1f}", "data packets of flows with headers, both directions"),
+            *(Column(f"{way} MB", lambda n: f"{n:.1f}") for way in ("pushed", "sent")),
+            *(
+                Column(way, lambda n: f"{n:+.1%}", "against no filter")
+                for way in ("push", "pull", "all data")
+            ),
+            Column("accuracy", lambda n: f"{n:.2%}"),
+            Column("points", lambda n: f"{n:+.2f}", "of accuracy, against no filter"),
+        ),
+        tuple(_row(name, found[_NONE], one) for name, one in found.items()),
+        peers=(_NONE,),
+        notes=(f"means of {len(run.seeds)} seeds",),
     )
 
 
-def _row(name: str, plain: Sequence[Outcome], found: Sequence[Outcome]) -> tuple[str, ...]:
-    pushed, sent = (mean(getattr(run, way) for run in found) for way in ("pushed", "sent"))
-    less = (
-        mean(getattr(run, way) / getattr(before, way) - 1 for run, before in zip(found, plain, strict=True))
-        for way in ("pushed", "sent", "total")
-    )
+_NONE: Final = "none"
+
+
+def _row(name: str, plain: Sequence[Outcome], found: Sequence[Outcome]) -> Row:
+    ways = {"push": "pushed", "pull": "sent", "all data": "total"}
+    less = {
+        head: mean(
+            getattr(run, way) / getattr(before, way) - 1 for run, before in zip(found, plain, strict=True)
+        )
+        for head, way in ways.items()
+    }
     points = mean(run.accuracy - before.accuracy for run, before in zip(found, plain, strict=True))
-    return (
+    return Row(
         name,
-        f"{pushed / 1e6:.1f}",
-        f"{sent / 1e6:.1f}",
-        *(f"{change:+.1%}" for change in less),
-        f"{mean(run.accuracy for run in found):.2%}",
-        f"{100 * points:+.2f}",
+        {
+            "all MB": mean(run.total for run in found) / 1e6,
+            "pushed MB": mean(run.pushed for run in found) / 1e6,
+            "sent MB": mean(run.sent for run in found) / 1e6,
+            **less,
+            "accuracy": mean(run.accuracy for run in found),
+            "points": 100 * points,
+        },
     )

@@ -164,7 +164,9 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
         ),
         tuple(rows),
         peers=(DDP_CONTENDERS["gloo"].words, DDP_CONTENDERS["alone"].words),
-        notes=(f"batch {parameters.batch} x {parameters.length} tokens, bfloat16; density {parameters.density:g}",),
+        notes=(
+            f"batch {parameters.batch} x {parameters.length} tokens, bfloat16; density {parameters.density:g}",
+        ),
     )
 
 

@@ -1,81 +1,88 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir bench training``: time to equal accuracy of Weir's methods and of its peers, on the same bad links.
+"""Time to equal accuracy of Weir's methods and of its peers, on the same bad links.
 
 All train the same model from the same seed over the same links, one after the other: racks and spines in
 network namespaces, links with a rate, random loss and incast. Soft switches forward, queue and lose Weir's
 packets; the peers have the kernel's own bridges, whose links and queues do the same to theirs
-(``bridged_lab``): TCP's packets, too, pass those of the bursts.
+(``bridged_lab``): TCP's packets, too, pass those of the bursts. How long a step's all-reduce takes where no
+processor is short: ``weir.bench.simulated.step``.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, cast
 
-from rich.console import Console
-
-from weir.bench import training_virtual
-from weir.bench.dense_curve import dense_curve
-from weir.bench.ranks import least_seconds
-from weir.bench.table import show
-from weir.bench.training_plot import draw
-from weir.bench.training_virtual import Reduced
-from weir.bench.training_ways import PEERS, Kind, Way, WayResult, train
+from weir.bench.case import Run, parameter
+from weir.bench.results import Column, Line, Panel, Plot, Row, Table, share
+from weir.bench.training.dense_curve import dense_curve
+from weir.bench.training.ways import PEERS, Kind, Way, WayResult, train
 from weir.methods import find_method
 from weir.netns.cluster import bridged_network, network_cluster
 from weir.netns.namespace import NamespaceError, gain_root
-from weir.train.config import TrainConfig
-from weir.train.models import parameter_count
-from weir.train.netrows import NOT_KNOWN, links_line
-from weir.train.words import byte_count, duration, factor, method_words
+from weir.train.config import PRESETS, TrainConfig, make_config
+from weir.train.netrows import links_line
+from weir.train.words import byte_count, duration, method_words
 
-_USE: Final = ("line", "worker", "switches", "machine")
-
-console = Console(stderr=True)
+_USE: Final = ("worker", "switches", "machine")
 
 
-def run(
-    configs: Sequence[TrainConfig],
-    peers: Sequence[Kind],
-    budget: float,
-    peer_minutes: float,
-    target: float | None,
-    plot: Path,
-    *,
-    virtual: bool,
-    real: bool,
-) -> None:
-    """Measure, print and draw. virtual: a step's all-reduce in virtual time; real: the training itself.
+@dataclass(frozen=True)
+class Parameters:
+    """The training, its links, and who takes part."""
 
-    The latter only where network namespaces are to be had, and said if not. configs: one for each of Weir's
-    methods, equal otherwise.
-    budget: of another run of the first that can have one; 0: no such run. peer_minutes: of training, then a
-    peer is cut short. target: the accuracy to reach; None: the highest that all complete runs reach.
-    """
-    reason = gain_root() if real else None
-    if virtual:
-        _virtual(configs[0], budget)
-    if not real:
-        return
-    if reason is not None:
-        console.print(f"not trained: {reason}")
-        return
-    found = ways(configs, peers, budget, 60 * peer_minutes)
-    outcomes = list(trained(list(reversed(found))))[::-1]
-    report(outcomes, configs[0], target, plot)
+    model: str = parameter("resnet18", "that is trained", choices=PRESETS)
+    workers: int = parameter(4, "workers", least=1, most=32)
+    epochs: int = parameter(3, "passes over the data", least=1)
+    max_steps: int | None = parameter(None, "of each epoch at most", least=1)
+    methods: tuple[str, ...] = parameter(("dense",), "Weir's methods: weir methods lists them")
+    peers: tuple[str, ...] = parameter(
+        ("gloo",), "gloo: all-reduce; ps: a parameter server; both dense", choices=PEERS
+    )
+    density: float = parameter(0.05, "of methods that send a share", above=0, most=1)
+    topology: str = parameter("leaf-spine-2x2", "single, or leaf-spine-RxS: racks and spines")
+    links: str = parameter("100mbit", "rate of all links")
+    loss: float = parameter(0.01, "share of packets that every link loses", least=0, most=0.5)
+    background: str = parameter("incast", "bursts of others", choices=("incast", "none"))
+    background_load: float = parameter(0.5, "of a worker's link, that bursts take", above=0, most=1)
+    background_dscp: int = parameter(0, "class of the bursts", least=0, most=63)
+    budget: float = parameter(
+        0.1, "loss budget of one more run, of the first method that can have one; 0: none", least=0, most=1
+    )
+    peer_minutes: float = parameter(10.0, "of training, then a peer is cut short", above=0)
+    evaluate_every: int | None = parameter(None, "steps between evaluations; none: an epoch", least=1)
+    target: float | None = parameter(
+        None, "accuracy to reach; none: the highest that all complete runs reach", least=0, most=1
+    )
 
 
-def trained(these: Sequence[Way]) -> Iterator[WayResult]:
+def run(parameters: Parameters, run: Run) -> Iterator[Table | Plot]:
+    """Train every way, where network namespaces are to be had."""
+    given = vars(parameters) | {"seed": run.seeds[0], "plugin": run.plugins}
+    own = {name: value for name, value in given.items() if name not in _NOT_CONFIG}
+    configs = [make_config(**own, method=method) for method in parameters.methods]
+    if (reason := gain_root()) is not None:
+        raise NamespaceError(f"not trained: {reason}")
+    peers = cast(Sequence[Kind], parameters.peers)
+    found = ways(configs, peers, parameters.budget, 60 * parameters.peer_minutes)
+    outcomes = list(trained(list(reversed(found)), run.say))[::-1]
+    yield from report(outcomes, configs[0], parameters.target)
+
+
+_NOT_CONFIG: Final = {"methods", "peers", "budget", "peer_minutes", "target"}
+
+
+def trained(these: Sequence[Way], say: Callable[[str], None]) -> Iterator[WayResult]:
     """Train one way after the other; a peer whose network is not to be had is left out, and said."""
     for way in these:
-        console.print(f"{way.name} ...")
+        say(f"{way.name} ...")
         make = network_cluster if way.kind == "weir" else bridged_network
         try:
             with make(way.config.members, network=way.config.network) as network:
-                yield train(way, network)
+                yield train(way, network, say)
         except NamespaceError as error:
             if way.kind == "weir":
                 raise
-            console.print(f"{way.name} not trained: {error}")  # the rest was, and is shown
+            say(f"{way.name} not trained: {error}")  # the rest was, and is shown
 
 
 def ways(
@@ -109,15 +116,84 @@ def _words(config: TrainConfig) -> list[str]:
     ]
 
 
-def report(outcomes: Sequence[WayResult], config: TrainConfig, target: float | None, plot: Path) -> None:
-    """Print and draw what came out."""
+def report(
+    outcomes: Sequence[WayResult], config: TrainConfig, target: float | None
+) -> Iterator[Table | Plot]:
+    """Yield the table and the picture of what came out."""
     if target is None:
         target = min(max(e.accuracy for e in o.record.evaluations) for o in outcomes if o.complete)
     steps, source = dense_steps(target, outcomes, lambda: dense_curve(config))
     reached = {o.name: time_to(target, o, steps) for o in outcomes}
-    _print(outcomes, reached, target, source, config)
-    draw(plot, outcomes, reached, target, config)
-    Console().print(f"drawn: {plot}", style="dim", highlight=False)
+    first = next(o for o in outcomes if o.way.kind == "weir")
+    notes = [
+        *map(_counted, outcomes),
+        f"time to {target:.1%}: training time at the first evaluation with that accuracy; evaluated "
+        + (f"every {config.evaluate_every} steps" if config.evaluate_every else "after each epoch"),
+        *_savings(outcomes, reached),
+        "worker, switches, machine: processor seconds for each GB of a worker's gradients, the worker's with "
+        "forward and backward pass, the machine's with all that ran",
+        "peers: on the kernel's bridges, over links with the same rate, losses and bursts, spread over the spines "
+        "without collision; their packets pass the bursts', as Weir's do",
+    ]
+    if source:
+        notes.append(f"cut short: its own time per step times the number of steps {source}")
+    if any(o.way.kind == "ps" for o in outcomes):
+        place = "on a host of its own" if config.mode == "ps" else "on rank 0's host, free for that rank"
+        notes.append(f"PS: one dense parameter server over TCP, {place}")
+    yield Table(
+        f"{config.model}, {config.workers} workers, {links_line(config)}",
+        (
+            Column(f"to {target:.1%}", duration),
+            Column("step", duration, "median, of the slowest worker"),
+            Column("accuracy", share),
+            Column("missing", lambda part: f"{part:.2%}"),
+            Column("line", lambda part: f"{part:.0%}", "of its link's rate that a worker's packets take up"),
+            *(Column(name, lambda seconds: f"{seconds:.1f}") for name in _USE),
+        ),
+        tuple(_row(outcome, f"to {target:.1%}", reached) for outcome in outcomes),
+        peers=(*(o.name for o in outcomes if o.way.kind != "weir"), first.name),
+        notes=tuple(notes),
+    )
+    yield Plot(
+        f"{config.model}, {config.workers} workers: accuracy over training time",
+        [
+            Panel(
+                links_line(config),
+                "seconds of training (evaluation left out)",
+                "accuracy on held-out data, %",
+                [_line(outcome, reached[outcome.name], target) for outcome in outcomes],
+                "x",
+                (100 * target,),
+            )
+        ],
+    )
+
+
+def _row(outcome: WayResult, column: str, reached: Mapping[str, float | None]) -> Row:
+    record, used = outcome.record, outcome.record.processor_per_gigabyte()
+    seconds = (None, None, None) if used is None else (used.own, used.others, used.machine)
+    return Row(
+        outcome.name,
+        {
+            column: reached[outcome.name],
+            "step": outcome.step_s,
+            "accuracy": record.accuracy,
+            "missing": record.delivery.missing_share if outcome.way.kind == "weir" else None,
+            "line": outcome.of_line,
+            **{name: each or None for name, each in zip(_USE, seconds, strict=True)},
+        },
+    )
+
+
+def _line(outcome: WayResult, seconds: float | None, target: float) -> Line:
+    """Return a run's curve; where it was cut short, a dashed one to where it would reach the target."""
+    points, label = outcome.curve(), outcome.name
+    if not outcome.complete:
+        label += f" (from {len(outcome.record.steps)} steps)"
+        if seconds is not None and outcome.time_to(target) is None:
+            points = [*points, (seconds, target)]
+    style = "o-" if outcome.complete else "o--"
+    return Line(label, [x for x, _ in points], [100 * y for _, y in points], style)
 
 
 def time_to(target: float, outcome: WayResult, dense_steps: int | None) -> float | None:
@@ -150,129 +226,10 @@ def dense_steps(
             return steps, f"as {outcome.name} needed"
     if any(o.way.dense and o.complete for o in outcomes):
         return None, "that no dense run reached"
-    console.print("dense training without a network, to count its steps ...")
     steps = next((steps for steps, accuracy in curve() if accuracy >= target), None)
     if steps is None:
         return None, "that dense training does not reach"
     return steps, f"as dense training needs: {steps}, counted in one process without a network"
-
-
-def _virtual(config: TrainConfig, budget: float) -> None:
-    """Measure what one step waits for, free of this machine's load."""
-    from weir.train.task import make_task
-
-    parameters = parameter_count(make_task(config).model)
-    spec, workers = config.network, config.workers
-    ways: list[tuple[str, Callable[[], Reduced]]] = [
-        ("ring over TCP, CUBIC", lambda: training_virtual.ring(spec, workers, parameters, "cubic")),
-        ("ring over TCP, BBR", lambda: training_virtual.ring(spec, workers, parameters, "bbr")),
-        ("Weir, lossless", lambda: training_virtual.weir(spec, workers, parameters, 0.0)),
-        (f"Weir, budget {budget:g}", lambda: training_virtual.weir(spec, workers, parameters, budget)),
-        ("Weir, 16 bits", lambda: training_virtual.weir(spec, workers, parameters, 0.0, 16)),
-        ("Weir, 8 bits", lambda: training_virtual.weir(spec, workers, parameters, 0.0, 8)),
-    ]
-    found = {}
-    for name, reduce in ways:
-        console.print(f"{name}, in virtual time ...")
-        found[name] = reduce()
-    rings, lossless = list(found.values())[:2], found["Weir, lossless"]
-    best = min(ring.seconds for ring in rings)
-    show(
-        f"All-reduce of {config.model}'s gradient in virtual time, {workers} workers, {links_line(config)}",
-        ("", "time", "line", "missing", "x best ring", "x lossless"),
-        [
-            (
-                name,
-                duration(one.seconds),
-                f"{least_seconds(parameters, workers, spec.rate_bps, ring=one in rings) / one.seconds:.0%}"
-                if spec.rate_bps
-                else NOT_KNOWN,
-                "–" if one in rings else f"{one.missing:.2%}",
-                factor(best / one.seconds),
-                factor(lossless.seconds / one.seconds),
-            )
-            for name, one in found.items()
-        ],
-        [
-            "dense gradient; simulated links and TCP, everything of Weir's real: no figure depends on this "
-            "machine's load",
-            "line: the least time that the line's payload rate allows, over the time; payload rate: the rate "
-            "without the headers of full packets, from Ethernet up",
-        ],
-    )
-
-
-def _print(
-    outcomes: Sequence[WayResult],
-    reached: Mapping[str, float | None],
-    target: float,
-    source: str,
-    config: TrainConfig,
-) -> None:
-    first = next(o for o in outcomes if o.way.kind == "weir")
-    beside = [o.name for o in outcomes if o.way.kind != "weir"] + [first.name]
-    rows, notes = [], []
-    for outcome in outcomes:
-        seconds, record, done = reached[outcome.name], outcome.record, outcome.record.delivery
-        estimated = "" if outcome.time_to(target) is not None else "~"
-        rows.append(
-            (
-                outcome.name,
-                duration(outcome.step_s),
-                "–" if record.accuracy is None else f"{record.accuracy:.1%}",
-                f"{done.missing_share:.2%}" if outcome.way.kind == "weir" else "–",
-                "not reached" if seconds is None else estimated + duration(seconds),
-                *(_ratio(reached[other], seconds) for other in beside),
-                NOT_KNOWN if outcome.of_line is None else f"{outcome.of_line:.0%}",
-                *_processor(outcome),
-            )
-        )
-        notes.append(_counted(outcome))
-    notes.append(
-        f"time to {target:.1%}: training time at the first evaluation with that accuracy; evaluated "
-        + (f"every {config.evaluate_every} steps" if config.evaluate_every else "after each epoch")
-        + "; step: median, of the slowest worker"
-    )
-    notes += _savings(outcomes, reached)
-    notes.append(
-        "line: share of its link's rate that a worker's packets take up in the steps, headers included, "
-        "forward and backward pass, too; worker, switches, machine: processor seconds for each GB of a "
-        "worker's gradients, the worker's with forward and backward pass, the machine's with all that ran"
-    )
-    if any(o.way.kind != "weir" for o in outcomes):
-        notes.append(
-            "peers: on the kernel's bridges, over links with the same rate, losses and bursts, spread over "
-            "the spines without collision; their packets pass the bursts', as Weir's do"
-        )
-    if source:
-        notes.append(f"~: cut short; its own time per step times the number of steps {source}")
-    if any(o.way.kind == "ps" for o in outcomes):
-        notes.append(
-            "PS: one dense parameter server over TCP, "
-            + (
-                "on a host of its own"
-                if config.mode == "ps"
-                else "on rank 0's host, which has that rank's gradient for free"
-            )
-        )
-    show(
-        f"{config.model}, {config.workers} workers, {links_line(config)}",
-        ("", "step", "accuracy", "missing", f"to {target:.1%}", *(f"x {name}" for name in beside), *_USE),
-        rows,
-        notes,
-    )
-
-
-def _processor(outcome: WayResult) -> tuple[str, ...]:
-    """Return the cells of processor time for each gigabyte of gradients."""
-    used = outcome.record.processor_per_gigabyte()
-    if used is None:
-        return (NOT_KNOWN,) * 3
-    return tuple(f"{each:.1f}" if each else NOT_KNOWN for each in (used.own, used.others, used.machine))
-
-
-def _ratio(theirs: float | None, ours: float | None) -> str:
-    return "–" if theirs is None or ours is None else factor(theirs / ours)
 
 
 def _savings(outcomes: Sequence[WayResult], reached: Mapping[str, float | None]) -> list[str]:

@@ -2,29 +2,26 @@
 """Training with parameter servers over real links: time and bytes to equal accuracy, over several seeds.
 
 Every way trains every model from every seed, one after the other, on links of the same rate: Gloo's ring, a
-dense parameter server over TCP, and Weir's: dense, with methods, with filters, asynchronous. How peers
-get their network: see ``training``. Each seed is compared with itself; what is shown are medians.
+dense parameter server over TCP, and Weir's: dense, with methods, with filters, asynchronous. Each seed is
+compared with itself. A step in virtual time: ``weir.bench.simulated.servers``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from rich.console import Console
-
-from weir.bench.table import show
+from weir.bench.case import Run, parameter
+from weir.bench.results import Column, Row, Table, share
 from weir.bench.training.links import trained, ways
-from weir.bench.training_ways import PEERS, Kind, WayResult
-from weir.netns.namespace import gain_root
+from weir.bench.training.ways import PEERS, Kind, WayResult
+from weir.netns.namespace import NamespaceError, gain_root
 from weir.train.config import Model, TrainConfig, make_config
-from weir.train.netrows import NOT_KNOWN, links_line
+from weir.train.netrows import links_line
 from weir.train.record import mean_known
-from weir.train.words import byte_count, duration, factor
+from weir.train.words import byte_count, duration
 
 PEERS_HERE: Final[tuple[Kind, ...]] = ("gloo", "ps")
-
-console = Console(stderr=True)
 
 
 @dataclass(frozen=True)
@@ -53,61 +50,66 @@ NEAR: Final = 0.95
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The ways to train, besides the peers.
+class Parameters:
+    """The trainings. The first method's twin pushes after the backward pass."""
 
-    methods: of synchronous servers; the first one's twin pushes after the backward pass. rule: of filters in
-    both directions, synchronous and for each of ``consistencies``; empty: the latter have none. given:
-    further settings.
-    """
+    models: tuple[str, ...] = parameter(("mlp",), "that are trained", choices=EXTENTS)
+    workers: int = parameter(4, "workers", least=1, most=31)
+    epochs: int | None = parameter(None, "passes over the data; none: as suits the model", least=1)
+    max_steps: int | None = parameter(None, "of each epoch at most", least=1)
+    methods: tuple[str, ...] = parameter(("dense", "dfs"), "over Weir's synchronous server")
+    density: float = parameter(0.05, "of methods that send a share", above=0, most=1)
+    filter: str = parameter("0.003:lr", "in both directions, synchronous and not; empty: none")
+    consistencies: tuple[str, ...] = parameter(("async",), "also trained, with the filter: ssp:S, async")
+    links: str | None = parameter(None, "rate of every link; none: as suits the model")
+    evaluate_every: int | None = parameter(None, "steps between evaluations; none: as suits", least=1)
+    target: float | None = parameter(
+        None,
+        "accuracy to reach; none: the best that all reach but those far from the peers' best",
+        least=0,
+        most=1,
+    )
 
-    workers: int
-    methods: Sequence[str]
-    rule: str
-    consistencies: Sequence[str]
-    given: Mapping[str, Any]
 
-
-def configs(plan: Plan, model: Model, seed: int) -> list[TrainConfig]:
+def configs(parameters: Parameters, model: Model, seed: int) -> list[TrainConfig]:
     """Return the settings of Weir's ways. ConfigError for those that do not fit."""
     extent = EXTENTS[model]
+    given = ("epochs", "max_steps", "evaluate_every", "links")
     common: dict[str, Any] = {
-        "epochs": extent.epochs,
-        "max_steps": extent.max_steps,
-        "evaluate_every": extent.evaluate_every,
-        "links": extent.links,
-        **{key: value for key, value in plan.given.items() if value is not None},
+        **{name: getattr(parameters, name) or getattr(extent, name) for name in given},
+        "density": parameters.density,
         "mode": "ps",
         "model": model,
-        "workers": plan.workers,
+        "workers": parameters.workers,
         "seed": seed,
     }
-    filters = {"method": "dense", "push_filter": plan.rule, "pull_filter": plan.rule}
-    found = [make_config(**common, method=method) for method in plan.methods]
-    found += [make_config(**common, method=method, overlap=False) for method in plan.methods[:1]]
-    if plan.rule:
+    methods, rule = parameters.methods, parameters.filter
+    filters = {"method": "dense", "push_filter": rule, "pull_filter": rule}
+    found = [make_config(**common, method=method) for method in methods]
+    found += [make_config(**common, method=method, overlap=False) for method in methods[:1]]
+    if rule:
         found.append(make_config(**common, **filters))
-    flow = filters if plan.rule else {"method": "dense"}
-    found += [make_config(**common, **flow, consistency=consistency) for consistency in plan.consistencies]
+    flow = filters if rule else {"method": "dense"}
+    found += [make_config(**common, **flow, consistency=each) for each in parameters.consistencies]
     return found
 
 
-def measure(plan: Plan, models: Sequence[Model], seeds: Sequence[int], target: float | None) -> None:
-    """Train everything, and print a table for each model; says so where namespaces are not to be had."""
-    every = {model: [ways(configs(plan, model, seed), PEERS_HERE) for seed in seeds] for model in models}
+def run(parameters: Parameters, run: Run) -> Iterator[Table]:
+    """Train everything, and yield a table for each model."""
+    models = cast(tuple[Model, ...], parameters.models)
+    every = {m: [ways(configs(parameters, m, seed), PEERS_HERE) for seed in run.seeds] for m in models}
     if (reason := gain_root()) is not None:
-        console.print(f"not trained: {reason}")
-        return
+        raise NamespaceError(f"not trained: {reason}")
     for model, of_seeds in every.items():
         outcomes = []
-        for seed, these in zip(seeds, of_seeds, strict=True):
-            console.print(f"{model}, seed {seed}")
-            outcomes.append(list(trained(these)))
-        report(outcomes, target)
+        for seed, these in zip(run.seeds, of_seeds, strict=True):
+            run.say(f"{model}, seed {seed}")
+            outcomes.append(list(trained(these, run.say)))
+        yield report(outcomes, parameters.target)
 
 
 @dataclass(frozen=True)
-class Row:
+class Compared:
     """One way's figures. times: to the target, by seed; None: not reached. x_ps: the dense parameter server's
     time by its own. data: bytes of a worker's link a step, both directions, by those of that server.
     processor: seconds of the machine for each GB of gradients.
@@ -124,7 +126,7 @@ class Row:
     processor: float | None
 
 
-def rows(outcomes: Sequence[Sequence[WayResult]], target: float | None) -> list[Row]:
+def rows(outcomes: Sequence[Sequence[WayResult]], target: float | None) -> list[Compared]:
     """Return a row for each way. outcomes: by seed, each the same ways in the same order.
 
     target: the accuracy to reach; None: as ``targets_of`` has it.
@@ -146,7 +148,7 @@ def rows(outcomes: Sequence[Sequence[WayResult]], target: float | None) -> list[
         bytes_a_step = median(map(_bytes_a_step, own))
         theirs = median(_bytes_a_step(of_seed[peers["ps"]]) for of_seed in outcomes)
         found.append(
-            Row(
+            Compared(
                 first.name,
                 median(run.step_s for run in own),
                 median(run.record.accuracy or 0.0 for run in own),
@@ -170,54 +172,56 @@ def targets_of(outcomes: Sequence[Sequence[WayResult]], target: float | None) ->
     return [target if target is not None else _common(of_seed) for of_seed in outcomes]
 
 
-def report(outcomes: Sequence[Sequence[WayResult]], target: float | None) -> None:
-    """Print one model's table."""
+def report(outcomes: Sequence[Sequence[WayResult]], target: float | None) -> Table:
+    """Return one model's table."""
     config = outcomes[0][0].way.config
-    show(
-        f"{config.model}, {config.workers} workers, {config.servers} server, {links_line(config)}, "
-        f"{len(outcomes)} seeds",
+    goals = ", ".join(f"{goal:.1%}" for goal in targets_of(outcomes, target))
+    return Table(
+        f"{config.model}, {config.workers} workers, {config.servers} server, {links_line(config)}",
         (
-            "",
-            "step",
-            "to target",
-            "x PS over TCP",
-            "less time",
-            "x ring",
-            "bytes",
-            "less data",
-            "CPU",
-            "accuracy",
+            Column("to target", duration, "of training, evaluations left out; –: not in every seed"),
+            Column("step", duration),
+            Column("less time", share, f"than {PEERS['ps']} over TCP, median of the seeds"),
+            Column("least, most", str, f"times as fast as {PEERS['ps']} over TCP, of the seeds"),
+            Column("x ring", lambda n: f"{n:.2f}", "times as fast as Gloo, median of the seeds"),
+            Column("bytes", byte_count, "of a worker's link in a step, both directions, headers included"),
+            Column("less data", share, f"than {PEERS['ps']} over TCP"),
+            Column(
+                "CPU",
+                lambda n: f"{n:.0f}",
+                "seconds of the whole machine for each GB of a worker's gradients",
+            ),
+            Column("accuracy", share),
         ),
-        [
-            (
-                row.name,
-                duration(row.step_s),
-                _time(row.times),
-                _spread(row.x_ps),
-                f"{1 - 1 / median(row.x_ps):.1%}" if row.x_ps else "-",
-                _spread(row.x_ring),
-                byte_count(round(row.bytes_a_step)),
-                f"{1 - row.data:.1%}",
-                NOT_KNOWN if row.processor is None else f"{row.processor:.0f}",
-                f"{row.accuracy:.1%}",
-            )
-            for row in rows(outcomes, target)
-        ],
-        [
-            "medians of the seeds, least and greatest in brackets; target: "
-            + ", ".join(f"{goal:.1%}" for goal in targets_of(outcomes, target))
+        tuple(_row(one) for one in rows(outcomes, target)),
+        peers=(PEERS["ps"],),
+        notes=(
+            f"{len(outcomes)} seeds, medians; target, by seed: {goals}"
             + (
                 ""
                 if target is not None
-                else f", by seed: the best accuracy that all runs reach, but those below {NEAR:.0%} of the "
-                "peers' best"
-            )
-            + "; at the first evaluation that has it",
-            "time: of training, evaluations left out",
-            "bytes: of a worker's link in a step, both directions, headers included; less time, less data: "
-            f"than {PEERS['ps']} over TCP; CPU: seconds of the whole machine for each GB of a worker's "
-            "gradients, forward and backward pass, servers and switches included",
-        ],
+                else f": the best that all reach, but those below {NEAR:.0%} of the peers' best"
+            ),
+        ),
+    )
+
+
+def _row(one: Compared) -> Row:
+    known = [seconds for seconds in one.times if seconds is not None]
+    spread = f"{min(one.x_ps):.2f}-{max(one.x_ps):.2f}" if one.x_ps else None
+    return Row(
+        one.name,
+        {
+            "to target": known if len(known) == len(one.times) else None,
+            "step": one.step_s,
+            "less time": 1 - 1 / median(one.x_ps) if one.x_ps else None,
+            "least, most": spread,
+            "x ring": median(one.x_ring) if one.x_ring else None,
+            "bytes": one.bytes_a_step,
+            "less data": 1 - one.data,
+            "CPU": one.processor,
+            "accuracy": one.accuracy,
+        },
     )
 
 
@@ -234,16 +238,3 @@ def _index_of(of_seed: Sequence[WayResult], kind: Kind) -> int:
 def _bytes_a_step(run: WayResult) -> float:
     traffic = run.record.mean_traffic
     return (traffic.bytes_up + traffic.bytes_down) / max(1, len(run.record.steps))
-
-
-def _time(times: Sequence[float | None]) -> str:
-    known = [seconds for seconds in times if seconds is not None]
-    if len(known) < len(times):
-        return f"in {len(known)} of {len(times)}"
-    return duration(median(known))
-
-
-def _spread(ratios: Sequence[float]) -> str:
-    if not ratios:
-        return "-"
-    return f"{factor(median(ratios))} ({factor(min(ratios))}-{factor(max(ratios))})"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A dense parameter server over TCP: the peer that ``weir bench training`` calls PS.
+"""A dense parameter server over TCP: the peer that the training benchmarks call PS.
 
 One process receives every worker's gradient, averages, and sends the average back to each. Buckets stream:
 while one is still on its way in, the average of the one before is on its way out. Run it as ``python -m
-bench.parameter_server ADDRESS PORT WORKERS``; it ends when all workers have hung up.
+weir.bench.training.tcp_server ADDRESS PORT WORKERS``; it ends when all workers have hung up.
 
 On the wire: a worker says its rank, then of each bucket how many bytes it has and its float32 values; the
 answers look the same. All workers send the same buckets in the same order, as DDP's do.

@@ -10,8 +10,6 @@ from pathlib import Path
 from statistics import median
 from typing import Final, Literal
 
-from rich.console import Console
-
 from weir.child import ChildError, end, how_it_ended, log_tail, spawn
 from weir.native.scratch import scratch_folder
 from weir.netns.cluster import BridgedNetwork, NetworkCluster
@@ -33,8 +31,6 @@ _TICK_S: Final = 0.5
 _LINE_EVERY_S: Final = 10.0
 _STALL_S: Final = 180.0  # without any news of a step or an evaluation
 _MIN_STEPS: Final = 3  # that many are taken at least, however slow they are
-
-console = Console(stderr=True)
 
 
 @dataclass(frozen=True)
@@ -108,7 +104,7 @@ class WayResult:
         return next((e.step for e in self.record.evaluations if e.accuracy >= target), None)
 
 
-def train(way: Way, network: NetworkCluster | BridgedNetwork) -> WayResult:
+def train(way: Way, network: NetworkCluster | BridgedNetwork, say: Callable[[str], None]) -> WayResult:
     """Return one run to its end, or until its time is over.
 
     Raises ChildError with what a failed worker or server said, NamespaceError if a part of the network has
@@ -117,7 +113,7 @@ def train(way: Way, network: NetworkCluster | BridgedNetwork) -> WayResult:
     config, ranks = way.config, range(way.config.workers)
     members = range(way.members)
     backend: Literal["weir", "gloo"] = "weir" if way.kind == "weir" else "gloo"
-    record, ticker = RunRecord(backend, ranks, config.epochs), _Ticker(way.name)
+    record, ticker = RunRecord(backend, ranks, config.epochs), _Ticker(way.name, say)
     with (
         scratch_folder("bench") as folder,
         _server(way, network, folder) as server,
@@ -133,7 +129,7 @@ def train(way: Way, network: NetworkCluster | BridgedNetwork) -> WayResult:
             environment,
             folder,
             prefix=network.lab.at_worker,
-            module="weir.bench.training_worker",
+            module="weir.bench.training.worker",
         ) as workers:
             for news in _steps(
                 workers, record, members, [network.check, *([server.check] if server else [])]
@@ -171,7 +167,7 @@ def _server(way: Way, network: NetworkCluster | BridgedNetwork, folder: Path) ->
     host = way.config.workers if way.config.mode == "ps" else 0
     address = network.lab.plan.workers[host].ip
     process = spawn(
-        "weir.bench.parameter_server",
+        "weir.bench.training.tcp_server",
         [address, str(_PORT), str(way.config.workers)],
         log=folder / "server.log",
         prefix=network.lab.at_worker(host),
@@ -211,18 +207,18 @@ def _steps(
 
 
 class _Ticker:
-    """Prints a line every few seconds."""
+    """Says a line every few seconds."""
 
-    def __init__(self, name: str) -> None:
-        self._name, self._last = name, 0.0
+    def __init__(self, name: str, say: Callable[[str], None]) -> None:
+        self._name, self._say, self._last = name, say, 0.0
 
     def tell(self, record: RunRecord, news: StepSummary) -> None:
-        """Print how far the run is, when it is time again."""
+        """Say how far the run is, when it is time again."""
         if time.monotonic() - self._last > _LINE_EVERY_S:
             self._last = time.monotonic()
             accuracy = "" if record.accuracy is None else f", accuracy {record.accuracy:.2%}"
             at = f"step {news.step} of {record.total_steps}, {duration(news.seconds)}"
-            console.print(f"{self._name}: {at}{accuracy}")
+            self._say(f"{self._name}: {at}{accuracy}")
 
 
 def _counts(cluster: NetworkCluster) -> NetworkCounts:

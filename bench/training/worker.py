@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker of ``weir bench training``: one of ``weir train``, which may also use a parameter server.
+"""A worker of the training benchmarks: one of ``weir train``, which may also use a parameter server.
 
 This module must not postpone the evaluation of annotations: DDP looks at the hook's.
 """
@@ -11,8 +11,8 @@ import torch
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
-from weir.bench.parameter_server import Client
-from weir.bench.training_ways import SERVER
+from weir.bench.training.tcp_server import Client
+from weir.bench.training.ways import SERVER
 from weir.train.backends import Exchange
 from weir.train.exchange import make_exchange
 from weir.train.messages import Sent
