@@ -18,8 +18,7 @@ from rich.console import Console
 
 from weir.bench import allreduce_worker
 from weir.bench.allreduce_worker import BLOCK, AllreduceSpec, Sample
-from weir.bench.ranks import least_seconds
-from weir.bench.ranks import Start, run_ranks
+from weir.bench.ranks import Start, least_seconds, run_ranks
 from weir.bench.table import command_line, show, spread
 from weir.cluster import local_cluster
 from weir.host_agent.collectives.packing import lane_format

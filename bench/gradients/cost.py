@@ -338,10 +338,14 @@ def _row(one: Measured, name: str, words: str) -> Row:
 def _notes(found: Sequence[Measured]) -> Iterator[str]:
     """Yield what the tables mean, and what they come to."""
     yield (
-        "bytes on the wire of all workers, up and down, every header from Ethernet up; down counts once for each "
-        "worker; no acknowledgements, nothing sent again. OmniReduce-256: top-k masks as its open code sends them "
-        "(RDMA, messages of 256 elements, first block of each column always). Gradients: a dense training's; each "
-        "worker's residuals are kept; the first third of the steps, in which residuals and planner begin, is not "
+        "bytes on the wire of all workers, up and down, every header from Ethernet up; down counts once "
+        "for each "
+        "worker; no acknowledgements, nothing sent again. OmniReduce-256: top-k masks as its open code "
+        "sends them "
+        "(RDMA, messages of 256 elements, first block of each column always). Gradients: a dense "
+        "training's; each "
+        "worker's residuals are kept; the first third of the steps, in which residuals and planner "
+        "begin, is not "
         "counted"
     )
     for name in ("planner", *OWN):
@@ -350,7 +354,8 @@ def _notes(found: Sequence[Measured]) -> Iterator[str]:
         blocks = [one.saving(name, "block-topk") for one in found]
         yield (
             f"{name}: saves {min(savings):.1%} to {max(savings):.1%}, at least {GOAL:.2%} in {reached} of "
-            f"{len(found)} settings; against block top-k {min(blocks):.1%} to {max(blocks):.1%}; on average against "
+            f"{len(found)} settings; against block top-k {min(blocks):.1%} to {max(blocks):.1%}; on "
+            "average against "
             f"the best fixed b {_mean(found, name, 'omnireduce:'):.1%}, against Weir's best fixed mask "
             f"{_mean(found, name, 'weir:'):.1%}"
         )
@@ -358,7 +363,8 @@ def _notes(found: Sequence[Measured]) -> Iterator[str]:
     if equal:
         reached = sum(saved >= GOAL for saved in equal)
         yield (
-            f"dfs at equal energy: saves {min(equal):.1%} to {max(equal):.1%}, at least {GOAL:.2%} in {reached} of "
+            f"dfs at equal energy: saves {min(equal):.1%} to {max(equal):.1%}, at least {GOAL:.2%} in "
+            f"{reached} of "
             f"the {len(equal)} settings in which some density of the table delivers as much"
         )
 

@@ -77,7 +77,8 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table | Plot]:
     found = chosen(parameters, run)
     target = parameters.target
     yield Table(
-        f"Density over {parameters.steps} steps of {parameters.model}, {parameters.workers} workers, target {target:g}",
+        f"Density over {parameters.steps} steps of {parameters.model}, {parameters.workers} workers, "
+        f"target {target:g}",
         (
             Column(
                 "density / target", factor, "of the sum: values that some worker chose, mean over the steps"

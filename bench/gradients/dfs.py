@@ -166,11 +166,14 @@ def _energy(found: Sequence[Curves]) -> Table:
         rows.append(Row(peer, values))
     reached = sum(each >= GOAL for each in saved[BASELINE])
     notes = [
-        "energy: share of the sum of all workers' gradients and residuals that is delivered; bytes at an energy "
+        "energy: share of the sum of all workers' gradients and residuals that is delivered; bytes at an "
+        "energy "
         "between two densities are drawn out between them; –: none is comparable",
-        "OmniReduce-b, lists of pairs: each worker's largest values, in blocks of b as its open code sends them, "
+        "OmniReduce-b, lists of pairs: each worker's largest values, in blocks of b as its open code "
+        "sends them, "
         "or as (index, value); top-k planned: the same through Weir's switch; dfs without: a part left out",
-        f"dfs saves {GOAL:.2%} of {BASELINE}'s bytes or more in {reached} of {len(saved[BASELINE])} comparable cells",
+        f"dfs saves {GOAL:.2%} of {BASELINE}'s bytes or more in {reached} of {len(saved[BASELINE])} "
+        "comparable cells",
     ]
     if planned := saved.get(PLANNED):
         notes.append(f"against {PLANNED}: {fmean(planned):.1%} on average, {min(planned):.1%} at least")
@@ -224,7 +227,8 @@ def _together(cases: Sequence[tuple[float, Model, int, int, int]], runs: Sequenc
         tuple(rows),
         better="more",
         notes=(
-            "of gradients and residuals of all workers, added up, beside dfs without sizes; bits: positions and "
+            "of gradients and residuals of all workers, added up, beside dfs without sizes; bits: "
+            "positions and "
             "values, each parameter by itself",
         ),
     )
@@ -275,13 +279,15 @@ def _accuracy(cases: Sequence[_Case], found: Sequence[Trained]) -> Table:
             Column(
                 "dfs saves",
                 lambda part: f"{part:.0%}",
-                f"with the cheapest of its densities that are at most {100 * TOLERANCE:g} points less accurate; –: none is",
+                f"with the cheapest of its densities that are at most {100 * TOLERANCE:g} points less "
+                "accurate; –: none is",
             ),
         ),
         tuple(rows),
         notes=(
             "means of the seeds; resnet18 with momentum 0.9, and a tenth of the learning rate",
-            "OmniReduce: in blocks of 256, and of the size that is cheapest there; dfs also at densities between "
+            "OmniReduce: in blocks of 256, and of the size that is cheapest there; dfs also at densities "
+            "between "
             "the others",
             verdict(shares),
         ),

@@ -123,10 +123,10 @@ def exchange(place: Place, spec: Steps) -> dict[str, Any]:
 def buckets(named: Sequence[tuple[str, nn.Parameter]]) -> Iterator[BucketLayout]:
     """Yield the layouts of DDP's buckets: from the last parameter to the first, the first bucket small."""
     index, names, parameters, size = 0, list[str](), list[nn.Parameter](), 0
-    for name, parameter in reversed(named):
+    for name, one in reversed(named):
         names.append(name)
-        parameters.append(parameter)
-        size += 4 * parameter.numel()
+        parameters.append(one)
+        size += 4 * one.numel()
         if size >= (_BUCKET_BYTES if index else _FIRST_BYTES):
             yield BucketLayout.of(index, names, parameters, SCALE_BLOCK)
             index, names, parameters, size = index + 1, [], [], 0

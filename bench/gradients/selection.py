@@ -77,7 +77,8 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
     reference = median(backward)
     elements = sum(p.numel() for p in module.parameters())
     yield Table(
-        f"Selection for {model}'s gradient ({elements / 1e6:.1f} million values), density {parameters.density:g}",
+        f"Selection for {model}'s gradient ({elements / 1e6:.1f} million values), density "
+        f"{parameters.density:g}",
         (
             Column("total ms", lambda n: f"{n:.1f}"),
             *(Column(f"{part} ms", lambda n: f"{n:.1f}", note) for part, note in _PARTS.items()),
@@ -87,7 +88,8 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
         ),
         tuple(Row(name, _values(own, reference, larger)) for name, own in taken.items()),
         notes=(
-            f"backward: {1e3 * reference:.0f} ms, {model}, batch {batch}, one thread, the same run, processor time; "
+            f"backward: {1e3 * reference:.0f} ms, {model}, batch {batch}, one thread, the same run, "
+            "processor time; "
             f"medians of the second half of {parameters.steps} steps; rank 0 of {parameters.workers}",
             *(f"at {size}x{size} pixels: {1e3 * median(found):.0f} ms" for size, found in larger.items()),
         ),

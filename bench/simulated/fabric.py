@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Racks of hosts below spines in virtual time, and what all cases on them have in common.
 
-Everything but the clock, links and TCP is real: the switch program, the controller's entries, the hosts' code.
+Real is everything but the clock, links and TCP: the switch program, the controller's entries, hosts' code.
 A case has fabrics, contenders and seeds. A contender has a twin, the same without the mechanism that it is
 there for, over which its gain is stated. What mechanisms did is counted: where one did nothing the command
 fails, whatever the times are.

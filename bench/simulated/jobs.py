@@ -133,8 +133,10 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
             )
         ),
         notes=(
-            f"{first.words} (of the first row); one class for all. A budget of {first.budget:.0%} of the front "
-            f"layers' lanes, less further back. {len(run.seeds)} x {first.steps} steps of every job, with random "
+            f"{first.words} (of the first row); one class for all. A budget of {first.budget:.0%} of the "
+            "front "
+            f"layers' lanes, less further back. {len(run.seeds)} x {first.steps} steps of every job, "
+            "with random "
             f"pauses up to {1000 * first.pause:g} ms. trimmed: packets, of all steps",
         ),
     )

@@ -36,7 +36,6 @@ from weir.simulator.tcp import TcpConfig
 from weir.softswitch.runtime.queueing import parse_rate
 from weir.wire.definition import GROUP_LANES, RELIABLE_DSCP, SLOT_LANES, Op
 
-
 _BUCKET: Final = BUCKET_BYTES // 4
 
 

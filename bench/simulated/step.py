@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The all-reduce that one training step waits for, on bad links: Weir's sums and rings over TCP.
 
-The real switch program, entries and transport. The peer is Gloo's ring of two segments a chunk over simulated
-TCP as Linux has it (`weir.simulator.tcp`), with time-outs of 200 ms at least, without marks, in the class that
-switches serve first. Nothing depends on how busy this machine is.
+The real switch program, entries and transport. The peer is Gloo's ring of two segments a chunk over
+simulated TCP as Linux has it (`weir.simulator.tcp`), with time-outs of 200 ms at least, without marks, in the
+class that switches serve first. Nothing depends on how busy this machine is.
 """
 
 import itertools
@@ -45,7 +45,7 @@ _LIMIT_S: Final = 36_000.0
 
 @dataclass(frozen=True)
 class Way:
-    """One way to sum. algorithm: of a ring's TCP; None: Weir. lossy: within the loss budget. bits: of a value."""
+    """One way to sum. algorithm: of a ring's TCP; None: Weir. lossy: within the loss budget. bits: of one."""
 
     name: str
     algorithm: Algorithm | None = None
@@ -127,7 +127,8 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
         peers=(min(rings, key=rings.__getitem__).name, "Weir, lossless"),
         floor="line",
         notes=(
-            f"dense; loss budget: {parameters.budget:g} of the lanes. line: the least time that the line's payload "
+            f"dense; loss budget: {parameters.budget:g} of the lanes. line: the least time that the "
+            "line's payload "
             "rate allows, without the headers of full packets, over the time",
         ),
     )

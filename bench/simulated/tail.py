@@ -18,7 +18,7 @@ from typing import Final, Literal, cast
 import numpy as np
 
 from weir.bench.case import ParameterError, Run, parameter
-from weir.bench.results import Column, Line, Panel, Plot, Scalar, Table, share
+from weir.bench.results import Column, Line, Panel, Plot, Scalar, Table
 from weir.bench.simulated import fabric
 from weir.bench.simulated.fabric import FRONT, TIMES, Fabric, Outcome, outcomes, per_cent, percentile, treated
 from weir.bench.simulated.transports import BLOCK, LANE, Flows, Rings, Sums, TcpServers, Transport
@@ -301,22 +301,28 @@ def _notes(scenario: Scenario, seeds: int) -> Iterator[str]:
     size = "" if not scenario.load else f", {scenario.load:.0%} of the links between racks"
     yield (
         f"{scenario.words}; in a rack {scenario.workers} workers, 1 server and {scenario.others} background "
-        f"hosts, {scenario.hosts / scenario.spines:.1f}:1 oversubscribed; tensors of {scenario.tensor >> 10} KiB, "
+        f"hosts, {scenario.hosts / scenario.spines:.1f}:1 oversubscribed; tensors of "
+        f"{scenario.tensor >> 10} KiB, "
         f"{seeds} x {scenario.tensors}, one at a time (of the first setting, if there are several)"
     )
     yield (
-        f"background: bursts of {scenario.fan_in} DCTCP flows of {scenario.burst // 1000} kB{size}; links between "
+        f"background: bursts of {scenario.fan_in} DCTCP flows of {scenario.burst // 1000} kB{size}; "
+        "links between "
         f"racks lose {scenario.loss:.2%} of packets"
         if scenario.load
         else "no traffic but the tensors' own"
     )
     yield (
         f"a, d, e, j: rings (collectives) or streams (server) over TCP, least time-out "
-        f"{1000 * scenario.min_rto:g} ms, as for Weir; d in the class of Weir's packets, in switches and hosts; "
-        "e one to three classes lower while more is left to send (pFabric); j with CUBIC, which does not answer "
+        f"{1000 * scenario.min_rto:g} ms, as for Weir; d in the class of Weir's packets, in switches and "
+        "hosts; "
+        "e one to three classes lower while more is left to send (pFabric); j with CUBIC, which does not "
+        "answer "
         "to marks. b: the path of all of a job's packets, or of each flow, is drawn once (ECMP). g, h: "
-        "expendable packets lose their lanes in deep queues, or are dropped; i: receivers stop when they have "
-        f"enough, as in MLT. A budget allows {scenario.budget:.0%} of the lanes to be missing, with servers of "
+        "expendable packets lose their lanes in deep queues, or are dropped; i: receivers stop when they "
+        "have "
+        f"enough, as in MLT. A budget allows {scenario.budget:.0%} of the lanes to be missing, with "
+        "servers of "
         "those pushed"
     )
     yield (

@@ -72,7 +72,7 @@ class _Count:
 
 
 class Sums:
-    """Weir's sums, as ``collectives.float_sum`` has them: shared exponents (MAX), then fixed-point lanes (ADD).
+    """Weir's sums, as ``collectives.float_sum`` has them: shared exponents (MAX), then lanes (ADD).
 
     exponents: of each worker, or none. services: of each worker's lanes; front: of exponents. energy: of each
     worker's blocks; what is lost is counted in it, too. exponent_block: lanes of packets of exponents.

@@ -34,7 +34,8 @@ CASES: Final[tuple[Case, ...]] = (
     Case(
         "training",
         "servers",
-        "Time and bytes to equal accuracy with a parameter server: Weir's, a dense one over TCP, Gloo's ring.",
+        "Time and bytes to equal accuracy with a parameter server: Weir's, a dense one over TCP, Gloo's "
+        "ring.",
         "an hour, with root",
         {
             "workers": "2",

@@ -44,7 +44,8 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
         values = {"points": differences[-1], "Gloo": gloo, "Weir": weir, "replicas alike": identical}
         rows.append(Row(f"seed {seed}", values))
     yield Table(
-        f"Final accuracy of {config.model}, {config.workers} workers, {config.epochs} epochs, {method_words(config)}",
+        f"Final accuracy of {config.model}, {config.workers} workers, {config.epochs} epochs, "
+        f"{method_words(config)}",
         (
             Column("points", lambda n: f"{n:+.2f}", "Weir minus Gloo, in per cent points"),
             *(Column(name, lambda n: f"{n:.2%}", "on held-out data") for name in ("Gloo", "Weir")),

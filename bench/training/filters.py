@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 import torch
@@ -210,7 +210,8 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
     if setting.delay:
         what += f", pushes {setting.delay} pushes late, {'' if setting.tempered else 'not '}tempered"
     yield Table(
-        f"Parameter Flow, {setting.model}, {setting.workers} asynchronous workers, {setting.epochs} epochs, {what}",
+        f"Parameter Flow, {setting.model}, {setting.workers} asynchronous workers, {setting.epochs} "
+        f"epochs, {what}",
         (
             Column("all MB", lambda n: f"{n:.1f}", "data packets of flows with headers, both directions"),
             *(Column(f"{way} MB", lambda n: f"{n:.1f}") for way in ("pushed", "sent")),

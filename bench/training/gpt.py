@@ -73,12 +73,12 @@ class Gpt(nn.Module):
         self.places = nn.Embedding(shape.context, shape.width)
         self.blocks = nn.ModuleList(_Block(shape) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width)
-        for name, parameter in self.named_parameters():
-            if parameter.dim() > 1:
+        for name, weight in self.named_parameters():
+            if weight.dim() > 1:
                 deep = name.endswith(("proj.weight", "down.weight"))
-                nn.init.normal_(parameter, std=0.02 / ((2 * shape.layers) ** 0.5 if deep else 1))
+                nn.init.normal_(weight, std=0.02 / ((2 * shape.layers) ** 0.5 if deep else 1))
             elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
+                nn.init.zeros_(weight)
 
     def forward(self, text: torch.Tensor) -> torch.Tensor:
         """Return the mean loss of predicting every next token. text: int64, batch, positions + 1."""
@@ -165,7 +165,8 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
         tuple(rows),
         peers=(DDP_CONTENDERS["gloo"].words, DDP_CONTENDERS["alone"].words),
         notes=(
-            f"batch {parameters.batch} x {parameters.length} tokens, bfloat16; density {parameters.density:g}",
+            f"batch {parameters.batch} x {parameters.length} tokens, bfloat16; density "
+            f"{parameters.density:g}",
         ),
     )
 

@@ -132,7 +132,8 @@ def report(
         *_savings(outcomes, reached),
         "worker, switches, machine: processor seconds for each GB of a worker's gradients, the worker's with "
         "forward and backward pass, the machine's with all that ran",
-        "peers: on the kernel's bridges, over links with the same rate, losses and bursts, spread over the spines "
+        "peers: on the kernel's bridges, over links with the same rate, losses and bursts, spread over "
+        "the spines "
         "without collision; their packets pass the bursts', as Weir's do",
     ]
     if source:
