@@ -5,4 +5,13 @@ from typing import Final
 
 from weir.bench.case import Case
 
-CASES: Final[tuple[Case, ...]] = ()
+CASES: Final = (
+    Case(
+        "simulated",
+        "scale",
+        "One sum over ever more workers: racks of 32, then two tiers, then three; every sum is checked.",
+        "minutes",
+        {"workers": "2,40", "kilobytes": "4"},
+        seeds=1,
+    ),
+)
