@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+from weir.bench.case import UnavailableError
 from weir.child import ChildError, end, log_tail, spawn, wait_for_all
 from weir.cluster import local_cluster
 from weir.native.scratch import scratch_folder
@@ -82,13 +83,22 @@ def over_links(cluster: NetworkCluster, workers: int, rate: str) -> Links:
 
 
 def every_network(
-    workers: int, rates: Sequence[str], say: Callable[[str], None], memory: bool = True
+    workers: int, rates: Sequence[str], say: Callable[[str], None], threads: Sequence[int] = (1,)
 ) -> Iterator[Links]:
-    """Yield shared memory and links of each rate; these where namespaces are to be had, and said if not."""
-    if memory:
-        with in_memory(workers) as links:
+    """Yield shared memory, with so many threads of the switch, and links of each rate.
+
+    Links only where namespaces are to be had, and said if not.
+
+    Raises:
+        UnavailableError: there is nothing but links to measure on, and they are not to be had.
+    """
+    reason = gain_root() if rates else None
+    for count in threads:
+        with in_memory(workers, count) as links:
             yield links
-    if rates and (reason := gain_root()):
+    if reason is not None:
+        if not threads:
+            raise UnavailableError(f"shaped links: {reason}")
         say(f"shaped links not measured: {reason}")
         return
     for rate in rates:

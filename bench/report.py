@@ -19,7 +19,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from weir.bench.results import Panel, Plot, Row, Table, Value
+from weir.bench.results import Panel, Plot, Row, Table, Value, plain
 from weir.tables import InParts
 
 _HEAD_WIDTH: Final = 14
@@ -80,7 +80,7 @@ def cells(table: Table) -> tuple[list[str], list[list[str]]]:
             f"{_text(value, first.show)}{noise}".rstrip(),
             *(_factor(table.gain(row, table.beside(row, peer))) for peer in table.peers),
             *([_factor(table.gain(row, table.beside(row, row.twin)) if row.twin else None)] if twins else []),
-            *(f"{row.counts[name]:,g}" if name in row.counts else NONE for name in counted),
+            *(plain(row.counts[name]) if name in row.counts else NONE for name in counted),
             *([_share(table.of_floor(row))] if table.floor else []),
             *(_text(row.values.get(column.name), column.show) for column in others),
         ]

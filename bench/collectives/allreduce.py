@@ -1,240 +1,264 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir bench allreduce``: Weir against Gloo, the same tensors in the same processes, taking turns.
+"""Weir against Gloo: the same tensors in the same processes, taking turns.
 
-Two kinds of settings: shared-memory ports with no link limit (Gloo then talks TCP over loopback), and network
-namespaces whose links are shaped in both directions. There each rank has two links with the same token
-buckets: one to the soft switch for Weir, and one to a kernel bridge, with the offloads on, for Gloo: the
-network that TCP is fastest on.
+Over shared memory, where Gloo talks TCP over loopback; over shaped links, where it has a kernel bridge; and
+with tensors on a GPU that all ranks share. Every sum is compared with Gloo's.
 """
 
-import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
+from itertools import product
 from statistics import median
-from typing import Any, Final, TypeAlias
+from typing import Final, NamedTuple
 
-from rich.console import Console
+import torch
+import torch.distributed as dist
 
-from weir.bench import allreduce_worker
-from weir.bench.allreduce_worker import BLOCK, AllreduceSpec, Sample
-from weir.bench.ranks import Start, least_seconds, run_ranks
-from weir.bench.table import command_line, show, spread
-from weir.cluster import local_cluster
+from weir.bench.case import Run, UnavailableError, parameter
+from weir.bench.collectives.copy import Copies
+from weir.bench.peers import CONTENDERS, GLOO, Contender, all_reduce
+from weir.bench.rank import Place
+from weir.bench.ranks import BRIDGED, RATES, Links, every_network, least_seconds, run_ranks
+from weir.bench.results import Column, Row, Table
+from weir.child import ChildError
 from weir.host_agent.collectives.packing import lane_format
-from weir.netns.cluster import NetworkCluster, network_cluster
-from weir.netns.namespace import gain_root
-from weir.softswitch.runtime.queueing import parse_rate
-from weir.train.folder import write_json
+from weir.processor import ProcessorTime
 from weir.train.wirebytes import TCP_PAYLOAD, WEIR_PAYLOAD
-from weir.train.words import factor
 
-Samples: TypeAlias = dict[str, dict[str, list[Sample]]]  # density -> contender -> one a repetition
-
-CONTENDERS: Final = {"gloo": "Gloo", "weir": "Weir", "weir-16": "Weir 16", "weir-8": "Weir 8"}
-"""Contenders in words; every one is compared with the first."""
-
-console = Console(stderr=True)
+BLOCK: Final = 256
+_LARGEST: Final = 6.7  # of 2^34 normal numbers, about
+_LEAST_REPEATS: Final = 3
 
 
 @dataclass(frozen=True)
-class Setting:
-    """A network to measure on. rate: of its links in bit/s; None: as fast as the machine."""
+class Parameters:
+    """The tensors, and where they are summed."""
 
-    name: str
-    rate: int | None
-    start: Start
+    workers: int = parameter(4, "Number of workers.", least=1, most=32)
+    megabytes: tuple[float, ...] = parameter(
+        (46.0,), "Sizes of the float32 tensor.", unit="MB", least=0.001, most=4096
+    )
+    densities: tuple[float, ...] = parameter(
+        (1.0, 0.1, 0.01), "Shares of blocks of 256 that are not zero, chosen by each rank.", above=0, most=1
+    )
+    same_blocks: bool = parameter(False, "All ranks have the same non-zero blocks.")
+    contenders: tuple[str, ...] = parameter(("gloo", "weir"), "Who takes part.", choices=CONTENDERS)
+    rates: tuple[str, ...] = parameter(("200mbit",), RATES)
+    threads: tuple[int, ...] = parameter((1,), "Threads of the switch, over shared memory.", least=1, most=64)
+    devices: tuple[str, ...] = parameter(
+        ("cpu",), "Where the tensors are; all ranks share the GPU.", choices=("cpu", "cuda")
+    )
+    seconds: float = parameter(
+        0.0, "A contender has fewer repetitions, 3 at least, where they take longer; 0: never.", least=0
+    )
+    limit: float = parameter(600.0, "After which a measurement fails.", unit="s", least=1)
+
+    def __post_init__(self) -> None:
+        if "gloo" not in self.contenders:
+            raise ValueError("contenders: gloo is among them, as sums are compared with its own")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """All-reduces of one size. elements: of the tensor. switches: process ids."""
+
+    elements: int
+    given: Parameters
+    repeats: int
     switches: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Result:
-    """The figures of one contender in one setting.
+class Sample(NamedTuple):
+    """One repetition as one rank saw it.
 
-    of_line: the least time that the line's payload rate allows, over the median of ``seconds``; None where
-    there is no line, or not all values travel. worker, switch, machine: medians of processor seconds for each
-    gigabyte of the tensor: of one rank, of all switches, of the whole machine.
+    seconds: from a common start to this rank's end. worker, switch, machine: seconds of processor time, of
+    this rank until its end, and of all switches and of the whole machine until the last rank's.
     """
 
-    links: str
-    density: float
-    contender: str
-    seconds: list[float]
-    of_line: float | None
+    seconds: float
     worker: float
     switch: float
     machine: float
 
-    @property
-    def median_s(self) -> float:
-        """Return the median time."""
-        return median(self.seconds)
+
+@dataclass(frozen=True)
+class Measured:
+    """What a rank measured: samples by density and contender, and seconds of copies, if it has a GPU."""
+
+    samples: dict[float, dict[str, list[Sample]]]
+    copies: list[float]
 
 
-def run(
-    workers: int,
-    megabytes: float,
-    densities: tuple[float, ...],
-    rates: Sequence[str],
-    repeats: int,
-    overlap: bool,
-    lane_bits: Sequence[int],
-    out: Path,
-) -> None:
-    """Measure, print and write; links only where namespaces are to be had, and said if not."""
-    reason = gain_root()
-    spec = AllreduceSpec(round(megabytes * 1e6 / 4), densities, repeats, overlap, lane_bits=tuple(lane_bits))
-    notes = [
-        "time of a repetition: the slowest rank's; blocks of 256, "
-        + ("the same on all ranks" if overlap else "chosen at random by each rank"),
-    ]
-    settings = [in_memory(workers)]
-    if reason is None:
-        settings += (shaped_links(workers, rate) for rate in rates)
-    else:
-        notes.append(f"shaped links not measured: {reason}")
-    results: list[Result] = []
-    for each in settings:
-        with each as setting:
-            console.print(f"{setting.name} ...")
-            samples = measure(workers, replace(spec, switches=setting.switches), setting.start)
-        results += summarize(samples, setting, workers, spec.elements)
-    report(f"All-reduce of {megabytes:g} MB of float32, {workers} workers", results, notes)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_json(out, {"command": command_line(), "results": [as_json(result, results) for result in results]})
-    Console().print(f"written: {out}", style="dim", highlight=False)
+def run(given: Parameters, run: Run) -> Iterator[Table]:
+    """Measure every size on every network."""
+    if "cuda" in given.devices and not torch.cuda.is_available():
+        raise UnavailableError(
+            "devices: torch finds no cuda here; devices=cpu tries the case out without one"
+        )
+    rows: list[Row] = []
+    failed: list[str] = []
+    for links in every_network(given.workers, given.rates, run.say, given.threads):
+        for device, size in product(given.devices, given.megabytes):
+            run.say(f"{links.name}, {size:g} MB, {device} ...")
+            spec = Spec(round(size * 1e6 / 4), given, run.repeats, links.switches)
+            try:
+                rows += _rows(run_ranks(measure, spec, links, device, given.limit), spec, links, device)
+            except ChildError as error:
+                failed.append(f"{links.name}, {size:g} MB, {device}: {error}")
+                run.say(failed[-1])
+    yield _table(rows, given)
+    if failed:
+        raise ChildError("\n".join(failed))
 
 
-def summarize(samples: Samples, setting: Setting, workers: int, elements: int) -> list[Result]:
-    """Return the results of one setting."""
-    gigabytes = 4 * elements / 1e9
-    results = []
-    for density, contenders in samples.items():
-        for name, taken in contenders.items():
-            seconds = [sample.seconds for sample in taken]
-            # Gloo does not look at the values, so all of them travel.
-            line = least_of(name, elements, workers, setting.rate) if setting.rate else None
-            if name != "gloo" and float(density) < 1:
-                line = None
-            results.append(
-                Result(
-                    setting.name,
-                    float(density),
-                    name,
-                    seconds,
-                    None if line is None else line / median(seconds),
-                    *(
-                        median(getattr(sample, whose) for sample in taken) / gigabytes
-                        for whose in ("worker", "switch", "machine")
-                    ),
-                )
-            )
-    return results
-
-
-def least_of(contender: str, elements: int, workers: int, rate: int) -> float:
-    """Return the least time at the line's payload rate; packed lanes carry several values each."""
-    if contender == "gloo":
-        return least_seconds(elements, workers, rate, ring=True)
-    bits = next(bits for bits, name in allreduce_worker.CONTENDERS.items() if name == contender)
-    lanes = lane_format(bits, 0.0, workers).lanes(BLOCK) / BLOCK
-    return least_seconds(elements * lanes, workers, rate, ring=False)
-
-
-def report(title: str, results: Sequence[Result], notes: Sequence[str]) -> None:
-    """Print times, and processor time beside them."""
-    show(
-        title,
-        ("", "ms", "line", "x Gloo", "worker", "switch", "machine"),
-        [
-            (
-                f"{result.links} {result.density:.0%} {CONTENDERS[result.contender]}",
-                f"{_milliseconds(result.median_s)} {spread(result.seconds)}",
-                "–" if result.of_line is None else f"{result.of_line:.0%}",
-                factor(ratio(result, results)),
-                *(f"{each:.1f}" for each in (result.worker, result.switch, result.machine)),
-            )
-            for result in results
-        ],
-        [
-            *notes,
-            "Weir 16, Weir 8: two, and four (or three of 10 bits), values to a lane: see docs/precision.md",
-            "Gloo over links: on the kernel's bridge, with the same token buckets and its offloads on",
-            "line: the least time that the line's payload rate allows, over the time; payload rate: the rate "
-            "without the headers of full packets, from Ethernet up "
-            f"({TCP_PAYLOAD:.1%} of it for TCP, {WEIR_PAYLOAD:.1%} for Weir)",
-            "worker, switch, machine: processor seconds for each GB of the tensor, of one rank, of the "
-            "switch, and of all that ran on the machine meanwhile: other load too, and a bridge's softirqs "
-            "that no process was charged for",
-        ],
+def _table(rows: Sequence[Row], given: Parameters) -> Table:
+    processor = "processor seconds for each GB of the tensor, of"
+    return Table(
+        f"All-reduce of float32, {given.workers} workers",
+        (
+            Column("ms", note="the slowest rank's, from a common start until the sum is where the tensor is"),
+            Column("GB/s", note="of one rank's tensor"),
+            Column("worker", "{:.1f}".format, f"{processor} one rank"),
+            Column("switch", "{:.1f}".format, f"{processor} the switch"),
+            Column(
+                "machine",
+                "{:.1f}".format,
+                f"{processor} all that ran: other load, too, and softirqs that no process paid for",
+            ),
+        ),
+        tuple(rows),
+        peers=(GLOO,),
+        floor="of the least",
+        notes=(
+            "every sum was compared with Gloo's; Weir 16, Weir 8: values of so many bits, docs/precision.md",
+            BRIDGED,
+            "of the least: the least time over the time; over links, what their payload rate allows: the "
+            "rate without the headers of full packets, from Ethernet up "
+            f"({TCP_PAYLOAD:.1%} of it for TCP, {WEIR_PAYLOAD:.1%} for Weir); on a GPU, copies of the tensor "
+            "in both directions at once, by all ranks",
+        ),
     )
 
 
-def _milliseconds(seconds: float) -> str:
-    return f"{1e3 * seconds:,.0f}" if seconds >= 0.1 else f"{1e3 * seconds:.3g}"
-
-
-def ratio(result: Result, results: Sequence[Result]) -> float:
-    """Return Gloo's time in the same setting over this one."""
-    same = (result.links, result.density, next(iter(CONTENDERS)))
-    gloo = next(each for each in results if (each.links, each.density, each.contender) == same)
-    return gloo.median_s / result.median_s
-
-
-def as_json(result: Result, results: Sequence[Result]) -> dict[str, Any]:
-    """Return one object of the JSON file."""
-    return {**asdict(result), "median_s": result.median_s, "x_gloo": ratio(result, results)}
-
-
-@contextlib.contextmanager
-def in_memory(workers: int) -> Iterator[Setting]:
-    """Yield the setting of shared-memory ports, where Gloo talks TCP over loopback."""
-    with local_cluster(workers) as cluster:
-
-        def start(rank: int) -> tuple[list[str], dict[str, str]]:
-            return [], {**cluster.environment(rank), "MASTER_ADDR": "127.0.0.1"}
-
-        yield Setting("memory", None, start, tuple(cluster.switch_pids()))
-
-
-@contextlib.contextmanager
-def shaped_links(workers: int, rate: str) -> Iterator[Setting]:
-    """Yield a setting of links of one rate."""
-    with network_cluster(workers, rate=rate, bridged=True) as cluster:
-        yield over_links(cluster, rate)
-
-
-def over_links(cluster: NetworkCluster, rate: str) -> Setting:
-    """Return the setting in which Weir uses the links to a switch, and Gloo those to a bridge beside it."""
-    lab = cluster.lab
-
-    def start(rank: int) -> tuple[list[str], dict[str, str]]:
-        return lab.at_host(rank), {**cluster.environment(rank), **lab.bridged_environment()}
-
-    return Setting(rate, parse_rate(rate), start, tuple(cluster.switch_pids()))
-
-
-def measure(workers: int, spec: AllreduceSpec, start: Start) -> Samples:
-    """Run the spec on ``workers`` processes; of each repetition, the slowest rank's time, the mean processor
-    time of the ranks, and what the first one saw of the rest.
-
-    Raises ChildError with what a failed rank said.
-    """
-    ranks = run_ranks("weir.bench.allreduce_worker", spec.json(), workers, start)
-    return {
-        density: {
-            name: [
-                _together([Sample(*of_rank) for of_rank in each])
-                for each in zip(*(rank[density][name] for rank in ranks), strict=True)
-            ]
-            for name in contenders
+def _rows(ranks: Sequence[Measured], spec: Spec, links: Links, device: str) -> Iterator[Row]:
+    copies = [max(together) for together in zip(*(rank.copies for rank in ranks), strict=True)]
+    for density, contenders in ranks[0].samples.items():
+        setting = {
+            "links": links.name,
+            "device": "" if device == "cpu" else device,
+            "size": f"{4 * spec.elements / 1e6:g} MB" if len(spec.given.megabytes) > 1 else "",
+            "density": f"{density:.0%}",
         }
-        for density, contenders in ranks[0].items()
-    }
+        for name in contenders:
+            floor = median(copies) if copies else least_of(CONTENDERS[name], spec.elements, links, density)
+            samples = [rank.samples[density][name] for rank in ranks]
+            yield row(name, samples, spec.elements, setting, floor)
 
 
-def _together(ranks: Sequence[Sample]) -> Sample:
-    return ranks[0]._replace(
-        seconds=max(sample.seconds for sample in ranks),
-        worker=sum(sample.worker for sample in ranks) / len(ranks),
+def row(
+    name: str, ranks: Sequence[Sequence[Sample]], elements: int, setting: dict[str, str], floor: float | None
+) -> Row:
+    """Return a contender's figures: the slowest rank's times, the ranks' mean processor time, and what the
+    first one saw of the rest.
+    """
+    together = list(zip(*ranks, strict=True))
+    seconds = [max(sample.seconds for sample in each) for each in together]
+    gigabytes = 4 * elements / 1e9
+    return Row(
+        CONTENDERS[name].words,
+        {
+            "ms": [1e3 * each for each in seconds],
+            "GB/s": [gigabytes / each for each in seconds],
+            "worker": [sum(one.worker for one in each) / len(ranks) / gigabytes for each in together],
+            "switch": [each[0].switch / gigabytes for each in together],
+            "machine": [each[0].machine / gigabytes for each in together],
+        },
+        setting,
+        floor=None if floor is None else 1e3 * floor,
     )
+
+
+def least_of(contender: Contender, elements: int, links: Links, density: float) -> float | None:
+    """Return the least time that the line allows; None without a line, or where not all values travel.
+
+    Gloo does not look at the values, so all of them travel; packed lanes carry several values each.
+    """
+    ring = contender.words == GLOO
+    if links.rate is None or (density < 1 and not ring):
+        return None
+    lanes = 1.0 if ring else lane_format(contender.lane_bits, 0.0, links.workers).lanes(BLOCK) / BLOCK
+    return least_seconds(elements * lanes, links.workers, links.rate, ring=ring)
+
+
+def measure(place: Place, spec: Spec) -> Measured:
+    """Time the all-reduces on one rank."""
+    for name in spec.given.contenders:  # which makes the groups
+        all_reduce(torch.ones(1024, device=place.device), CONTENDERS[name], place)
+    samples = {density: _turns(place, spec, density) for density in spec.given.densities}
+    copies: list[float] = []
+    if place.device == "cuda":
+        both = Copies(place.device, 4 * spec.elements)
+        for repeat in range(spec.repeats + 1):
+            began = place.begin()
+            both.run("both")
+            if repeat:  # the first one warms up
+                copies.append(place.since(began))
+    return Measured(samples, copies)
+
+
+def _turns(place: Place, spec: Spec, density: float) -> dict[str, list[Sample]]:
+    """Return samples by contender; of one that is slow, fewer."""
+    source = tensor(spec, density, place.rank).to(place.device)
+    names = ["gloo", *(name for name in spec.given.contenders if name != "gloo")]
+    taken: dict[str, list[Sample]] = {name: [] for name in names}
+    wanted = dict.fromkeys(names, spec.repeats)
+    for turn in range(spec.repeats + 1):
+        if turn > max(wanted.values()):
+            break
+        peer = source
+        for name in names:
+            if turn > wanted[name] and name != "gloo":  # whose sum the others are compared with
+                continue
+            sample, data = _timed(source, CONTENDERS[name], place, spec.switches)
+            if turn == 0 and spec.given.seconds:
+                fit = int(spec.given.seconds / place.most(sample.seconds))
+                wanted[name] = min(spec.repeats, max(_LEAST_REPEATS, fit))
+            elif 0 < turn <= wanted[name]:  # the first one warms up
+                taken[name].append(sample)
+            if name == "gloo":
+                peer = data
+            else:
+                check(data, peer, CONTENDERS[name], place.size)
+    return {name: taken[name] for name in spec.given.contenders}
+
+
+def _timed(
+    source: torch.Tensor, contender: Contender, place: Place, switches: tuple[int, ...]
+) -> tuple[Sample, torch.Tensor]:
+    """Measure one all-reduce; return its result, too."""
+    data = source.clone()
+    place.begin()
+    before, began = ProcessorTime.now(switches), place.begin()
+    all_reduce(data, contender, place)
+    seconds = place.since(began)
+    worker = (ProcessorTime.now() - before).own
+    dist.barrier()
+    used = ProcessorTime.now(switches) - before
+    return Sample(seconds, worker, used.others, used.machine), data
+
+
+def tensor(spec: Spec, density: float, rank: int) -> torch.Tensor:
+    """Return normal numbers in a ``density`` share of the blocks, zeros elsewhere."""
+    choice = torch.Generator().manual_seed(1 if spec.given.same_blocks else 1 + rank)
+    values = torch.Generator().manual_seed(100 + rank)
+    blocks = -(-spec.elements // BLOCK)
+    keep = torch.zeros(blocks)
+    keep[torch.randperm(blocks, generator=choice)[: max(1, round(density * blocks))]] = 1
+    data = torch.randn(blocks, BLOCK, generator=values) * keep[:, None]
+    return data.flatten()[: spec.elements].clone()
+
+
+def check(ours: torch.Tensor, theirs: torch.Tensor, contender: Contender, workers: int) -> None:
+    """Raise AssertionError unless a sum is right, within what values of so many bits lose."""
+    lost = lane_format(contender.lane_bits, 0.0, workers).error * workers * _LARGEST
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=max(1e-5, lost))

@@ -1,64 +1,117 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir bench fsdp``: steps of a sharded model over Weir and over Gloo, the same links, taking turns."""
+"""Steps of a model whose parameters are sharded, over Weir and over Gloo: the same links, taking turns."""
 
-from collections.abc import Sequence
-from pathlib import Path
-from statistics import median
-from typing import Final
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, cast
 
-from rich.console import Console
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
-from weir.bench.collectives.allreduce import CONTENDERS, shaped_links
-from weir.bench.fsdp_worker import LAYERS, FsdpSpec
-from weir.bench.ranks import run_ranks
-from weir.bench.table import command_line, show, spread
-from weir.netns.namespace import gain_root
-from weir.train.folder import write_json
-from weir.train.words import factor
+from weir.bench.case import Run, parameter, take_turns
+from weir.bench.peers import CONTENDERS, GLOO, group_of
+from weir.bench.rank import Place
+from weir.bench.ranks import BRIDGED, RATES, every_network, run_ranks
+from weir.bench.results import Column, Row, Table
 
-_PEER: Final = "gloo"
-console = Console(stderr=True)
+LAYERS: Final = 4
+ROWS: Final = 8  # of a rank's batch: little to compute, so that a step is what it moves
 
 
-def run(
-    workers: int, width: int, rates: Sequence[str], repeats: int, lane_bits: Sequence[int], out: Path
-) -> None:
-    """Measure, print and write.
+@dataclass(frozen=True)
+class Parameters:
+    """The model and the links."""
 
-    Raises:
-        RuntimeError: there are no namespaces to be had, or a rank failed.
-    """
-    if reason := gain_root():
-        raise RuntimeError(f"shaped links: {reason}")
-    spec = FsdpSpec(width, repeats, tuple(lane_bits))
-    results: dict[str, dict[str, list[float]]] = {}
-    for rate in rates:
-        console.print(f"{rate} ...")
-        with shaped_links(workers, rate) as setting:
-            ranks = run_ranks("weir.bench.fsdp_worker", spec.json(), workers, setting.start)
-        results[rate] = {
-            name: [max(step) for step in zip(*(rank[name] for rank in ranks), strict=True)]
-            for name in ranks[0]
-        }
-    megabytes = 4 * LAYERS * width * width / 1e6
-    show(
-        f"A step of fully_shard, {megabytes:.1f} MB of float32, {workers} workers",
-        ("", "ms", "x Gloo"),
-        [
-            (
-                f"{rate} {CONTENDERS[name]}",
-                f"{1e3 * median(steps):,.0f} {spread(steps)}",
-                factor(median(of_rate[_PEER]) / median(steps)),
-            )
-            for rate, of_rate in results.items()
-            for name, steps in of_rate.items()
-        ],
-        [
+    workers: int = parameter(4, "Number of workers.", least=1, most=32)
+    width: int = parameter(1024, f"Width of the {LAYERS} linear layers, which are sharded.", least=8)
+    rates: tuple[str, ...] = parameter(("200mbit",), RATES)
+    contenders: tuple[str, ...] = parameter(
+        ("gloo", "weir", "weir-16"), "Who takes part.", choices=("gloo", "weir", "weir-16", "weir-8")
+    )
+
+    def __post_init__(self) -> None:
+        if "gloo" not in self.contenders:
+            raise ValueError("contenders: gloo is among them, as models are compared with its own")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What each rank is to time."""
+
+    width: int
+    contenders: tuple[str, ...]
+    repeats: int
+
+
+def run(given: Parameters, run: Run) -> Iterator[Table]:
+    """Measure on links of every rate."""
+    rows: list[Row] = []
+    spec = Spec(given.width, given.contenders, run.repeats)
+    for links in every_network(given.workers, given.rates, run.say, () if given.rates else (1,)):
+        run.say(f"{links.name} ...")
+        ranks = run_ranks(measure, spec, links)
+        for name in given.contenders:
+            steps = [1e3 * max(step) for step in zip(*(rank[name] for rank in ranks), strict=True)]
+            rows.append(Row(CONTENDERS[name].words, {"ms": steps}, {"links": links.name}))
+    yield Table(
+        f"A step of fully_shard, {4 * LAYERS * given.width**2 / 1e6:.1f} MB, {given.workers} workers",
+        (Column("ms"),),
+        tuple(rows),
+        peers=(GLOO,),
+        notes=(
             f"{LAYERS} linear layers, gathered forward and backward, their gradients reduced and scattered; "
             "a batch so small that computing takes next to nothing",
-            "Gloo: on the kernel's bridge, with the same token buckets and its offloads on",
-        ],
+            BRIDGED,
+        ),
     )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_json(out, {"command": command_line(), "megabytes": megabytes, "seconds": results})
-    Console().print(f"written: {out}", style="dim", highlight=False)
+
+
+class Sharded:
+    """A model of ``LAYERS`` linear layers, whose parameters are sharded over a group, and its training."""
+
+    def __init__(self, width: int, group: dist.ProcessGroup) -> None:
+        torch.manual_seed(1)
+        self.model = torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(LAYERS)))
+        mesh = DeviceMesh.from_group(group, "cpu")
+        for layer in self.model:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(self.model, mesh=mesh)
+        self._optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        own = torch.Generator().manual_seed(dist.get_rank())
+        self._batch = torch.randn(ROWS, width, generator=own)
+
+    def step(self) -> None:
+        """Train on this rank's batch, once."""
+        self._optimizer.zero_grad()
+        self.model(self._batch).square().mean().backward()
+        self._optimizer.step()
+
+    def parameters(self) -> list[torch.Tensor]:
+        """Return all parameters, whole. Every rank is to call it."""
+        sharded = cast(Iterator[DTensor], self.model.parameters())
+        return [parameter.full_tensor() for parameter in sharded]
+
+
+def measure(place: Place, spec: Spec) -> dict[str, list[float]]:
+    """Return the seconds of each step on one rank, by contender.
+
+    Raises:
+        AssertionError: a model is not what it is over Gloo.
+    """
+    models = {name: Sharded(spec.width, group_of(CONTENDERS[name], place)) for name in spec.contenders}
+
+    def timed(model: Sharded) -> float:
+        began = place.begin()
+        model.step()
+        return place.since(began)
+
+    taken = take_turns({name: partial(timed, model) for name, model in models.items()}, spec.repeats)
+    theirs = models["gloo"].parameters()
+    for model in models.values():
+        for ours, expected in zip(model.parameters(), theirs, strict=True):
+            torch.testing.assert_close(ours, expected, rtol=1e-3, atol=1e-4)
+    return taken

@@ -3,7 +3,7 @@
 
 Counted by valgrind's callgrind, so that no other load disturbs it: two runs of the same load in memory, of
 which one is longer; the difference is the packets'. Compiled for AVX2, as valgrind knows no AVX-512. Also the
-hand-written C aggregator (bench/switch/csrc/aggregator.c), which does less: it has one job and no traffic classes,
+hand-written C aggregator (csrc/aggregator.c), which does less: it has one job and no traffic classes,
 queues, racks, losses, counters or other traffic.
 """
 
