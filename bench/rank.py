@@ -7,6 +7,7 @@ time limit; and what it returns.
 """
 
 import faulthandler
+import gc
 import os
 import pickle
 import sys
@@ -93,6 +94,7 @@ def main() -> None:
         if limit_s is not None:
             faulthandler.dump_traceback_later(limit_s)  # tells where a rank stood that is then killed
         result.write_bytes(pickle.dumps(measure(Place(device), spec)))
+        gc.collect()  # hooks that hold groups
         dist.barrier()
         dist.destroy_process_group()
     except Exception:

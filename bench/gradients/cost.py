@@ -95,7 +95,7 @@ class Measured:
     def __post_init__(self) -> None:
         if not isinstance(self.setting, Setting):  # as a journal has it
             object.__setattr__(self, "setting", Setting(**self.setting))
-            parts = {name: Bytes(**one) for name, one in self.bytes.items()}  # type: ignore[arg-type]
+            parts = {name: Bytes(**one) for name, one in self.bytes.items()}
             object.__setattr__(self, "bytes", parts)
 
     def saving(self, name: str, against: str = BASELINE) -> float:

@@ -18,7 +18,7 @@ from typing import Final, Literal, cast
 import numpy as np
 
 from weir.bench.case import ParameterError, Run, parameter
-from weir.bench.results import Column, Line, Panel, Plot, Scalar, Table
+from weir.bench.results import Column, Line, Panel, Plot, Row, Scalar, Table
 from weir.bench.simulated import fabric
 from weir.bench.simulated.fabric import FRONT, TIMES, Fabric, Outcome, outcomes, per_cent, percentile, treated
 from weir.bench.simulated.transports import BLOCK, LANE, Flows, Rings, Sums, TcpServers, Transport
@@ -259,9 +259,7 @@ _TRAINING: Final = (
 )
 
 
-def _rows(
-    scenario: Scenario, found: dict[Contender, Outcome], parameters: Parameters
-) -> Iterator[fabric.Row]:
+def _rows(scenario: Scenario, found: dict[Contender, Outcome], parameters: Parameters) -> Iterator[Row]:
     first = next((one for one in found if one.algorithm == "cubic"), next(iter(found)))
     calm = {one.name[0] for one, outcome in found.items() if not outcome.counts.get("retransmissions")}
 

@@ -5,8 +5,8 @@ Each is made once for its hosts and moves one tensor after the other. ``begin`` 
 that it is done; ``end``, when it is, checks what arrived and returns what was counted since.
 """
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -38,7 +38,7 @@ class Transport(Protocol):
     def begin(self, pause: int = 0) -> Done:
         """Begin a tensor after a pause (ns)."""
 
-    def end(self) -> Counter[str]:
+    def end(self) -> Mapping[str, float]:
         """Return counts. Raises AssertionError when a result is not what it must be."""
 
 
@@ -106,9 +106,9 @@ class Sums:
             worker.submit(Work(Op.ADD, BLOCK, lanes, wait, self._services[rank]))
         return _All(self._job.workers)
 
-    def end(self) -> Counter[str]:
+    def end(self) -> Mapping[str, float]:
         """Check that every worker has the sum of what was not given back."""
-        counts: Counter[str] = Counter()
+        counts: dict[str, float] = defaultdict(float)
         expected = self._sum.copy()
         for rank, worker in enumerate(self._job.workers):
             for report in worker.reports:

@@ -180,6 +180,9 @@ class Parameters:
     delay: int = parameter(0, "pushes, of all workers, made before one reaches the server", least=0)
     tempered: bool = parameter(True, "the staler a push is, the less it moves the model, as in training")
 
+    def __post_init__(self) -> None:
+        self.rules()
+
     def rules(self) -> list[FilterRule]:
         """Return all filters. Raises ParameterError."""
         try:
@@ -191,15 +194,13 @@ class Parameters:
         except ValueError as error:
             raise ParameterError(str(error)) from None
 
-    __post_init__ = rules
-
 
 def run(parameters: Parameters, run: Run) -> Iterator[Table]:
     """Train: a row per filter, against the same runs without one."""
     torch.set_num_threads(1)
     given = vars(parameters)
     setting = Setting(**{name: given[name] for name in Setting.__dataclass_fields__})
-    found = {}
+    found: dict[str, list[Outcome]] = {}
     for rule in (FilterRule(), *parameters.rules()):
         name = str(rule) if found else _NONE
         run.say(f"filter {name} ...")

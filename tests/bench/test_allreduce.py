@@ -5,7 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from weir.bench.collectives.allreduce import Result, Setting, as_json, least_of, measure, over_links, report, summarize
+from weir.bench.collectives.allreduce import (
+    Result,
+    Setting,
+    as_json,
+    least_of,
+    measure,
+    over_links,
+    report,
+    summarize,
+)
 from weir.bench.allreduce_worker import AllreduceSpec, Sample
 from weir.bench.ranks import least_seconds
 from weir.netns.cluster import network_cluster

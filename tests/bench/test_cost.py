@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """What things cost: on settings too small to say anything."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from weir.bench.cost import measure_all
-from weir.bench.cost_cases import BASELINE, Bytes, Measured, Setting, lists, saving_at_energy
-from weir.bench.cost_plot import draw
-from weir.bench.density import Point
-from weir.bench.replay import Replay, ReplayedStep, train
-from weir.cli import app
+from weir.bench.gradients.cost import (
+    BASELINE,
+    Bytes,
+    Measured,
+    Parameters,
+    Setting,
+    lists,
+    measure,
+    saving_at_energy,
+)
+from weir.bench.gradients.density import Point
+from weir.bench.gradients.replay import Replay, ReplayedStep, recordings, train
 from weir.host_agent.compression.encodings import EncodingPlan
 from weir.train.config import make_config
 from weir.train.task import make_task
@@ -21,7 +23,8 @@ from weir.train.task import make_task
 
 @pytest.fixture(scope="module")
 def measured() -> list[Measured]:
-    return measure_all(["mlp"], [0.01, 0.2], [2, 3], 4, processes=1)
+    with recordings():
+        return [measure(one, 3, 4) for one in Parameters(("mlp",), (0.01, 0.2), (2, 3), 4).settings()]
 
 
 def test_every_setting_is_measured_and_the_baseline_is_near_what_papers_count(
@@ -78,26 +81,10 @@ def test_gathered_lists_are_sent_once_and_arrive_at_all_others() -> None:
     assert cost.bare == 3 * 1680
 
 
-def test_a_picture_comes_out(tmp_path: Path, measured: list[Measured]) -> None:
-    draw(tmp_path / "deeper" / "cost.png", measured)
-    assert (tmp_path / "deeper" / "cost.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_command_prints_tables_and_writes_every_figure(tmp_path: Path) -> None:
-    plot = tmp_path / "cost.png"
-    options = ["--models", "mlp", "--densities", "0.05", "--workers", "2", "--steps", "3", "--processes", "1"]
-    done = CliRunner().invoke(app, ["bench", "cost", *options, "--plot", str(plot)], env={"COLUMNS": "250"})
-    assert done.exit_code == 0, done.output
-    for words in ("mlp, 5 %", "5.0%, 2", "every header from Ethernet up"):
-        assert words in done.output
-    (one,) = json.loads(plot.with_suffix(".json").read_text())
-    assert one["bytes"]["dfs"]["up"] > 0
-
-
 def test_replayed_workers_send_all_they_ever_had() -> None:
     """What was delivered in all steps, and what is still owed, is what the gradients came to."""
     module = make_task(make_config(model="mlp")).model
-    replay, training = Replay(module, "topk", 2, 0.05), train("mlp", 2)
+    replay, training = Replay(module, "topk", 2, 0.05), train("mlp", 2).steps
     owed = np.zeros((2, replay.layout.elements), np.float32)
     delivered = np.zeros(replay.layout.elements, np.float32)
     for _ in range(3):

@@ -1,14 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir bench dfs``: what is compared at equal energy, and one model's curves."""
+"""DFS beside its peers: what is compared at equal energy, and one model's curves."""
 
 import pytest
 import torch
 
-from weir.bench.dfs import finer, saving_at_equal_accuracy, verdict
-from weir.bench.dfs_cases import BASELINE, PLANNED, Curves, Point, bytes_at, measure, saving
-from weir.bench.dfs_runs import delivered
-from weir.bench.dfs_runs import run as look_at_runs
-from weir.bench.dfs_training import run
+from weir.bench.gradients.contenders import (
+    BASELINE,
+    PLANNED,
+    Curves,
+    Point,
+    bytes_at,
+    delivered,
+    measure,
+    saving,
+    together,
+    trained,
+)
+from weir.bench.gradients.dfs import finer, saving_at_equal_accuracy, verdict
+from weir.bench.gradients.replay import recordings
 
 
 def test_bytes_are_drawn_out_between_two_energies_and_never_beyond() -> None:
@@ -26,7 +35,8 @@ def test_savings_are_at_the_same_energy() -> None:
 
 
 def test_dfs_costs_less_than_its_peers_for_more_energy() -> None:
-    one = measure("mlp", 2, 6, 1, 0.02)
+    with recordings():
+        one = measure("mlp", 2, 6, 1, 0.02)
     points = {name: Point(*point) for name, point in one.points.items()}
     assert sum(count for _, count in one.sizes) == 4 * 83_722, (
         "every element is in a block of some size, in each step that counts"
@@ -38,7 +48,8 @@ def test_dfs_costs_less_than_its_peers_for_more_energy() -> None:
 
 
 def test_blocks_hold_less_than_single_elements_where_large_values_are_scattered() -> None:
-    found = look_at_runs(0.02, "mlp", 2, 9, 1)
+    with recordings():
+        found = together(0.02, "mlp", 2, 9, 1)
     (_, single), *others = found.delivered
     assert 0 < single < 1
     assert all(0 < share < single for size, share in others if size <= 16)
@@ -83,7 +94,7 @@ def test_dfs_is_trained_between_the_densities_of_its_peers() -> None:
 
 
 def test_a_training_counts_what_all_that_send_the_same_elements_send() -> None:
-    trained = run("mlp", "top-k planned", 0.02, 2, 20, 1)
-    assert 0.1 < trained.accuracy < 1
-    assert trained.bytes["OmniReduce-256"] > trained.bytes["top-k planned"] > 0
-    assert "lists of pairs" in trained.bytes
+    one = trained("mlp", "top-k planned", 0.02, 2, 20, 1)
+    assert 0.1 < one.accuracy < 1
+    assert one.bytes["OmniReduce-256"] > one.bytes["top-k planned"] > 0
+    assert "lists of pairs" in one.bytes

@@ -4,6 +4,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from weir.bench.case import Run
 from weir.bench.grid import simulate
 
 
@@ -22,10 +23,11 @@ def square(number: int, made: Path) -> Square:
 
 def test_runs_that_a_journal_has_are_not_made_again(tmp_path: Path) -> None:
     made, journal = tmp_path / "made", tmp_path / "deeper" / "journal"
+    run = Run(0, (), processes=1, journal=journal)
     cases = [(number, made) for number in range(4)]
-    assert simulate(square, Square, cases[1:3], 1, journal) == [Square(1), Square(4)]
+    assert simulate(square, Square, cases[1:3], run) == [Square(1), Square(4)]
     journal.write_text(journal.read_text() + '{"run": "cut of')
-    assert simulate(square, Square, cases, 1, journal) == [Square(n * n) for n in range(4)]
+    assert simulate(square, Square, cases, run) == [Square(n * n) for n in range(4)]
     assert sorted(made.read_text().split()) == ["0", "1", "2", "3"]
-    assert simulate(square, Square, cases, 1, journal) == [Square(n * n) for n in range(4)]
+    assert simulate(square, Square, cases, run) == [Square(n * n) for n in range(4)]
     assert len(made.read_text().split()) == 4

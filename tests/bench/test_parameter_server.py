@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from weir.bench.parameter_server import Client, serve
-from weir.bench.training_worker import ServerExchange
+from weir.bench.training.tcp_server import Client, serve
+from weir.bench.training.worker import ServerExchange
 
 WORKERS = 3
 

@@ -4,16 +4,16 @@
 import pytest
 
 from tests.bench.test_training import outcome
-from weir.bench.servers_real import PEERS_HERE, Plan, configs, rows, targets_of
 from weir.bench.training.links import ways
-from weir.bench.training_ways import Way, WayResult
+from weir.bench.training.servers import PEERS_HERE, Parameters, configs, rows, targets_of
+from weir.bench.training.ways import Way, WayResult
 from weir.train.config import ConfigError, make_config
 
-PLAN = Plan(4, ["dense", "dfs"], "0.003:lr", ["async"], {"links": "50mbit", "epochs": None})
+PARAMETERS = Parameters(links="50mbit")
 
 
 def test_every_way_has_its_name_and_the_same_links() -> None:
-    found = ways(configs(PLAN, "mlp", 7), PEERS_HERE)
+    found = ways(configs(PARAMETERS, "mlp", 7), PEERS_HERE)
     assert [way.name for way in found] == [
         "Gloo",
         "PS",
@@ -28,7 +28,7 @@ def test_every_way_has_its_name_and_the_same_links() -> None:
 
 def test_ways_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ConfigError, match="consistency 'late'"):
-        configs(Plan(4, [], "", ["late"], {}), "mlp", 1)
+        configs(Parameters(methods=(), filter="", consistencies=("late",)), "mlp", 1)
 
 
 def test_seeds_are_compared_with_themselves() -> None:

@@ -3,7 +3,7 @@
 
 import pytest
 
-from weir.bench.servers_virtual import Setting, ring, tcp_server, weir_server
+from weir.bench.simulated.servers import Setting, ring, tcp_server, weir_server
 
 PARAMETERS = 100_000
 RATE = 200_000_000

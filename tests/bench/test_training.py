@@ -2,15 +2,15 @@
 """The training benchmark: what it derives from runs, and its all-reduce in virtual time."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.weir.test_record import step
-from weir.bench import training_virtual
-from weir.bench.dense_curve import dense_curve
+from weir.bench.results import Plot, Table
+from weir.bench.simulated import step as virtual
+from weir.bench.training.dense_curve import dense_curve
 from weir.bench.training.links import dense_steps, report, time_to, ways
-from weir.bench.training_ways import Way, WayResult
+from weir.bench.training.ways import Way, WayResult
 from weir.calibrate.trial import Trial
 from weir.calibrate.trial import run as run_trial
 from weir.host_agent.compression.loss_policy import LossPolicy
@@ -91,48 +91,47 @@ def test_all_ways_to_train_are_peers_methods_and_a_run_with_a_budget() -> None:
     assert [way.limit_s for way in found[:3]] == [60.0, 60.0, float("inf")]
 
 
-def test_a_table_and_a_plot_come_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
+def test_a_table_and_a_plot_come_out() -> None:
     outcomes = [
         outcome(GLOO, 3.0, [], complete=False),
         outcome(SERVER, 8.0, [], complete=False),
         outcome(DENSE, 0.5, [0.5, 0.8, 0.9]),
         outcome(SPARSE, 0.2, [0.5, 0.8, 0.9]),
     ]
-    report(outcomes, CONFIGS["dense"], None, tmp_path / "deeper" / "training.png")
-    assert (tmp_path / "deeper" / "training.png").read_bytes().startswith(b"\x89PNG")
-    out = capsys.readouterr().out
-    assert "less time than PS: Weir, dense 93.75%; Weir, topk 97.50%" in out
-    assert "as Weir, dense needed" in out
-    heads = next(line for line in out.splitlines() if "┃" in line and "machine" in line)
-    assert {"line", "worker", "switches", "machine"} <= set(heads.split())
+    table, plot = report(outcomes, CONFIGS["dense"], None)
+    assert isinstance(table, Table) and isinstance(plot, Plot)
+    assert "less time than PS: Weir, dense 93.75%; Weir, topk 97.50%" in table.notes
+    assert any("as Weir, dense needed" in note for note in table.notes)
+    gains = [table.gain(row, table.beside(row, "PS")) for row in table.rows]
+    assert gains == pytest.approx([8 / 3, 1, 16, 40])
+    (panel,) = plot.panels
+    assert [line.label for line in panel.lines] == [
+        "Gloo (from 2 steps)", "PS (from 2 steps)", "Weir, dense", "Weir, topk"
+    ]  # fmt: skip
+
+
+RING, WEIR, LOSSY = virtual.WAYS[1:4]
 
 
 def test_in_virtual_time_an_all_reduce_takes_at_least_what_the_rate_allows() -> None:
     ideal = 100_000 * 4 * 8 / 10**8
-    exact = training_virtual.weir(RACKS, 4, 100_000, 0.0)
-    assert ideal < exact.seconds
-    assert training_virtual.ring(RACKS, 4, 100_000, "bbr").seconds > 1.5 * ideal
-    assert exact.missing == 0
-    again = training_virtual.weir(RACKS, 4, 100_000, 0.0)
-    assert again == exact
+    exact = virtual.simulate(WEIR, RACKS, 4, 100_000, 0.0)
+    assert ideal < exact.times[0]
+    assert virtual.simulate(RING, RACKS, 4, 100_000, 0.0).times[0] > 1.5 * ideal
+    assert exact.counts["missing"] == 0
+    assert virtual.simulate(WEIR, RACKS, 4, 100_000, 0.0) == exact
 
 
-def test_in_virtual_time_bursts_hold_up_neither_weir_nor_the_ring() -> None:
+@pytest.mark.parametrize("way", [RING, WEIR], ids=lambda way: way.name)
+def test_in_virtual_time_bursts_hold_up_neither_weir_nor_the_ring(way: virtual.Way) -> None:
     quiet = NetworkSpec(rate_bps=10**8)
     bursts = NetworkSpec(rate_bps=10**8, background="incast", load=0.9)
-    assert training_virtual.ring(bursts, 4, 100_000, "bbr").seconds < (
-        1.2 * training_virtual.ring(quiet, 4, 100_000, "bbr").seconds
-    )
-    assert training_virtual.weir(bursts, 4, 100_000, 0.0).seconds < (
-        1.2 * training_virtual.weir(quiet, 4, 100_000, 0.0).seconds
-    )
+    loud, still = (virtual.simulate(way, spec, 4, 100_000, 0.0).times[0] for spec in (bursts, quiet))
+    assert loud < 1.2 * still
 
 
 def test_in_virtual_time_no_more_is_missing_than_the_budget() -> None:
     spec = NetworkSpec(RACKS.shape, rate_bps=10**8, loss=0.02, background="incast")
-    found = training_virtual.weir(spec, 4, 100_000, 0.05)
-    assert found.releases > 0 and 0 < found.missing <= 0.05
-    assert training_virtual.weir(spec, 4, 100_000, 0.0).missing == 0
+    found = virtual.simulate(LOSSY, spec, 4, 100_000, 0.05)
+    assert found.counts["releases"] > 0 and 0 < found.share("missing", "lanes") <= 0.05
+    assert virtual.simulate(WEIR, spec, 4, 100_000, 0.0).counts["missing"] == 0

@@ -7,7 +7,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from weir.bench.replay import Replay, ReplayedStep
+from weir.bench.gradients.replay import Replay, ReplayedStep
 from weir.host_agent.collectives.packing import LaneBits
 
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weir.bench.replay import SLOTS, Replay, train
+from weir.bench.gradients.replay import SLOTS, Replay, train
 from weir.host_agent.collectives.float_sum import WORTH_A_ROUND_TRIP
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings import (
@@ -49,7 +49,7 @@ def test_no_fixed_choice_would_have_been_much_better(
     replay = Replay(make_task(make_config(model=model)).model, method, workers, density, "auto")
     ours = predicted = 0.0
     fixed: dict[tuple[int | None, int], int] = {}
-    for number, (gradients, _) in zip(range(steps), train(model, workers, batch_size=2), strict=False):
+    for number, (gradients, _) in zip(range(steps), train(model, workers, batch_size=2).steps, strict=False):
         sent = replay.step(gradients)
         traffic, parts = sent.traffic().total, [Occupancy(chosen) for chosen in sent.chosen]
         if number == 0:  # nothing is known: dense, but for the counters that ride along

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.bench.replay import Replay
+from weir.bench.gradients.replay import Replay
 from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.collectives.non_finite import NonFiniteError
