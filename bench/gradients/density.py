@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sparsifiers that promise a density send over a training, and who sends it.
+"""Densities, over a training, of sparsifiers that promise one, and the balance among workers.
 
 The figures that ExDyna's code prints (Yoon and Oh, CCGrid 2024; kljp/exdyna), with its definitions: k is the
 number of values that some worker chose; density = k / n; load imbalance = N x (most chosen by one worker) / k

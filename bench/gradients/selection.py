@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What choosing costs, as a share of the backward pass of the same training.
+"""The cost of choosing, as a share of the backward pass of the same training.
 
 In processor time, on one thread, in one process: a step's gradients are computed by all workers in turn, then
 every method chooses among them. Only what rank 0 does is timed: what a worker does on a machine of its own.

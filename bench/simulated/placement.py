@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a partition of a sparse model saves, what a hash saves, and what both do; at what accuracy.
+"""Savings of a partition of a sparse model, of a hash, and of both; with the accuracy.
 
 Traffic is that of one iteration (`weir.host_agent.placement.traffic`). Accuracy is that of a logistic
 regression on a fifth of the samples, which was trained on the others, over the plan's parameters; so is that

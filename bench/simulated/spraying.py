@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long tensors take where a job's own traffic is what fills the paths.
+"""Completion times of tensors where a job's own traffic fills the paths.
 
 A permutation: every host sends a tensor to a host of another rack, all at the same time, and nobody else
 sends. Contenders differ in how leaves choose a spine for each packet of Weir's; hashing is their twin, and

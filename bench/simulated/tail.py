@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the slowest tensors take, of workers that all send at once, where others' bursts share the links.
+"""Completion times of tensors, of workers that all send at once, where others' bursts share the links.
 
 Two settings. Collectives: all workers all-reduce a tensor; Weir sums it in leaves and spines, its peer is a
 ring over DCTCP. Server: workers push a tensor, cut into one shard per server, and pull the sums; Weir sends
@@ -87,7 +87,7 @@ class Scenario(Fabric):
 
     @property
     def floor(self) -> float:
-        """How long the busiest link takes for a tensor's bytes, headers included, in seconds.
+        """Seconds that the busiest link takes for a tensor's bytes, headers included.
 
         Of an all-reduce a worker's own, each way at once; of servers theirs, for all pushes, then all pulls.
         """

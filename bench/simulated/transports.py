@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What moves tensors over simulated networks: Weir's sums and flows, and their peers over simulated TCP.
+"""Ways to move tensors over simulated networks: Weir's sums and flows, and their peers over simulated TCP.
 
 Each is made once for its hosts and moves one tensor after the other. ``begin`` begins one and returns a test
 that it is done; ``end``, when it is, checks what arrived and returns what was counted since.
