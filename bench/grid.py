@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 
+from weir.bench.case import Run
 from weir.pool import process_pool
 
 T = TypeVar("T")
@@ -51,34 +52,40 @@ class Journal:
 
 
 def simulate(
-    run: Callable[..., T],
+    measure: Callable[..., T],
     kind: type[T],
     cases: Sequence[tuple[Any, ...]],
-    processes: int | None = None,
-    journal: Path | None = None,
+    run: Run,
     said: Callable[[tuple[Any, ...], T], str] | None = None,
 ) -> list[T]:
-    """Return ``run(*case)``, a dataclass of this kind, for all cases, in their order.
+    """Return ``measure(*case)``, a dataclass of this kind, for all cases, in their order.
 
-    processes: at a time; None: one per core. journal: file of outcomes, see ``Journal``. said: a line to
-    print when a run ends.
+    run: says how many at a time (a single one in this process), and which file keeps their outcomes, see
+    ``Journal``. said: a line to print when one ends.
     """
-    book = Journal(journal)
+    book = Journal(run.journal)
     known = {number: found for number, case in enumerate(cases) if (found := book.get(case)) is not None}
     outcomes = {number: kind(**fields) for number, fields in known.items()}
     todo = [number for number in range(len(cases)) if number not in outcomes]
-    at_once = max(1, min(len(todo), processes or os.cpu_count() or 1))
-    had = f", {len(known)} more are in {journal}" if known else ""
-    console.print(f"{len(todo)} runs, {at_once} at a time; one can take minutes{had}")
+    at_once = max(1, min(len(todo), run.processes or os.cpu_count() or 1))
+    had = f", {len(known)} more are in {run.journal}" if known else ""
+    run.say(f"{len(todo)} runs, {at_once} at a time; one can take minutes{had}")
+
+    def keep(number: int, outcome: T) -> None:
+        outcomes[number] = outcome
+        book.put(cases[number], outcome)
+        if said is not None:
+            run.say(said(cases[number], outcome))
+
+    if at_once == 1:
+        for number in todo:
+            keep(number, measure(*cases[number]))
+        return [outcomes[number] for number in range(len(cases))]
     bar = Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=console, transient=True)
     with bar, process_pool(at_once) as pool:
         task = bar.add_task("running", total=len(todo))
-        runs: dict[Future[T], int] = {pool.submit(run, *cases[number]): number for number in todo}
+        runs: dict[Future[T], int] = {pool.submit(measure, *cases[number]): number for number in todo}
         for future in as_completed(runs):
-            number = runs[future]
-            outcomes[number] = future.result()
-            book.put(cases[number], outcomes[number])
-            if said is not None:
-                console.print(said(cases[number], outcomes[number]))
+            keep(runs[future], future.result())
             bar.advance(task)
     return [outcomes[number] for number in range(len(cases))]

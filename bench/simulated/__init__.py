@@ -1,17 +1,120 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks in virtual time: the real switch program and host code, simulated links."""
+"""Networks in virtual time: the real switch program and host code, simulated links; and plans of placement."""
 
 from typing import Final
 
 from weir.bench.case import Case
 
-CASES: Final = (
+_SMALL: Final = {"racks": "2", "others": "2", "workers": "4", "kilobytes": "8", "tensors": "2", "contenders": "adf"}
+
+CASES: Final[tuple[Case, ...]] = (
+    Case(
+        "simulated",
+        "tail",
+        "Completion times of tensors, mean and p99, of workers that send all at once; each beside its twin.",
+        "minutes",
+        _SMALL,
+        seeds=1,
+    ),
+    Case(
+        "simulated",
+        "tail-grid",
+        "The same over numbers of workers, depths, sizes and loads, pushed to servers and all-reduced.",
+        "hours",
+        {**_SMALL, "setting": "server", "load": "0", "depth": "32"},
+        seeds=1,
+        module="tail",
+        values={
+            "setting": "collectives,server",
+            "workers": "8,16,32",
+            "depth": "16,32,128",
+            "kilobytes": "64,256,1024,4096",
+            "load": "0,0.7",
+        },
+    ),
+    Case(
+        "simulated",
+        "incast",
+        "Pushes to servers through short queues: DCTCP's streams, Weir's flows, lossless and with a loss budget.",
+        "half an hour",
+        {**_SMALL, "others": "0", "depth": "16", "contenders": "dfg"},
+        seeds=5,
+        module="tail",
+        values={
+            "workers": "8,16,32",
+            "depth": "16,32,128",
+            "kilobytes": "64,256,1024,4096",
+            "others": "0",
+            "contenders": "dfg",
+            "megabytes": "32",
+            "calm": "yes",
+        },
+    ),
+    *(
+        Case(
+            "simulated",
+            name,
+            f"Completion times of tensors in a published set-up, as far as it is known: {what}.",
+            "minutes",
+            {**_SMALL, **values, "tensors": "1", "racks": "1", "workers": "3", "contenders": "af"},
+            seeds=1,
+            module="tail",
+            values={
+                **values,
+                "others": "0",
+                "gigabits": "100",
+                "depth": "128",
+                "kilobytes": "64",
+            },
+        )
+        for name, what, values in (
+            ("dlcp", "DLCP's 144 hosts", {"racks": "9", "workers": "135", "spines": "4"}),
+            ("dlcp-testbed", "DLCP's ten machines at one switch", {"racks": "1", "workers": "9", "spines": "1"}),
+            ("mlt", "MLT's eight machines", {"racks": "2", "workers": "6", "spines": "2"}),
+        )
+    ),
+    Case(
+        "simulated",
+        "jobs",
+        "Training jobs that share a fabric: rings over DCTCP, Weir, and Weir that drops gradients.",
+        "half an hour",
+        {"racks": "2", "jobs": "3", "spines": "1", "depth": "24", "model": "mlp", "steps": "2"},
+        seeds=5,
+    ),
+    Case(
+        "simulated",
+        "spraying",
+        "Tensors that all hosts send one another, with each way to choose among paths.",
+        "minutes",
+        {"racks": "2", "hosts": "2", "spines": "2", "kilobytes": "64", "rounds": "1"},
+        seeds=5,
+    ),
     Case(
         "simulated",
         "scale",
-        "One sum over ever more workers: racks of 32, then two tiers, then three; every sum is checked.",
+        "One sum over ever more workers: racks of 32, then two tiers, then three.",
         "minutes",
-        {"workers": "2,40", "kilobytes": "4"},
-        seeds=1,
+        {"workers": "2,33", "kilobytes": "4", "slots": "8"},
+    ),
+    Case(
+        "simulated",
+        "step",
+        "The all-reduce that a training step waits for, on bad links: Weir, and rings over simulated TCP.",
+        "minutes",
+        {"model": "mlp", "workers": "2"},
+    ),
+    Case(
+        "simulated",
+        "servers",
+        "A step with a parameter server: Weir's, a dense one over TCP, Gloo's ring; what the server's link carries.",
+        "minutes",
+        {"workers": "2", "parameters": "10000"},
+    ),
+    Case(
+        "simulated",
+        "placement",
+        "Partitions and hashes of a sparse model's features: bytes that they save, and accuracy.",
+        "minutes",
+        {"machines": "4", "buckets": "8", "samples": "200", "text": "no"},
     ),
 )

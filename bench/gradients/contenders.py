@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir bench dfs``'s contenders on the same gradients: bytes on the wire, and the energy that they buy.
+"""DFS, its parts and its peers on the same gradients: bytes on the wire, and the energy that they buy.
 
 Each contender is measured at several densities, which makes a curve of bytes by delivered energy. Two of them
 are compared at the same energy: where a curve has no point there, it is drawn out between its neighbours, in
@@ -7,7 +7,7 @@ the logarithms of bytes and of energy. Beyond its ends nothing is compared.
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -16,14 +16,17 @@ from typing import Final, NamedTuple
 import numpy as np
 import torch
 
-from weir.bench.cost_cases import lists
-from weir.bench.replay import Replay, ReplayedStep, train
+from weir.bench.gradients.cost import lists
+from weir.bench.gradients.replay import Gradients, Replay, ReplayedStep, recorded, train
+from weir.host_agent.collectives import NonFiniteError
 from weir.host_agent.collectives.packing import LaneBits
 from weir.host_agent.compression.encodings import omnireduce
 from weir.host_agent.compression.encodings.cost import by_block
 from weir.host_agent.compression.encodings.encoding import MASK_SIZES
+from weir.host_agent.compression.encodings.position_lists import PositionList
+from weir.host_agent.compression.sparsifiers.dfs_blocks import energies
 from weir.train.config import Model, make_config
-from weir.train.task import make_task
+from weir.train.task import accuracy, make_task
 
 
 @dataclass(frozen=True)
@@ -111,9 +114,7 @@ def measure(model: Model, workers: int, steps: int, seed: int, density: float) -
     elements, wanted, missing = (dict.fromkeys(replays, 0.0) for _ in range(3))
     sizes: Counter[int] = Counter()
     total = 0
-    for number, (gradients, _) in enumerate(
-        islice(train(model, workers, seed, momentum=momentum(model)), steps)
-    ):
+    for number, gradients in enumerate(recorded(model, workers, seed, steps, momentum(model))):
         total = gradients.shape[1]
         for name, replay in replays.items():
             step = replay.step(gradients)
@@ -170,3 +171,112 @@ def saving(curves: Curves, name: str, against: str, energy: float) -> float | No
     """Return the share of another's bytes that a contender saves at some energy; None: not comparable."""
     mine, theirs = (bytes_at(curves.points[which], energy) for which in (name, against))
     return None if mine is None or theirs is None else 1 - mine / theirs
+
+
+SIZES: Final = (1, 2, 4, 16, 64, 256)
+_EVERY: Final = 4
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The sum of all gradients and residuals of a training's workers, at one density.
+
+    Attributes:
+        delivered: pairs of a block size and a share of the energy: that of the best blocks of each parameter
+            that take no more bits than its largest elements, positions and values.
+        together: of the largest elements, the share that is followed by another one.
+    """
+
+    delivered: Sequence[Sequence[float]]
+    together: float
+
+
+def together(density: float, model: Model, workers: int, steps: int, seed: int) -> Runs:
+    """Train densely beside DFS in blocks of one element; look at every fourth of the later steps."""
+    torch.set_num_threads(1)
+    module = make_task(make_config(model=model)).model
+    replay = replay_of(REPLAYED["dfs without sizes"], module, workers, density)
+    value_bits = replay.ranks[0].gradients.sparsifier.value_bits
+    found = dict.fromkeys(SIZES, 0.0)
+    whole, largest, followed = 0.0, 0, 0
+    for number, gradients in enumerate(recorded(model, workers, seed, steps, momentum(model))):
+        if number >= steps // 3 and number % _EVERY == 0:
+            own = [
+                rank.gradients.compensated(replay.layout, torch.from_numpy(gradient))
+                for rank, gradient in zip(replay.ranks, gradients, strict=False)
+            ]
+            wanted = torch.stack(own).sum(dim=0)
+            whole += float(wanted.double().square().sum())
+            for segment in replay.layout:
+                vector = wanted[segment.in_vector]
+                count = max(1, round(density * segment.length))
+                chosen = torch.zeros(segment.length, dtype=torch.bool)
+                chosen[torch.topk(vector.abs(), count, sorted=False).indices] = True
+                largest += count
+                followed += int((chosen[1:] & chosen[:-1]).sum())
+                for size, energy in delivered(vector, count, value_bits).items():
+                    found[size] += energy
+        replay.step(gradients)
+    return Runs([(size, found[size] / whole) for size in SIZES], followed / max(1, largest))
+
+
+def delivered(vector: torch.Tensor, count: int, value_bits: float) -> dict[int, float]:
+    """Return the energy of a parameter's best blocks of each size, for the bits of ``count`` values."""
+
+    def bits(blocks: int, size: int) -> float:
+        return PositionList.of(-(-vector.numel() // size), blocks).bits + blocks * size * value_bits
+
+    budget, found = bits(count, 1), {}
+    for size in SIZES:
+        fits, beyond = 0, min(count, -(-vector.numel() // size)) + 1
+        while beyond - fits > 1:
+            middle = (fits + beyond) // 2
+            fits, beyond = (middle, beyond) if bits(middle, size) <= budget else (fits, middle)
+        held = energies(vector, size)
+        found[size] = float(torch.topk(held, fits, sorted=False).values.double().sum())
+    return found
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One training's end. accuracy: on held-out data, 0 where it diverged. bytes: of all workers in a step,
+    both ways, by contender: those that send the same elements train alike.
+    """
+
+    accuracy: float
+    bytes: Mapping[str, float]
+
+
+def trained(model: Model, contender: str, density: float, workers: int, steps: int, seed: int) -> Trained:
+    """Train; the learning rate goes down to nothing, else the end would be a matter of chance.
+
+    contender: of REPLAYED, or DENSE.
+    """
+    torch.set_num_threads(1)
+    how = REPLAYED.get(contender)
+    task = make_task(make_config(model=model, workers=workers, seed=seed))
+    replay = None if how is None else replay_of(how, task.model, workers, density)
+    sent: dict[str, float] = defaultdict(float)
+    done = 0
+
+    def average(gradients: Gradients) -> torch.Tensor:
+        nonlocal done
+        done += 1
+        if replay is None:
+            sent[DENSE] += dense_bytes(gradients.shape[1], workers)
+            return torch.from_numpy(gradients.mean(axis=0))
+        step = replay.step(gradients)
+        for name, count in bytes_of(contender, step).items():
+            sent[name] += count
+        return torch.cat(step.total)
+
+    training = train(
+        model, workers, seed, task=task, average=average, momentum=momentum(model), decay=steps
+    )
+    try:
+        for _ in islice(training.steps, steps + 1):  # a step is applied when the next one is asked for
+            pass
+        reached = accuracy(task.model, task.data.test)
+    except NonFiniteError:
+        reached = 0.0
+    return Trained(reached, {name: total / done for name, total in sent.items()})

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recorded gradients, and methods that are applied to them: many methods see the same gradients.
 
-``train`` trains densely; ``record`` keeps every worker's gradients in a file. ``Replay`` gives them to the
+``train`` trains densely; ``recorded`` keeps every worker's gradients in a file. ``Replay`` gives them to the
 step that the DDP hook makes (``weir.host_agent.compression.exchange``), all workers in this process, the
 lanes summed in memory. With fewer workers than were recorded it takes the first ones' gradients.
 """
 
+import fcntl
 import itertools
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from itertools import islice
@@ -29,41 +32,34 @@ from weir.host_agent.compression.exchange import GradientExchange
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.phase_clock import PhaseClock
 from weir.host_agent.compression.sparsifiers import SparsifierOptions, create_sparsifier
-from weir.train.config import PRESETS, Model, make_config
+from weir.native.scratch import scratch_folder
+from weir.train.config import PRESETS, Model, TrainConfig, make_config
 from weir.train.data import share
 from weir.train.task import Task, make_task, mean_loss
 
 Gradients: TypeAlias = npt.NDArray[np.float32]  # [workers, elements], parameters in the module's order
 
-SLOTS = 256
+SLOTS: Final = 256
 """Slots of the job whose traffic is counted: as many as ``weir train`` gets."""
 
-
-@dataclass(frozen=True)
-class Recording:
-    """Gradients of a dense training: float32[steps, workers, elements] in a file."""
-
-    path: Path
-    model: Model
-    steps: int
-    workers: int
-
-    def open(self) -> Gradients:
-        """Return what was recorded, read as it is used."""
-        flat = np.memmap(self.path, np.float32, mode="c")
-        return flat.reshape(self.steps, self.workers, -1)
-
-
-def record(path: Path, model: Model, workers: int, steps: int) -> Recording:
-    """Keep the gradients of the first steps of a training in a file."""
-    with path.open("wb") as out:
-        for gradients, _ in islice(train(model, workers), steps):
-            out.write(gradients.data)
-    return Recording(path, model, steps, workers)
+_FOLDER: Final = "WEIR_RECORDED"  # environment: where recordings are kept
 
 
 def _mean(gradients: Gradients) -> torch.Tensor:
     return torch.from_numpy(gradients.mean(axis=0))
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training in this process.
+
+    named: the parameters in their order. steps: without end, each step's gradients, and the seconds that each
+    worker's backward pass took; a step is applied when the next one is asked for.
+    """
+
+    task: Task
+    named: Sequence[tuple[str, torch.nn.Parameter]]
+    steps: Iterator[tuple[Gradients, list[float]]]
 
 
 def train(
@@ -72,33 +68,46 @@ def train(
     seed: int = 1,
     batch_size: int | None = None,
     *,
-    task: Task | None = None,
     average: Callable[[Gradients], torch.Tensor] = _mean,
-    momentum: float = 0.0,
+    momentum: float | None = None,
     timer: Callable[[], float] = time.perf_counter,
     decay: int | None = None,
-) -> Iterator[tuple[Gradients, list[float]]]:
-    """Train with so many workers in this process, synchronously, without end.
-
-    Gives each step's gradients and the seconds that each worker's backward pass took.
+    task: Task | None = None,
+) -> Training:
+    """Train with so many workers, synchronously.
 
     Args:
-        task: what is trained; None: a new one.
         average: makes of a step's gradients the one that all workers apply, flat; by default their mean.
         momentum: of SGD; with it, the learning rate is that part of the model's own which has the same
-            effect in the long run.
+            effect in the long run. None: none.
         timer: returns the seconds that backward passes are timed with.
         decay: steps over which the learning rate goes down to nothing, in a line; None: it does not.
+        task: what is trained; None: a new one.
     """
     config = make_config(model=model, workers=workers, seed=seed, batch_size=batch_size)
     task = task or make_task(config)
-    parameters = [parameter for parameter in task.model.parameters() if parameter.requires_grad]
+    named = [(name, one) for name, one in task.model.named_parameters() if one.requires_grad]
+    return Training(task, named, _steps(task, config, named, average, momentum or 0.0, timer, decay))
+
+
+def _steps(
+    task: Task,
+    config: TrainConfig,
+    named: Sequence[tuple[str, torch.nn.Parameter]],
+    average: Callable[[Gradients], torch.Tensor],
+    momentum: float,
+    timer: Callable[[], float],
+    decay: int | None,
+) -> Iterator[tuple[Gradients, list[float]]]:
+    parameters = [parameter for _, parameter in named]
     lengths = [parameter.numel() for parameter in parameters]
     optimizer = torch.optim.SGD(parameters, lr=config.lr * (1 - momentum), momentum=momentum)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, decay) if decay else None
-    data = task.data.train
+    data, workers = task.data.train, config.workers
     for epoch in itertools.count(1):
-        ranks = [share(len(data), rank, workers, config.batch_size, seed, epoch) for rank in range(workers)]
+        ranks = [
+            share(len(data), rank, workers, config.batch_size, config.seed, epoch) for rank in range(workers)
+        ]
         for batches in zip(*ranks, strict=True):
             gradients, seconds = np.empty((workers, sum(lengths)), np.float32), []
             for batch, row in zip(batches, gradients, strict=True):
@@ -111,11 +120,39 @@ def train(
             mean = average(gradients)
             for parameter, own in zip(parameters, torch.split(mean, lengths), strict=True):
                 parameter.grad = own.view_as(parameter)
-            if (limit := PRESETS[model].clip) is not None:
+            if (limit := PRESETS[config.model].clip) is not None:
                 torch.nn.utils.clip_grad_norm_(parameters, limit)
             optimizer.step()
             if schedule is not None:
                 schedule.step()
+
+
+def recorded(model: Model, workers: int, seed: int, steps: int, momentum: float = 0.0) -> Gradients:
+    """Return the gradients of the first steps of a dense training: float32[steps, workers, elements].
+
+    They are recorded once for all processes within ``recordings``, in a file, and read as they are used.
+    """
+    folder = Path(os.environ[_FOLDER])
+    path = folder / f"{model}-{workers}-{seed}-{steps}-{momentum:g}"
+    with (folder / f"{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be recording the same
+        if not path.exists():
+            with path.with_suffix(".part").open("wb") as out:
+                for gradients, _ in islice(train(model, workers, seed, momentum=momentum).steps, steps):
+                    out.write(gradients.data)
+            path.with_suffix(".part").rename(path)
+    return np.memmap(path, np.float32, mode="c").reshape(steps, workers, -1)
+
+
+@contextmanager
+def recordings() -> Iterator[None]:
+    """Keep recordings for this process and those that it starts, until the end of the block."""
+    with scratch_folder("recorded") as folder:
+        os.environ[_FOLDER] = str(folder)
+        try:
+            yield
+        finally:
+            del os.environ[_FOLDER]
 
 
 NOTHING: Final = WireCost(0, (), 0, 0, 0)

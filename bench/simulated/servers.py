@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """A step with a parameter server in virtual time: how long it takes, and what the server's link carries.
 
-The real switch program and host code in `simulator`, and the real order of what goes up and comes down
+The real switch program and host code, and the real order of what goes up and comes down
 (``weir.host_agent.torch.parameter_server.rounds``). Peers are a dense parameter server over simulated TCP and
 Gloo's ring of TCP streams, both in the class that switches serve first. Nobody computes anything meanwhile.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
 
 from weir.agent_service import MOST_SLOTS
-from weir.bench.table import show
-from weir.bench.training_virtual import DELAY_NS, LINUX_MIN_RTO_NS
+from weir.bench.case import Run, parameter
+from weir.bench.results import Column, Row, Table
+from weir.bench.simulated.step import DELAY_NS, LINUX_MIN_RTO_NS
+from weir.bench.simulated.transports import Rings, TcpServers
 from weir.controller.topology import leaf_spine
 from weir.host_agent.collectives.communicator import Audience, Communicator, audience_codes
 from weir.host_agent.collectives.dtypes import Lanes
@@ -31,12 +32,10 @@ from weir.simulator.clock import SECOND
 from weir.simulator.host import Work
 from weir.simulator.link import Faults
 from weir.simulator.network import Allocation, LinkSpec, Network
-from weir.simulator.ring import Ring
 from weir.simulator.tcp import TcpConfig
-from weir.train.words import factor
+from weir.softswitch.runtime.queueing import parse_rate
 from weir.wire.definition import GROUP_LANES, RELIABLE_DSCP, SLOT_LANES, Op
 
-console = Console(stderr=True)
 
 _BUCKET: Final = BUCKET_BYTES // 4
 
@@ -66,56 +65,23 @@ def _network(setting: Setting, hosts: int) -> Network:
     return Network(leaf_spine(1, 1, hosts), seed=1, link=link)
 
 
+_TCP: Final = TcpConfig(min_rto=LINUX_MIN_RTO_NS, dscp=RELIABLE_DSCP)
+
+
 def ring(setting: Setting) -> Stepped:
     """Return the step of Gloo's ring."""
     with _network(setting, setting.workers) as network:
         hosts = [host.name for host in network.topology.hosts]
-        members = Ring(network, hosts, TcpConfig(min_rto=LINUX_MIN_RTO_NS, dscp=RELIABLE_DSCP))
-        done: list[int] = []
-
-        def step() -> None:
-            done.clear()
-            for rank in range(setting.workers):
-                members.reduce(rank, 4 * setting.parameters, partial(done.append, rank))
-            network.run(lambda: len(done) == setting.workers)
-
-        return _second(network, None, step)
+        members = Rings(network, hosts, _TCP, 4 * setting.parameters)
+        return _second(network, None, lambda: network.run(members.begin()))
 
 
 def tcp_server(setting: Setting) -> Stepped:
     """Return the step of a dense parameter server over TCP, which answers a bucket when it has all of it."""
-    size, bucket = 4 * setting.parameters, 4 * _BUCKET
     with _network(setting, setting.workers + 1) as network:
         *workers, server = [host.name for host in network.topology.hosts]
-        config = TcpConfig(min_rto=LINUX_MIN_RTO_NS, dscp=RELIABLE_DSCP)
-        up = [network.stream(worker, server, config) for worker in workers]
-        down = [network.stream(server, worker, config) for worker in workers]
-        arrived, answered, taken = [0] * len(workers), [0], [0] * len(workers)
-        pushed = [0]
-
-        def on_push(worker: int, total: int) -> None:
-            arrived[worker] = total
-            whole = min(arrived)
-            ready = whole if whole == pushed[0] else whole // bucket * bucket
-            if ready > answered[0]:
-                for stream in down:
-                    stream.write(ready - answered[0])
-                answered[0] = ready
-
-        def on_pull(worker: int, total: int) -> None:
-            taken[worker] = total
-
-        for index in range(len(workers)):
-            up[index].on_bytes = partial(on_push, index)
-            down[index].on_bytes = partial(on_pull, index)
-
-        def step() -> None:
-            pushed[0] += size
-            for stream in up:
-                stream.write(size)
-            network.run(lambda: min(taken) == pushed[0])
-
-        return _second(network, server, step)
+        servers = TcpServers(network, workers, [server], _TCP, 4 * setting.parameters, BUCKET_BYTES)
+        return _second(network, server, lambda: network.run(servers.begin()))
 
 
 def weir_server(setting: Setting, bucket: int = _BUCKET) -> Stepped:
@@ -208,37 +174,43 @@ def _second(network: Network, server: str | None, step: Callable[[], None]) -> S
     return Stepped((network.clock.now - began) / SECOND, *totals)
 
 
-def measure(workers: Sequence[int], parameters: int, rate_bps: int, density: float) -> None:
-    """Run every contender with each number of workers, and print a table."""
-    contenders: list[tuple[str, Callable[[int], Stepped]]] = [
-        ("Gloo's ring", lambda count: ring(Setting(count, parameters, rate_bps))),
-        ("PS over TCP", lambda count: tcp_server(Setting(count, parameters, rate_bps))),
-        ("Weir's PS", lambda count: weir_server(Setting(count, parameters, rate_bps))),
-        ("Weir's PS, 16 bits up", lambda count: weir_server(Setting(count, parameters, rate_bps, 1.0, 2))),
-        (
-            f"Weir's PS, {density:.0%} of the blocks",
-            lambda count: weir_server(Setting(count, parameters, rate_bps, density)),
+@dataclass(frozen=True)
+class Parameters:
+    """Steps and links."""
+
+    workers: tuple[int, ...] = parameter((2, 4, 8, 16), "numbers of workers", least=1, most=31)
+    parameters: int = parameter(1_000_000, "of the model", least=256)
+    links: str = parameter("200mbit", "rate of every link")
+    density: float = parameter(0.05, "share of the blocks that a worker pushes", above=0, most=1)
+
+
+def run(parameters: Parameters, run: Run) -> Iterator[Table]:
+    """Simulate a step of every contender with each number of workers."""
+    size, rate = parameters.parameters, parse_rate(parameters.links)
+    contenders: dict[str, Callable[[int], Stepped]] = {
+        "Gloo's ring": lambda count: ring(Setting(count, size, rate)),
+        "PS over TCP": lambda count: tcp_server(Setting(count, size, rate)),
+        "Weir's PS": lambda count: weir_server(Setting(count, size, rate)),
+        "Weir's PS, 16 bits up": lambda count: weir_server(Setting(count, size, rate, 1.0, 2)),
+        f"Weir's PS, {parameters.density:.0%} of the blocks": lambda count: weir_server(
+            Setting(count, size, rate, parameters.density)
         ),
-    ]
+    }
     rows = []
-    for count in workers:
-        first = None
-        for name, step in contenders:
-            console.print(f"{count} workers, {name} ...")
+    for count in parameters.workers:
+        for name, step in contenders.items():
+            run.say(f"{count} workers, {name} ...")
             found = step(count)
-            first = first or found
-            link = (found.server_in, found.server_out)
-            rows.append(
-                (
-                    f"{count} workers: {name}",
-                    f"{1000 * found.seconds:.1f}",
-                    factor(first.seconds / found.seconds),
-                    *(factor(size / (4 * parameters)) if size else "-" for size in link),
-                )
-            )
-    show(
-        f"A step of {parameters:,} parameters, links of {rate_bps / 1e6:g} Mbit/s, one server, virtual time",
-        ("", "ms", "times as fast as the ring", "models into the server", "models out of it"),
-        rows,
-        notes=("Into and out of the server: bytes of its link, headers included, by those of the model.",),
+            link = {"models in": found.server_in, "models out": found.server_out}
+            models = {way: carried / (4 * size) if carried else None for way, carried in link.items()}
+            rows.append(Row(name, {"ms": 1000 * found.seconds, **models}, {"workers": f"{count} workers"}))
+    yield Table(
+        f"A step of {size:,} parameters, links of {rate / 1e6:g} Mbit/s, one server, virtual time",
+        (
+            Column("ms", lambda n: f"{n:.1f}"),
+            Column("models in", lambda n: f"{n:.2f}", "bytes into the server, headers included, by the model's"),
+            Column("models out", lambda n: f"{n:.2f}", "out of it"),
+        ),
+        tuple(rows),
+        peers=("Gloo's ring", "PS over TCP"),
     )
