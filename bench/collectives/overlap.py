@@ -8,7 +8,7 @@ summing: most where both take as long. So what computing alone takes stands besi
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -143,10 +143,13 @@ def measure(place: Place, spec: Spec) -> Turns:
     bucket = spec.given.bucket or None
     after, alone = Trained(place, spec, False, _WHOLE), Trained(place, spec, False, bucket)
     first = Trained(place, spec, True, bucket)
-    contenders = {
-        name: partial(one.turn, spec) for name, one in ((AFTER, after), (DDP, alone), (FIRST, first))
+    contenders: dict[str, Callable[[], float]] = {
+        AFTER: partial(after.turn, spec),
+        DDP: partial(alone.turn, spec),
+        FIRST: partial(first.turn, spec),
+        "compute": alone.compute,
     }
-    seconds = take_turns({**contenders, "compute": alone.compute}, spec.repeats)
+    seconds = take_turns(contenders, spec.repeats)
     both = zip(alone.ddp.parameters(), first.ddp.parameters(), strict=True)
     assert all(torch.equal(one, other) for one, other in both), "parameters differ from those of DDP alone"
     assert first.layers is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks in virtual time: the real switch program and host code, simulated links; and placement."""
+"""Networks in virtual time: the real switch program and host code, simulated links; and plans of placement."""
 
 from typing import Final
 
@@ -42,8 +42,7 @@ CASES: Final[tuple[Case, ...]] = (
     Case(
         "simulated",
         "incast",
-        "Pushes to servers through short queues: DCTCP's streams, Weir's flows, lossless and with a loss "
-        "budget.",
+        "Pushes to servers through short queues: DCTCP's streams, Weir's flows, lossless and with a loss budget.",
         "half an hour",
         {**_SMALL, "others": "0", "depth": "16", "contenders": "dfg"},
         seeds=5,
@@ -104,10 +103,9 @@ CASES: Final[tuple[Case, ...]] = (
     Case(
         "simulated",
         "scale",
-        "One sum over ever more workers: racks of 32, then two tiers, then three; every sum is checked.",
+        "One sum over ever more workers: racks of 32, then two tiers, then three.",
         "minutes",
-        {"workers": "2,40", "kilobytes": "4"},
-        seeds=1,
+        {"workers": "2,33", "kilobytes": "4", "slots": "8"},
     ),
     Case(
         "simulated",
@@ -119,8 +117,7 @@ CASES: Final[tuple[Case, ...]] = (
     Case(
         "simulated",
         "servers",
-        "A step with a parameter server: Weir's, a dense one over TCP, Gloo's ring; what the server's "
-        "link carries.",
+        "A step with a parameter server: Weir's, a dense one over TCP, Gloo's ring; what the server's link carries.",
         "minutes",
         {"workers": "2", "parameters": "10000"},
     ),
