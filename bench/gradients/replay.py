@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from softp4.native.scratch import scratch_folder
 from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.collectives.packing import LaneBits, LaneFormat
 from weir.host_agent.compression.bucket_layout import BucketLayout
@@ -32,7 +33,6 @@ from weir.host_agent.compression.exchange import GradientExchange
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.phase_clock import PhaseClock
 from weir.host_agent.compression.sparsifiers import SparsifierOptions, create_sparsifier
-from weir.native.scratch import scratch_folder
 from weir.train.config import PRESETS, Model, TrainConfig, make_config
 from weir.train.data import share
 from weir.train.task import Task, make_task, mean_loss

@@ -14,6 +14,7 @@ from statistics import mean
 from types import MappingProxyType
 from typing import Final, TypeVar
 
+from softp4.runtime.queueing import Queueing
 from weir.bench import grid
 from weir.bench.case import Run
 from weir.bench.results import Column, Row, Scalar
@@ -21,7 +22,6 @@ from weir.controller.qos import Qos
 from weir.controller.topology import leaf_spine
 from weir.simulator.link import Faults
 from weir.simulator.network import LinkSpec, Network
-from weir.softswitch.runtime.queueing import Queueing
 from weir.wire.definition import Treatment, dscp
 
 FRONT: Final = dscp(0)

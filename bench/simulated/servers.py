@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from softp4.runtime.queueing import parse_rate
 from weir.agent_service import MOST_SLOTS
 from weir.bench.case import Run, parameter
 from weir.bench.results import Column, Row, Table
@@ -33,7 +34,6 @@ from weir.simulator.host import Work
 from weir.simulator.link import Faults
 from weir.simulator.network import Allocation, LinkSpec, Network
 from weir.simulator.tcp import TcpConfig
-from weir.softswitch.runtime.queueing import parse_rate
 from weir.wire.definition import GROUP_LANES, RELIABLE_DSCP, SLOT_LANES, Op
 
 _BUCKET: Final = BUCKET_BYTES // 4

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from softp4.state.entry import Exact
 from weir.bench.case import Run, parameter
 from weir.bench.results import Column, Table
 from weir.bench.simulated import fabric
@@ -27,7 +28,6 @@ from weir.host_agent.flows.sender import FlowSender
 from weir.simulator.clock import SECOND
 from weir.simulator.network import Network
 from weir.simulator.tcp import TcpConfig
-from weir.softswitch.state.entry import Exact
 
 _MIN_RTO: Final = 0.01
 

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from softp4.runtime.queueing import Queueing
 from weir.agent_service import MOST_SLOTS
 from weir.background import FLOWS, frame
 from weir.bench.case import Run, parameter
@@ -29,7 +30,6 @@ from weir.simulator.congestion import Algorithm
 from weir.simulator.link import Faults
 from weir.simulator.network import LinkSpec, Network
 from weir.simulator.tcp import TcpConfig
-from weir.softswitch.runtime.queueing import Queueing
 from weir.train.config import PRESETS, make_config
 from weir.train.models import parameter_count
 from weir.train.netrows import links_line

@@ -20,13 +20,13 @@ from statistics import mean, median
 from threading import Barrier
 from typing import Final
 
+from softp4.switch import Switch
 from weir.bench.case import Run, parameter, take_turns
 from weir.bench.report import factor
 from weir.bench.results import Column, Row, Table
 from weir.bench.switch import native, rate
 from weir.bench.switch.rate import JOB, admit
 from weir.p4src import PROGRAM
-from weir.softswitch.switch import Switch
 
 EQUAL: Final = 1.1  # times as fast as the slowest is the fastest, at most
 TURNS: Final = 20  # for each that is to count, at most

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from weir.bench.allreduce_worker import AllreduceSpec, Sample
 from weir.bench.collectives.allreduce import (
     Result,
     Setting,
@@ -15,7 +16,6 @@ from weir.bench.collectives.allreduce import (
     report,
     summarize,
 )
-from weir.bench.allreduce_worker import AllreduceSpec, Sample
 from weir.bench.ranks import least_seconds
 from weir.netns.cluster import network_cluster
 
