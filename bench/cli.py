@@ -141,9 +141,9 @@ def _measure(case: Case, values: Mapping[str, str], run: Run, out: Path, others:
 
     others: further cases follow, so that one that cannot be measured here does not end all.
     """
-    from weir.child import ChildError
     from weir.cluster import ClusterError
     from weir.netns import NamespaceError
+    from weir.process.child import ChildError
     from weir.train.config import ConfigError
 
     try:

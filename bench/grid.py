@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 
 from weir.bench.case import Run
-from weir.pool import process_pool
+from weir.process.pool import process_pool
 
 T = TypeVar("T")
 

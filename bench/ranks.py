@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from softp4.native.scratch import scratch_folder
 from softp4.runtime.queueing import parse_rate
+
 from weir.bench.case import UnavailableError
-from weir.child import ChildError, end, log_tail, spawn, wait_for_all
 from weir.cluster import local_cluster
 from weir.netns.cluster import NetworkCluster, network_cluster
 from weir.netns.namespace import gain_root
+from weir.process.child import ChildError, end, log_tail, spawn, wait_for_all
 from weir.train.wirebytes import TCP_PAYLOAD, WEIR_PAYLOAD
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from weir.bench.results import Panel, Plot, Row, Table, Value, plain
-from weir.tables import InParts
+from weir.report.tables import InParts
 
 _HEAD_WIDTH: Final = 14
 NONE: Final = "–"
@@ -161,7 +161,7 @@ def draw(path: Path, plot: Plot) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from weir.pictures import set_source, set_title
+    from weir.report.pictures import set_source, set_title
 
     figure = Figure(figsize=(max(7.0, 5.2 * len(plot.panels)), 5), layout="constrained")
     FigureCanvasAgg(figure)
@@ -173,7 +173,7 @@ def draw(path: Path, plot: Plot) -> None:
 
 
 def _draw_panel(axis: Any, panel: Panel) -> None:
-    from weir.pictures import plain_log
+    from weir.report.pictures import plain_log
 
     for line in panel.lines:
         if line.style == "steps":

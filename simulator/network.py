@@ -22,6 +22,7 @@ from typing import Final, Self
 from softp4.program.loader import load_program
 from softp4.runtime.queueing import Queueing
 from softp4.switch import Switch
+
 from weir.controller.desired import desired_state
 from weir.controller.entries import SwitchState
 from weir.controller.failover import Failover

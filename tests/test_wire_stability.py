@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-
 from softp4.runtime.queueing import Queueing
 from softp4.switch import Switch
+
 from weir.controller.qos import WEIR_CLASSES, ClassSpec, Qos
 from weir.controller.topology import leaf_spine
 from weir.host_agent.collectives import limbs, quantize

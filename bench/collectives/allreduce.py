@@ -20,9 +20,9 @@ from weir.bench.peers import CONTENDERS, GLOO, Contender, all_reduce
 from weir.bench.rank import Place
 from weir.bench.ranks import BRIDGED, RATES, Links, every_network, least_seconds, run_ranks
 from weir.bench.results import Column, Row, Table
-from weir.child import ChildError
 from weir.host_agent.collectives.packing import lane_format
-from weir.processor import ProcessorTime
+from weir.process.child import ChildError
+from weir.process.processor import ProcessorTime
 from weir.train.wirebytes import TCP_PAYLOAD, WEIR_PAYLOAD
 
 BLOCK: Final = 256

@@ -17,7 +17,7 @@ from weir.bench.peers import CONTENDERS, GLOO, group_of
 from weir.bench.rank import Place
 from weir.bench.ranks import BRIDGED, RATES, Links, every_network, run_ranks
 from weir.bench.results import Column, Row, Table, plain
-from weir.processor import ProcessorTime
+from weir.process.processor import ProcessorTime
 
 _ROWS: Final = 100_000  # of the table of a sparse tensor
 _WIDTH: Final = 64  # of a row

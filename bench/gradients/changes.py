@@ -18,7 +18,7 @@ from weir.bench.results import Column, Row, Table
 from weir.host_agent.compression import kernels
 from weir.host_agent.compression.changes import apply, find
 from weir.host_agent.compression.transfer import pinned
-from weir.train.words import byte_count
+from weir.report.words import byte_count
 
 _CLUSTER: Final = 1024
 _CHUNK: Final = 1 << 26

@@ -34,9 +34,9 @@ from weir.host_agent.compression.encodings import omnireduce
 from weir.host_agent.compression.encodings.cost import Flags, Occupancy, WireCost, by_block, exchange_cost
 from weir.host_agent.compression.encodings.encoding import MASK_SIZES
 from weir.host_agent.transport.report import FRAME_OVERHEAD
+from weir.report.words import byte_count
 from weir.train.config import PRESETS, Model, make_config
 from weir.train.task import make_task
-from weir.train.words import byte_count
 from weir.wire.definition import BLOCK_SIZES
 
 GOAL: Final = 0.8717

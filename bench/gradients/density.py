@@ -20,8 +20,8 @@ from weir.bench.case import ParameterError, Run, parameter
 from weir.bench.gradients.replay import Replay, ReplayedStep, train
 from weir.bench.results import Column, Line, Panel, Plot, Row, Table
 from weir.host_agent.compression.sparsifiers import sparsifier_class
+from weir.report.words import factor
 from weir.train.config import PRESETS, Model
-from weir.train.words import factor
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ from weir.bench.gradients.cost import GOAL
 from weir.bench.gradients.replay import recordings
 from weir.bench.grid import simulate
 from weir.bench.results import Column, Line, Panel, Plot, Row, Table, share
+from weir.report.words import byte_count
 from weir.train.config import PRESETS, Model
-from weir.train.words import byte_count
 
 TOLERANCE: Final = 0.005
 """Of accuracy, below which two trainings are equal."""

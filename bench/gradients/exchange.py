@@ -18,7 +18,7 @@ from weir.bench.training.gpt import DEVICES, SHAPES, Gpt
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings import SCALE_BLOCK
 from weir.host_agent.torch.staging import devices_of
-from weir.train.words import byte_count, duration
+from weir.report.words import byte_count, duration
 
 _FIRST_BYTES: Final = 1024**2  # of DDP's first bucket; the others have _BUCKET_BYTES at least
 _BUCKET_BYTES: Final = 25 * 1024**2

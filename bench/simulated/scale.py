@@ -16,10 +16,10 @@ from weir.bench.results import Column, Row, Table
 from weir.bench.simulated.fabric import Outcome
 from weir.bench.simulated.transports import BLOCK, Sums
 from weir.controller.topology import Topology, leaf_spine, leaf_spine_core
+from weir.report.words import digits
 from weir.simulator.clock import SECOND
 from weir.simulator.link import Faults
 from weir.simulator.network import LinkSpec, Network
-from weir.train.words import digits
 from weir.wire.definition import MAX_CHILDREN, MAX_WORKERS
 
 _POD: Final = 8  # racks in a pod

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-
 from softp4.runtime.queueing import Queueing
+
 from weir.agent_service import MOST_SLOTS
 from weir.background import FLOWS, frame
 from weir.bench.case import Run, parameter
@@ -26,15 +26,15 @@ from weir.host_agent.collectives.packing import LaneBits, lane_format
 from weir.host_agent.compression.encodings import SCALE_BLOCK
 from weir.host_agent.transport.service_class import ServiceClass
 from weir.network import NetworkPlan, NetworkSpec, incast, make_plan
+from weir.report.words import duration
 from weir.simulator.congestion import Algorithm
 from weir.simulator.link import Faults
 from weir.simulator.network import LinkSpec, Network
 from weir.simulator.tcp import TcpConfig
 from weir.train.config import PRESETS, make_config
 from weir.train.models import parameter_count
-from weir.train.netrows import links_line
 from weir.train.task import make_task
-from weir.train.words import duration
+from weir.train.words import links_line
 from weir.wire.definition import RELIABLE_DSCP, SLOT_LANES
 
 DELAY_NS: Final = 10_000  # of every link

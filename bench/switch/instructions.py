@@ -22,12 +22,13 @@ from softp4.codegen.module import generate
 from softp4.native.scratch import scratch_folder
 from softp4.program.loader import load_program
 from softp4.switch import Switch
+
 from weir.bench.case import Run, UnavailableError, parameter
 from weir.bench.results import Column, Row, Table
 from weir.bench.switch import native
 from weir.bench.switch.rate import JOB, admit
-from weir.child import tied
 from weir.p4src import PROGRAM
+from weir.process.child import tied
 
 WORKERS: Final = 4
 SLOTS: Final = 64

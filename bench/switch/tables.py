@@ -16,12 +16,13 @@ from softp4.native.scratch import scratch_folder
 from softp4.program.loader import load_program
 from softp4.state.entry import Entry
 from softp4.switch import Switch
+
 from weir.bench.case import Run, parameter, take_turns
 from weir.bench.results import Column, Line, Panel, Plot, Row, Table
 from weir.bench.switch import bmv2_files, native
 from weir.bench.switch.rules import PORTS, Packet, filtered, filters, flows, routed, routes, strangers
-from weir.child import tied
 from weir.p4src import PROGRAM
+from weir.process.child import tied
 
 P4: Final = Path(__file__).resolve().parent / "p4"
 LENGTH: Final = 64  # bytes of a frame

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from statistics import mean
 
 from softp4.native.scratch import scratch_folder
+
 from weir.bench.case import Run, parameter
 from weir.bench.results import Column, Row, Table
-from weir.child import ChildError, tied
+from weir.process.child import ChildError, tied
 from weir.train.config import PRESETS, make_config
 from weir.train.words import method_words
 

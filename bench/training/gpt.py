@@ -21,7 +21,7 @@ from weir.bench.peers import DDP_CONTENDERS, DENSE_STEPS, group_of, parallel
 from weir.bench.rank import Place
 from weir.bench.ranks import in_memory, run_ranks
 from weir.bench.results import Column, Row, Table
-from weir.train.words import byte_count, duration
+from weir.report.words import byte_count, duration
 
 DEVICES: Final = ("cuda", "cpu")
 _RATE: Final = 6e-4

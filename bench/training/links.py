@@ -19,9 +19,9 @@ from weir.bench.training.ways import PEERS, Kind, Way, WayResult, train
 from weir.methods import find_method
 from weir.netns.cluster import bridged_network, network_cluster
 from weir.netns.namespace import NamespaceError, gain_root
+from weir.report.words import byte_count, duration
 from weir.train.config import PRESETS, TrainConfig, make_config
-from weir.train.netrows import links_line
-from weir.train.words import byte_count, duration, method_words
+from weir.train.words import links_line, method_words
 
 _USE: Final = ("worker", "switches", "machine")
 

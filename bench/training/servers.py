@@ -16,10 +16,10 @@ from weir.bench.results import Column, Row, Table, share
 from weir.bench.training.links import trained, ways
 from weir.bench.training.ways import PEERS, Kind, WayResult
 from weir.netns.namespace import NamespaceError, gain_root
+from weir.report.words import byte_count, duration
 from weir.train.config import Model, TrainConfig, make_config
-from weir.train.netrows import links_line
 from weir.train.record import mean_known
-from weir.train.words import byte_count, duration
+from weir.train.words import links_line
 
 PEERS_HERE: Final[tuple[Kind, ...]] = ("gloo", "ps")
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from softp4.native.ownership import distrust
+
 from weir.host_agent.transport import engine
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import pytest
-
 from softp4.device import Device
 from tests.harness.ports import free_port
 from tests.p4rt.p4rt_client import PATIENCE, Controller

@@ -4,7 +4,6 @@
 import logging
 
 import pytest
-
 from softp4.failures import Failures
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final
 
 import clang_format  # type: ignore[import-untyped]
-
 from softp4.codegen.module import generate
 from softp4.native.build import DIALECT, compiler
 from softp4.program.loader import load_program

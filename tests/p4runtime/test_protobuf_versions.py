@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests.harness.environments import libraries
 
 ROOT = Path(__file__).resolve().parents[2]

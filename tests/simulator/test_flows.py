@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import pytest
-
 from softp4.runtime.queueing import Queueing
+
 from weir.controller.qos import WEIR_CLASSES, ClassSpec, Qos
 from weir.controller.topology import Topology, leaf_spine
 from weir.host_agent.flows import (

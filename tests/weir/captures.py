@@ -10,8 +10,8 @@ import numpy as np
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet as Layers
-
 from softp4.runtime.queueing import Queueing
+
 from tests.simulator.reductions import submit, vectors
 from tests.simulator.test_flows import LANES, Cluster, gradients
 from weir.controller.qos import Qos

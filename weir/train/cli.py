@@ -9,8 +9,8 @@ from rich.console import Console
 
 from weir.extras import MissingExtraError, require
 from weir.train import options
+from weir.train.cli import choose_hosts
 from weir.train.config import DEFAULT_METHOD, ConfigError, TrainConfig, make_config
-from weir.train.hosts import choose_hosts
 
 
 @options.takes_training_options

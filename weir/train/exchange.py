@@ -5,7 +5,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from weir.methods import find_method
 from weir.train.backends import Exchange, GlooExchange, SparseExchange
-from weir.train.spec import WorkerSpec
+from weir.train.messages import WorkerSpec
 
 
 def make_exchange(spec: WorkerSpec, ddp: DistributedDataParallel) -> Exchange:
@@ -25,6 +25,6 @@ def make_exchange(spec: WorkerSpec, ddp: DistributedDataParallel) -> Exchange:
 
             return LowRankExchange(ddp, config)
         case "parameter averaging":
-            from weir.train.averaging import AveragingExchange
+            from weir.train.exchange import AveragingExchange
 
             return AveragingExchange(ddp, config)

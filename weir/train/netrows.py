@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The network in words, and what it kept back: rows for the live display and for the summary."""
 
+from weir.report.words import percent
 from weir.train.config import TrainConfig
 from weir.train.record import RunRecord
-from weir.train.words import percent
 
 NOT_KNOWN = "–"
 

@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import torch
+from softp4.native.files import write_atomically
 from torch._C._distributed_c10d import Store
 
-from softp4.native.files import write_atomically
 from weir.host_agent.collectives.tensor_memory import array_of
 from weir.host_agent.flows import FlowConfig, FlowReceiver, FlowSender
 from weir.host_agent.flows.frames import Address

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
-
 from softp4.cli import app
 from softp4.control.address import (
     ControlAddressError,
@@ -31,6 +29,7 @@ from softp4.native.ring import ShmPort
 from softp4.tracing.tracer import Tracing
 from tests.dataplane.test_ports_capture import seen
 from tests.p4rt.p4rt_client import CONTROL, PATIENCE, Controller
+from typer.testing import CliRunner
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-
 from softp4.control.address import own_socket
 from softp4.control.client import CallFailedError, call
 from softp4.control.operations import Operations

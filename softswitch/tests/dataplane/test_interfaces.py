@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-
 from softp4.dataplane.interfaces import Interface, interfaces, shared
 from softp4.dataplane.ports import PortError, PortLoop
+
 from weir.netns import Namespace
 
 KNOWN = {

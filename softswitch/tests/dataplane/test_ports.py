@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from softp4.dataplane.ports import PortError, PortLoop
 from softp4.dataplane.shm_directory import ShmDirectory
 from softp4.native.ring import HOST, MAX_FRAME, ShmPort

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-
 from softp4.errors import Code, ControlError
 from softp4.runtime.queueing import Queueing, QueueStatistics, parse_rate
 from softp4.switch import Switch

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from softp4.native import build
 from tests.harness.disk import run_on_small_disk
 

@@ -4,7 +4,6 @@
 from collections.abc import Iterator
 
 import pytest
-
 from softp4.state.digests import Digest
 from softp4.switch import Switch
 from tests.programs import program

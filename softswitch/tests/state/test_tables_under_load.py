@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-
 from softp4 import native
 from softp4.dataplane.ports import PortLoop
 from softp4.native.build import load_library

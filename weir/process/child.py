@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Child processes that never outlive their parent: ``python -m weir.child MODULE ARGUMENTS...``.
+"""Child processes that never outlive their parent: ``python -m weir.process.child MODULE ARGUMENTS...``.
 
 A child's standard input is a pipe that only the parent holds open. When it closes, because the parent
 closed it, ended or was killed, the child asks itself to end (SIGTERM), and insists after a few seconds.
@@ -61,7 +61,7 @@ def spawn(
         added[_REMOVE] = str(remove)
     with log.open("ab") as out:
         return subprocess.Popen(
-            [*prefix, sys.executable, "-P", "-m", "weir.child", module, *arguments],
+            [*prefix, sys.executable, "-P", "-m", "weir.process.child", module, *arguments],
             stdin=subprocess.PIPE,
             stdout=out if stdout is None else stdout,
             stderr=out,
