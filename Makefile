@@ -17,7 +17,7 @@ setup: .venv/ready  ## .venv with Weir and all that its tests need; every other 
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet --editable '.[dev]'
-	$(BIN)/python -c 'from weir.native.build import compiler; compiler()' 2>/dev/null || $(BIN)/pip install --quiet ziglang
+	$(BIN)/python -c 'from softp4.native.build import compiler; compiler()' 2>/dev/null || $(BIN)/pip install --quiet ziglang
 	touch $@
 
 demo: .venv/ready  ## train a small model over slow links, its gradients summed by the switch, beside plain Gloo

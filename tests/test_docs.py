@@ -169,7 +169,7 @@ def test_members_of_classes_exist(name: str) -> None:
     assert not wrong
 
 
-COMMANDS = ("weir", "weir-simple-switch", "make", "python", "python3", "pytest", "torchrun")
+COMMANDS = ("weir", "softp4", "make", "python", "python3", "pytest", "torchrun")
 
 
 def commands(name: str) -> Iterator[list[str]]:
@@ -206,8 +206,8 @@ def check(words: list[str]) -> str:
     match words:
         case ["weir", *rest]:
             return check_weir(rest)
-        case ["weir-simple-switch", *rest]:
-            source = (ROOT / "softswitch/simple_switch.py").read_text(encoding="utf-8")
+        case ["softp4", *rest]:
+            source = (ROOT / "softswitch/softp4/simple_switch.py").read_text(encoding="utf-8")
             options = [word.lstrip("-") for word in rest if re.match(r"--\w", word)]
             return next((f"no option {o}" for o in options if f'{o}"' not in source), "")
         case ["make", *rest]:

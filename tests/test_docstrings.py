@@ -24,7 +24,7 @@ FOLDERS: Final = (
     "p4runtime",
     "p4src",
     "simulator",
-    "softswitch/p4rt",
+    "softswitch/softp4/p4rt",
     "weir/calibrate",
     "weir/compare",
     "weir/pcap",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.mininet.scripts import FOLDER, SYSTEM_PYTHON
-from tests.softswitch.p4rt.p4rt_client import CONTROL
+from tests.p4rt.p4rt_client import CONTROL
 
 
 def _typed(script: str, *options: str, lines: list[str]) -> str:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from softp4.device import Device
+from softp4.p4runtime.session import Session
 from tests.harness.environments import environment
-from tests.softswitch.p4rt.p4rt_client import CONTROL, Controller
-from weir.p4runtime.session import Session
-from weir.softswitch.device import Device
+from tests.p4rt.p4rt_client import CONTROL, Controller
 
 QUESTION = 'for entry in table_entry["stations"].read(): print("dst", entry.match["dst"].exact.value.hex())\n'
 
