@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled programs, said as older compilers said them: the inverse of ``softswitch.program.older``."""
+"""Compiled programs, said as older compilers said them: the inverse of ``softp4.program.older``."""
 
 import copy
 import json
 from collections import Counter
 from typing import Any
 
-from softp4.program.loader import Program, load_program
 from tests.programs import raw
+
+from softp4.program.loader import Program, load_program
 
 _Json = Any
 

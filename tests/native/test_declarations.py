@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from tests.dataplane import test_ports
+from tests.state import test_tables_under_load
 
 import weir
 from softp4.dataplane import loop_bindings
@@ -21,8 +23,6 @@ from softp4.native import ring
 from softp4.native.build import DIALECT, Signatures, compiler
 from softp4.p4rt import updates
 from softp4.runtime import bindings, queueing
-from tests.dataplane import test_ports
-from tests.state import test_tables_under_load
 from weir.bench import native as bench
 from weir.host_agent.compression import changes
 from weir.host_agent.flows import native as flows
@@ -52,7 +52,11 @@ class Library:
     heads: frozenset[str] = frozenset()
 
 
-_HOST, _RUNTIME, _NATIVE = "host_agent/transport/csrc", "softswitch/softp4/runtime", "native"
+_HOST, _RUNTIME, _NATIVE = (
+    "host_agent/transport/csrc",
+    "softswitch/softp4/runtime",
+    "softswitch/softp4/native",
+)
 LIBRARIES: Final = {
     "host-agent": Library(
         (_HOST, _NATIVE),

@@ -156,8 +156,12 @@ def start_switches(
     return [
         child.spawn(
             "softp4",
-            "run",
-            ["--grpc", switch.grpc, *(word for port in ports[switch.name] for word in ("--port", port))],
+            [
+                "run",
+                "--grpc",
+                switch.grpc,
+                *(word for port in ports[switch.name] for word in ("--port", port)),
+            ],
             log=folder / f"{switch.name}.log",
             prefix=made.at_switch(),
         )

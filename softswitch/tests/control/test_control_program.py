@@ -8,6 +8,10 @@ from pathlib import Path
 
 import grpc
 import pytest
+from tests.control.test_control import ctl, refused, rows
+from tests.p4rt.p4rt_client import FOLDER, PATIENCE, Controller
+from tests.programs import unpack
+from tests.test_externs import ASSERT, CUSTOM, FIELDS, bitwise, order
 
 from softp4.control.address import own_socket
 from softp4.control.client import CallFailedError, call
@@ -16,10 +20,6 @@ from softp4.control.server import ControlServer
 from softp4.device import Device
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 from softp4.program.calculations import CrcParameters
-from tests.control.test_control import ctl, refused, rows
-from tests.p4rt.p4rt_client import FOLDER, PATIENCE, Controller
-from tests.programs import unpack
-from tests.test_externs import ASSERT, CUSTOM, FIELDS, bitwise, order
 
 PROGRAM = FOLDER / "externs.json"
 PORT = 1  # where the program answers
@@ -133,7 +133,7 @@ def test_crcs_that_cannot_be_are_refused(path: Path) -> None:
     "command", [("crc", "list"), ("crc", "set", "calc_0", "--polynomial", 1), ("assertions",)]
 )
 def test_without_a_program_there_is_nothing_to_show(command: tuple[str, ...]) -> None:
-    assert refused(*command) == "weir switch ctl: no program is loaded\n"
+    assert refused(*command) == "softp4 ctl: no program is loaded\n"
 
 
 def test_a_program_stays_while_it_is_looked_at(device: Device, controller: Controller, no_info: Path) -> None:

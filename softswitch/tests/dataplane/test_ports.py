@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.harness.disk import run_on_small_disk
+from tests.p4rt.p4rt_client import CONTROL, PATIENCE
 
 from softp4.dataplane.ports import PortError, PortLoop
 from softp4.dataplane.shm_directory import ShmDirectory
@@ -17,8 +19,6 @@ from softp4.native.ring import HOST, MAX_FRAME, ShmPort
 from softp4.program.loader import Program, load_program
 from softp4.state.entry import Entry, Exact
 from softp4.switch import Switch
-from tests.harness.disk import run_on_small_disk
-from tests.p4rt.p4rt_client import CONTROL, PATIENCE
 
 MACS = {port: 0x020000000000 + port for port in (1, 2, 3)}
 RING = 512  # frames that a shared-memory port holds in each direction, at least; many more short ones

@@ -12,10 +12,10 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.harness.disk import run_on_small_disk
 
 from softp4.native.ring import HOST, MAX_FRAME, SWITCH, ShmPort
 from softp4.native.shared_memory import PORT_BYTES
-from tests.harness.disk import run_on_small_disk
 
 
 def test_frames_arrive_in_order_both_ways(tmp_path: Path) -> None:
