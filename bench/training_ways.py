@@ -24,9 +24,9 @@ from weir.train.watch import NetworkCounts, read_counts
 from weir.train.words import duration
 from weir.train.workers import Exited, Workers, worker_environment
 
-Kind = Literal["weir", "gloo", "ps"]
+TraceKind = Literal["weir", "gloo", "ps"]
 
-PEERS: Final[dict[Kind, str]] = {"gloo": "Gloo", "ps": "PS"}
+PEERS: Final[dict[TraceKind, str]] = {"gloo": "Gloo", "ps": "PS"}
 SERVER: Final = "WEIR_BENCH_SERVER"  # environment of a worker: address:port of its parameter server
 _PORT: Final = 29433  # in a namespace of its own, any port is free
 _TICK_S: Final = 0.5
@@ -42,7 +42,7 @@ class Way:
     """A way to train. limit_s: of training; after that it is cut short."""
 
     name: str
-    kind: Kind
+    kind: TraceKind
     config: TrainConfig
     limit_s: float = float("inf")
 

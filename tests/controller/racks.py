@@ -6,9 +6,8 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.harness.ports import free_port
-
 from softp4.device import Device
+from tests.harness.ports import free_port
 from weir.agent_service.client import Membership
 from weir.controller.topology import Topology, leaf_spine, leaf_spine_core
 from weir.host_agent.transport.frames import Addresses, Endpoint
