@@ -4,7 +4,7 @@
 ``--new-user`` makes a user namespace in which the caller is root: there an ordinary user may make network
 namespaces. ``--net`` enters the network namespace of a file such as ``/proc/PID/fd/3``, or a new one.
 
-A file to run, not to import: Python starts it without site-packages in about ten milliseconds.
+It imports nothing of Weir, so that Python runs it without site-packages, in about ten milliseconds.
 """
 
 import ctypes
@@ -25,25 +25,31 @@ _IFF_UP: Final = 1
 def _become_root() -> None:
     """Enter a user namespace of its own, whose root is the user that calls."""
     user, group = os.geteuid(), os.getegid()
-    _call("unshare", CLONE_NEWUSER)
+    call("unshare", CLONE_NEWUSER)
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/gid_map").write_text(f"0 {group} 1")
     Path("/proc/self/uid_map").write_text(f"0 {user} 1")
 
 
+def new_network() -> None:
+    """Give the calling thread a network namespace of its own, its loopback interface up. Raises OSError."""
+    call("unshare", CLONE_NEWNET)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
+
+
 def _enter_network(name: str) -> None:
     """Enter the network namespace of a file, or a new one if its loopback can be used."""
     if name == "new":
-        _call("unshare", CLONE_NEWNET)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-            fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
+        new_network()
         return
     handle = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-    _call("setns", handle, CLONE_NEWNET)
+    call("setns", handle, CLONE_NEWNET)
     os.close(handle)
 
 
-def _call(name: str, *arguments: int) -> None:
+def call(name: str, *arguments: int) -> None:
+    """Call a function of the C library that Python 3.11 lacks. Raises OSError."""
     if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments):
         error = ctypes.get_errno()
         raise OSError(error, f"{name}: {os.strerror(error)}")
