@@ -15,8 +15,8 @@ from statistics import mean
 from rich.console import Console
 
 from weir.bench.table import show
-from weir.child import tied
 from weir.native.scratch import scratch_folder
+from weir.process.child import tied
 from weir.train.config import make_config
 from weir.train.words import method_words
 

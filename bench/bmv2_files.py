@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from weir.bench.ports import free_port
-from weir.child import tied
+from weir.process.child import tied
 from weir.softswitch.state.entry import Entry, Exact, Lpm, Match, Range, Ternary
 
 _HEADER: Final = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1)

@@ -22,9 +22,9 @@ from rich.console import Console
 from weir.bench import native
 from weir.bench.switch import JOB, admit
 from weir.bench.table import show
-from weir.child import tied
 from weir.native.scratch import scratch_folder
 from weir.p4src import PROGRAM
+from weir.process.child import tied
 from weir.softswitch.codegen.module import generate
 from weir.softswitch.program.loader import load_program
 from weir.softswitch.switch import Switch

@@ -19,10 +19,10 @@ from statistics import median
 from typing import Any, Final
 
 from weir.bench.table import show
-from weir.child import tied
 from weir.native.ring import ShmPort
 from weir.native.scratch import scratch_folder
 from weir.p4src import PROGRAM
+from weir.process.child import tied
 from weir.softswitch.control.client import CallFailedError, call
 
 _PATIENCE: Final = 600.0  # seconds

@@ -17,9 +17,9 @@ from weir.bench import bmv2_files, native
 from weir.bench.rules import PORTS, Packet, filtered, filters, flows, routed, routes, strangers
 from weir.bench.table import show, spread
 from weir.bench.tables_plot import draw
-from weir.child import tied
 from weir.native.scratch import scratch_folder
 from weir.p4src import PROGRAM
+from weir.process.child import tied
 from weir.softswitch.codegen.widths import storage_bits
 from weir.softswitch.program.loader import load_program
 from weir.softswitch.state.entry import Entry

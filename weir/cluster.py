@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from weir.child import Lookout, end, how_it_ended, log_tail, spawn
 from weir.native.build import is_compiling
 from weir.native.scratch import scratch_folder
 from weir.native.shared_memory import PORT_BYTES, is_full, no_room
 from weir.network import LOOPBACK, NetworkPlan, NetworkSpec, incast, make_plan, switch_ports
+from weir.process.child import Lookout, end, how_it_ended, log_tail, spawn
 from weir.wire.definition import MAX_CHILDREN
 
 MEMORY: Final = Path("/dev/shm")

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from weir import child
 from weir.agent_service.client import AgentClient
 from weir.controller.wiring import Target
 from weir.native.build import is_compiling
@@ -20,6 +19,7 @@ from weir.native.trains import trains_wanted
 from weir.netns.lab import Lab, bridged_lab, lab
 from weir.netns.namespace import NamespaceError
 from weir.network import NetworkSpec, incast, switch_ports
+from weir.process import child
 
 _FIRST_TUNNEL: Final = 20001  # UDP ports of tunnels; in a namespace of its own all are free
 _START_TIMEOUT_S: Final = 240.0  # without a compiler at work, which a first start waits for

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
-from weir.netns.enter import CLONE_NEWNET, call, new_network
 from weir.netns.netlink import Links
+from weir.process.become import CLONE_NEWNET, call, new_network
+from weir.process.child import BECOME
 
-_ENTER: Final = (sys.executable, "-IS", str(Path(__file__).with_name("enter.py")))
 _GAINED: Final = "WEIR_USER_NAMESPACE"
 _SETTINGS: Final = {
     "ipv6/conf/default/disable_ipv6": "1",
@@ -64,7 +64,7 @@ class Namespace:
     @property
     def prefix(self) -> list[str]:
         """Return what to put before a command that is to run in it: a command that becomes the other."""
-        return [*_ENTER, "--net", self.path, "--"]
+        return [*BECOME, "--net", self.path, "--"]
 
     def call(self, function: Callable[[], _T]) -> _T:
         """Return what a function returns when a thread inside calls it; sockets that it makes stay inside."""
@@ -98,13 +98,13 @@ def gain_root() -> str | None:
     if reason is None or _GAINED in os.environ:
         return reason
     probe = subprocess.run(
-        [*_ENTER, "--new-user", "--net", "new", "--", "true"], capture_output=True, text=True, check=False
+        [*BECOME, "--new-user", "--net", "new", "--", "true"], capture_output=True, text=True, check=False
     )
     if probe.returncode:
         return f"{reason}, and no user namespace is to be had: {probe.stderr.strip()}"
     sys.stdout.flush()
     sys.stderr.flush()
-    command = [*_ENTER, "--new-user", "--", sys.executable, *sys.orig_argv[1:]]
+    command = [*BECOME, "--new-user", "--", sys.executable, *sys.orig_argv[1:]]
     return os.execve(command[0], command, {**os.environ, _GAINED: "1"})
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Become a command inside other namespaces: ``python enter.py [--new-user] [--net FILE|new] -- COMMAND``.
+"""Become a command elsewhere: ``become.py [--parent PID] [--new-user] [--net FILE|new] -- COMMAND``.
 
+``--parent``: the kernel kills it when that process ends, its parent: for programs that are not Weir's, such
+as BMv2. More exactly, when the parent's *thread* that started it ends; so that must be one that stays.
 ``--new-user`` makes a user namespace in which the caller is root: there an ordinary user may make network
 namespaces. ``--net`` enters the network namespace of a file such as ``/proc/PID/fd/3``, or a new one.
 
@@ -10,6 +12,7 @@ It imports nothing of Weir, so that Python runs it without site-packages, in abo
 import ctypes
 import fcntl
 import os
+import signal
 import socket
 import struct
 import sys
@@ -20,6 +23,14 @@ CLONE_NEWUSER: Final = 0x10000000
 CLONE_NEWNET: Final = 0x40000000
 _SIOCSIFFLAGS: Final = 0x8914
 _IFF_UP: Final = 1
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def _tie(parent: int) -> None:
+    """Let the kernel kill this process when its parent ends."""
+    call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _become_root() -> None:
@@ -61,13 +72,21 @@ def main() -> None:
     options, command = sys.argv[1:split], sys.argv[split + 1 :]
     try:
         while options:
-            if options.pop(0) == "--new-user":
-                _become_root()
-            else:
-                _enter_network(options.pop(0))
+            match options.pop(0):
+                case "--parent":
+                    _tie(int(options.pop(0)))
+                case "--new-user":
+                    _become_root()
+                case _:
+                    _enter_network(options.pop(0))
         os.execvp(command[0], command)
     except OSError as error:
-        sys.exit(f"{command[0]} cannot run in namespaces of its own: {error}")
+        where = (
+            " in namespaces of its own"
+            if "--net" in sys.argv[:split] or "--new-user" in sys.argv[:split]
+            else ""
+        )
+        sys.exit(f"{command[0]} cannot run{where}: {error}")
 
 
 if __name__ == "__main__":

@@ -15,10 +15,10 @@ from typing import Annotated, Final
 
 import typer
 
-from weir.child import PARENT, identity
 from weir.cluster import MEMORY
 from weir.native.build import cache_dir
 from weir.native.scratch import abandoned, is_free
+from weir.process.child import PARENT, identity
 from weir.softswitch.control.address import ControlAddressError, abandoned_sockets
 
 _PROC: Final = Path("/proc")
@@ -102,7 +102,7 @@ def _sees_same_processes(entry: Path) -> bool:
 def _module(entry: Path) -> str:
     """Return what a child of Weir's does: the module that it runs, or its program."""
     words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-    return words[words.index("weir.child") + 1] if "weir.child" in words[:-2] else words[0]
+    return words[words.index("weir.process.child") + 1] if "weir.process.child" in words[:-2] else words[0]
 
 
 def _where(entry: Path) -> str:
