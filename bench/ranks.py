@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from softp4.native.scratch import scratch_folder
 from weir.bench.ports import free_port
-from weir.native.scratch import scratch_folder
 from weir.process.child import end, spawn, wait_for_all
 
 Start: TypeAlias = Callable[[int], tuple[list[str], dict[str, str]]]  # rank -> command prefix, environment

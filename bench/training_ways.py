@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from rich.console import Console
 
-from weir.native.scratch import scratch_folder
+from softp4.native.scratch import scratch_folder
 from weir.netns.cluster import BridgedNetwork, NetworkCluster
 from weir.process.child import ChildError, end, how_it_ended, log_tail, spawn
 from weir.process.processor import ProcessorTime
