@@ -17,10 +17,10 @@ from weir.bench.table import show
 from weir.bench.training import trained, ways
 from weir.bench.training_ways import PEERS, TraceKind, WayResult
 from weir.netns.namespace import gain_root
+from weir.report.words import byte_count, duration, factor
 from weir.train.config import Model, TrainConfig, make_config
-from weir.train.netrows import NOT_KNOWN, links_line
 from weir.train.record import mean_known
-from weir.train.words import byte_count, duration, factor
+from weir.train.words import NOT_KNOWN, links_line
 
 PEERS_HERE: Final[tuple[TraceKind, ...]] = ("gloo", "ps")
 

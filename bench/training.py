@@ -23,10 +23,10 @@ from weir.bench.training_ways import PEERS, TraceKind, Way, WayResult, train
 from weir.methods import find_method
 from weir.netns.cluster import bridged_network, network_cluster
 from weir.netns.namespace import NamespaceError, gain_root
+from weir.report.words import byte_count, duration, factor
 from weir.train.config import TrainConfig
 from weir.train.models import parameter_count
-from weir.train.netrows import NOT_KNOWN, links_line
-from weir.train.words import byte_count, duration, factor, method_words
+from weir.train.words import NOT_KNOWN, links_line, method_words
 
 _USE: Final = ("line", "worker", "switches", "machine")
 

@@ -13,15 +13,14 @@ from typing import Final, Literal
 from rich.console import Console
 
 from softp4.native.scratch import scratch_folder
-from weir.child import ChildError, end, how_it_ended, log_tail, spawn
 from weir.netns.cluster import BridgedNetwork, NetworkCluster
-from weir.processor import ProcessorTime
+from weir.process.child import ChildError, end, how_it_ended, log_tail, spawn
+from weir.process.processor import ProcessorTime
+from weir.report.words import duration
 from weir.train.config import TrainConfig
-from weir.train.messages import Failed
+from weir.train.messages import Failed, WorkerSpec
 from weir.train.record import RunRecord, StepSummary
-from weir.train.spec import WorkerSpec
 from weir.train.watch import NetworkCounts, read_counts
-from weir.train.words import duration
 from weir.train.workers import Exited, Workers, worker_environment
 
 TraceKind = Literal["weir", "gloo", "ps"]

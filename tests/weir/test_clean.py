@@ -12,12 +12,13 @@ import pytest
 
 from softp4.native.scratch import scratch_folder
 from tests.harness.processes import children, is_alive, wait_until_gone
-from weir.child import PARENT, identity
+from weir.process.child import PARENT, identity
 
 SCRIPT = """
 import sys, time
 from pathlib import Path
-from weir.child import spawn
+from weir.process.child import spawn
+from weir.process.child import spawn
 from softp4.native.scratch import scratch_folder
 with scratch_folder("net"), scratch_folder("build", sys.argv[1]):
     spawn("waits", [], log=Path(sys.argv[1], "log"))

@@ -21,7 +21,7 @@ from weir.cluster import ClusterError
 
 def mine() -> set[int]:
     """This process's children that belong to a cluster."""
-    return {pid for pid, line in children(os.getpid()).items() if "weir.child" in line}
+    return {pid for pid, line in children(os.getpid()).items() if "weir.process.child" in line}
 
 
 def test_a_cluster_serves_its_workers_and_leaves_nothing(short_path: Path) -> None:

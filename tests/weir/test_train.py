@@ -372,7 +372,7 @@ def without_rights(*command: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_without_namespaces_the_user_is_told_so_and_shared_memory_serves() -> None:
-    code = "from weir.train.hosts import choose_hosts; print(*choose_hosts('auto'))"
+    code = "from weir.train.cli import choose_hosts; print(*choose_hosts('auto'))"
     told = without_rights(sys.executable, "-c", code).stdout
     assert told.startswith("processes No network namespaces here: "), told
     assert "share memory with the switch" in told
