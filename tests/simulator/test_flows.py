@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from softp4.runtime.queueing import Queueing
 from tests.host_agent.parameter_server.world import Sum
 from weir.controller.qos import WEIR_CLASSES, ClassSpec, Qos
 from weir.controller.topology import Topology, leaf_spine
@@ -22,7 +23,6 @@ from weir.host_agent.transport.service_class import ServiceClass
 from weir.simulator.host import Work
 from weir.simulator.link import Faults
 from weir.simulator.network import LinkSpec, Network
-from weir.softswitch.runtime.queueing import Queueing
 from weir.wire.definition import Op, Treatment
 
 MS = 1_000_000
