@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who contributes to the sums of a bucket, and who is given them."""
+"""Destinations of sums: all workers, or servers that are each given some parameters' sums."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -81,7 +81,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a bucket travels, as all workers know without a message.
+    """The way a bucket travels, which all workers know without a message.
 
     Attributes:
         layout: of the bucket.
@@ -98,7 +98,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Agreed:
-    """What travels of a bucket, as all workers know by their masks.
+    """The part of a bucket that travels, the same on all workers, and its scales.
 
     Attributes:
         selection: of the vector.

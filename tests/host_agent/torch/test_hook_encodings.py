@@ -25,7 +25,7 @@ from weir.host_agent.compression.encodings import SCALE_BLOCK, Encoding
 from weir.host_agent.compression.encodings.cost import Occupancy, exchange_cost
 from weir.host_agent.compression.encodings.shared_mask import unite
 from weir.host_agent.compression.sparsifiers import Span, Sparsifier, SparsifierOptions, sparsifier_names
-from weir.host_agent.torch.backend import WeirProcessGroup
+from weir.host_agent.torch.process_group import WeirProcessGroup
 
 SIZE = 3
 
