@@ -7,6 +7,6 @@ packets, no more, so that a training environment has all it needs.
 
 from typing import Final
 
-import weir.channels  # noqa: F401 - the first to import grpc in a training process; see there
+import softp4.channels  # noqa: F401 - the first to import grpc in a training process; see there
 
 MOST_SLOTS: Final = 256  # switch slots of a job that does not say how many: more in flight gains nothing

@@ -25,13 +25,13 @@ from typing import Any, NoReturn
 
 import grpc
 
-from weir import protobuf
+from softp4 import protobuf
+from softp4.channels import open_channel
 from weir.agent_service.heartbeat import HeartbeatThread
 from weir.agent_service.proto import METHODS, agent_pb2
 from weir.agent_service.status_pages import whole_status
 from weir.agent_service.tls import TlsError, TlsFiles
 from weir.agent_service.waiting import FIRST_S, join_reason, logged_wait
-from weir.channels import open_channel
 from weir.wire.definition import GROUP_LANES, KEY_BYTES, VERSION
 
 log = logging.getLogger(__name__)

@@ -14,9 +14,9 @@ from statistics import mean
 
 from rich.console import Console
 
+from softp4.native.scratch import scratch_folder
 from weir.bench.table import show
 from weir.child import tied
-from weir.native.scratch import scratch_folder
 from weir.train.config import make_config
 from weir.train.words import method_words
 

@@ -7,8 +7,8 @@ Ends when its standard input does.
 
 import sys
 
+from softp4.dataplane.ports import PortLoop
 from weir.bench.native import Aggregator
-from weir.softswitch.dataplane.ports import PortLoop
 
 
 def main() -> None:

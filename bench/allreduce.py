@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from rich.console import Console
 
+from softp4.runtime.queueing import parse_rate
 from weir.bench import allreduce_worker
 from weir.bench.allreduce_worker import BLOCK, AllreduceSpec, Sample
 from weir.bench.line import least_seconds
@@ -25,7 +26,6 @@ from weir.cluster import local_cluster
 from weir.host_agent.collectives.packing import lane_format
 from weir.netns.cluster import NetworkCluster, network_cluster
 from weir.netns.namespace import gain_root
-from weir.softswitch.runtime.queueing import parse_rate
 from weir.train.folder import write_json
 from weir.train.wirebytes import TCP_PAYLOAD, WEIR_PAYLOAD
 from weir.train.words import factor

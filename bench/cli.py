@@ -48,7 +48,7 @@ def _whole_blocks(lanes: int | list[int] | None) -> int | list[int] | None:
 
 def _rates(given: list[str] | None) -> list[str] | None:
     """Return rates as they are; refuse what is none."""
-    from weir.softswitch.runtime.queueing import parse_rate
+    from softp4.runtime.queueing import parse_rate
 
     for text in given or []:
         try:
@@ -568,8 +568,8 @@ def ps(
     the same rate; every server is on a host of its own. Shows medians of the seeds.
     """
     begin("ps", "simulating steps" if virtual else "training")
+    from softp4.runtime.queueing import parse_rate
     from weir.bench import servers_real, servers_virtual
-    from weir.softswitch.runtime.queueing import parse_rate
     from weir.train.config import ConfigError
 
     counts = numbers(int, workers, "--workers", 0, 31)

@@ -20,11 +20,11 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
+from softp4.native.scratch import scratch_folder
 from weir.bench.cost_cases import BASELINE, OWN, Measured, Setting, measure, saving_at_energy, settings
 from weir.bench.cost_plot import draw
 from weir.bench.replay import Recording, record
 from weir.bench.table import show
-from weir.native.scratch import scratch_folder
 from weir.pool import one_thread, process_pool
 from weir.train.config import Model
 from weir.train.words import byte_count

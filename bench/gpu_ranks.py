@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from softp4.native.scratch import scratch_folder
 from weir.bench.gpu_place import Item
 from weir.bench.gpu_worker import encode
 from weir.bench.ports import free_port
 from weir.child import ChildError, end, how_it_ended, log_tail, spawn
 from weir.cluster import ClusterError, LocalCluster, local_cluster
-from weir.native.scratch import scratch_folder
 
 _START_S: Final = 60.0  # that ranks may take until they measure
 _POLL_S: Final = 0.02

@@ -19,15 +19,15 @@ from typing import Final
 
 from rich.console import Console
 
+from softp4.codegen.module import generate
+from softp4.native.scratch import scratch_folder
+from softp4.program.loader import load_program
+from softp4.switch import Switch
 from weir.bench import native
 from weir.bench.switch import JOB, admit
 from weir.bench.table import show
 from weir.child import tied
-from weir.native.scratch import scratch_folder
 from weir.p4src import PROGRAM
-from weir.softswitch.codegen.module import generate
-from weir.softswitch.program.loader import load_program
-from weir.softswitch.switch import Switch
 
 WORKERS: Final = 4
 SLOTS: Final = 64
@@ -93,14 +93,16 @@ def _per_packet(which: str, lanes: int) -> Counter[SourceLine]:
 
 
 def _ours(file: str) -> bool:
-    return any(part in file for part in ("program.c", "softswitch/runtime/", "bench/csrc/aggregator.c"))
+    return any(
+        part in file for part in ("program.c", "softswitch/softp4/runtime/", "bench/csrc/aggregator.c")
+    )
 
 
 def _count(which: str, lanes: int, rounds: int) -> Counter[SourceLine]:
     with scratch_folder("count") as folder:
         out = folder / "callgrind.out"
         call = f"from weir.bench.instructions import load; load({which!r}, {lanes}, {rounds})"
-        environment = os.environ | {"WEIR_CFLAGS": TARGET}
+        environment = os.environ | {"SOFTP4_CFLAGS": TARGET}
         tool = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "--dump-line=yes"]
         done = subprocess.run(
             tied([*tool, sys.executable, "-c", call]),

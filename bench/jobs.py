@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from softp4.runtime.queueing import Queueing
 from weir.bench.grid import simulate
 from weir.bench.table import show
 from weir.bench.tail import percentile
@@ -35,7 +36,6 @@ from weir.simulator.link import Faults
 from weir.simulator.network import Allocation, LinkSpec, Network
 from weir.simulator.ring import Ring
 from weir.simulator.tcp import TcpConfig
-from weir.softswitch.runtime.queueing import Queueing
 from weir.train.config import Model, make_config
 from weir.train.data import share
 from weir.train.task import make_task, mean_loss

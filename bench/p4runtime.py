@@ -19,13 +19,13 @@ from typing import Any, Final
 from google.protobuf import text_format
 from rich.console import Console
 
+from softp4.native.scratch import scratch_folder
+from softp4.p4runtime.names import Names
+from softp4.p4runtime.schema import p4info_pb2, p4runtime_pb2
+from softp4.p4runtime.session import Session, SessionError
 from weir.bench.ports import free_port
 from weir.bench.table import show, spread
 from weir.child import tied
-from weir.native.scratch import scratch_folder
-from weir.p4runtime.names import Names
-from weir.p4runtime.schema import p4info_pb2, p4runtime_pb2
-from weir.p4runtime.session import Session, SessionError
 from weir.train.words import factor
 
 P4: Final = Path(__file__).resolve().parent / "p4"
@@ -147,7 +147,7 @@ def _switch(kind: str) -> Iterator[Session]:
             options = ["--no-p4", "--device-id", "1", "--thrift-port", str(free_port())]
             command = ["simple_switch_grpc", *options, "--", "--grpc-server-addr", address]
         else:
-            command = [sys.executable, "-m", "weir.softswitch", "--grpc", address]
+            command = [sys.executable, "-m", "softp4", "run", "--grpc", address]
         process = subprocess.Popen(tied(command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             with _session(address, process) as session:

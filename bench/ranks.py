@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from softp4.native.scratch import scratch_folder
 from weir.bench.ports import free_port
 from weir.child import end, spawn, wait_for_all
-from weir.native.scratch import scratch_folder
 
 Start: TypeAlias = Callable[[int], tuple[list[str], dict[str, str]]]  # rank -> command prefix, environment
 

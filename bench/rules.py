@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from weir.softswitch.state.entry import Entry, Exact, Lpm, Match, Range, Ternary
+from softp4.state.entry import Entry, Exact, Lpm, Match, Range, Ternary
 
 PORTS: Final = 64
 TCP, UDP = 6, 17

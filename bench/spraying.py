@@ -17,6 +17,8 @@ from typing import Final
 import numpy as np
 from rich.console import Console
 
+from softp4.runtime.queueing import Queueing
+from softp4.state.entry import Exact
 from weir.bench.table import show
 from weir.bench.tail import percentile
 from weir.controller.qos import Qos, SprayName
@@ -30,8 +32,6 @@ from weir.pool import process_pool
 from weir.simulator.clock import SECOND
 from weir.simulator.network import LinkSpec, Network
 from weir.simulator.tcp import TcpConfig
-from weir.softswitch.runtime.queueing import Queueing
-from weir.softswitch.state.entry import Exact
 from weir.train.words import factor
 
 MODES: Final[tuple[SprayName, ...]] = ("hash", "random", "round_robin", "least_loaded")

@@ -18,12 +18,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from softp4.control.client import CallFailedError, call
+from softp4.native.ring import ShmPort
+from softp4.native.scratch import scratch_folder
 from weir.bench.table import show
 from weir.child import tied
-from weir.native.ring import ShmPort
-from weir.native.scratch import scratch_folder
 from weir.p4src import PROGRAM
-from weir.softswitch.control.client import CallFailedError, call
 
 _PATIENCE: Final = 600.0  # seconds
 _LOOK: Final = 0.005  # seconds between looks
@@ -68,10 +68,10 @@ def _row(name: str, starts: list[Start], times: int = 1) -> tuple[str, ...]:
 def start(program: Path, folder: Path, cache: Path) -> Start:
     """Start a switch with a cache of its own, let one frame through, end it. Raises RuntimeError."""
     shm, control = folder / "shm", folder / "control"
-    command = [sys.executable, "-m", "weir.softswitch", "--program", str(program), "--control", str(control)]
+    command = [sys.executable, "-m", "softp4", "run", "--program", str(program), "--control", str(control)]
     command += ["--port", "1=shm", "--shm", str(shm), "--log-level", "error"]
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
-    environment.pop("WEIR_CACHE", None)
+    environment.pop("SOFTP4_CACHE", None)
     before, began = _children(), time.monotonic()
     with subprocess.Popen(tied(command), env=environment) as process:
         try:

@@ -20,6 +20,9 @@ from typing import Final
 
 from rich.console import Console
 
+from softp4.dataplane.ports import PortLoop
+from softp4.native.scratch import scratch_folder
+from softp4.switch import Switch
 from weir.agent_service.client import AgentClient
 from weir.bench import native
 from weir.bench.table import show, spread
@@ -28,14 +31,11 @@ from weir.controller.jobs import Job, Member
 from weir.controller.slots import SlotRange
 from weir.controller.topology import single_switch
 from weir.controller.wiring import Target
-from weir.native.scratch import scratch_folder
 from weir.netns.cluster import NetworkCluster, network_cluster
 from weir.netns.lab import Lab, lab
 from weir.netns.namespace import why_not
 from weir.p4src import PROGRAM
 from weir.simulator.entries import install
-from weir.softswitch.dataplane.ports import PortLoop
-from weir.softswitch.switch import Switch
 from weir.train.words import factor
 
 JOB: Final = 7
@@ -136,14 +136,14 @@ def over_rings(workers: int, slots: int, lanes: int, seconds: float, threads: in
 @contextlib.contextmanager
 def _single_packets() -> Iterator[None]:
     """Let no switch send trains meanwhile: the raw sockets of the load know single packets only."""
-    before = os.environ.get("WEIR_TRAINS")
-    os.environ["WEIR_TRAINS"] = "off"
+    before = os.environ.get("SOFTP4_TRAINS")
+    os.environ["SOFTP4_TRAINS"] = "off"
     try:
         yield
     finally:
-        del os.environ["WEIR_TRAINS"]
+        del os.environ["SOFTP4_TRAINS"]
         if before is not None:
-            os.environ["WEIR_TRAINS"] = before
+            os.environ["SOFTP4_TRAINS"] = before
 
 
 def _blind(place: Lab) -> None:

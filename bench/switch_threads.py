@@ -23,11 +23,11 @@ from typing import Final
 
 from rich.console import Console
 
+from softp4.switch import Switch
 from weir.bench import native
 from weir.bench.switch import JOB, admit, over_rings
 from weir.bench.table import show, spread
 from weir.p4src import PROGRAM
-from weir.softswitch.switch import Switch
 from weir.train.words import factor
 
 EQUAL: Final = 1.1  # times as fast as the slowest is the fastest, at most

@@ -13,17 +13,17 @@ from typing import Final
 
 from rich.console import Console
 
+from softp4.codegen.widths import storage_bits
+from softp4.native.scratch import scratch_folder
+from softp4.program.loader import load_program
+from softp4.state.entry import Entry
+from softp4.switch import Switch
 from weir.bench import bmv2_files, native
 from weir.bench.rules import PORTS, Packet, filtered, filters, flows, routed, routes, strangers
 from weir.bench.table import show, spread
 from weir.bench.tables_plot import draw
 from weir.child import tied
-from weir.native.scratch import scratch_folder
 from weir.p4src import PROGRAM
-from weir.softswitch.codegen.widths import storage_bits
-from weir.softswitch.program.loader import load_program
-from weir.softswitch.state.entry import Entry
-from weir.softswitch.switch import Switch
 
 P4: Final = Path(__file__).resolve().parent / "p4"
 LENGTH: Final = 64  # bytes of a frame
@@ -176,7 +176,8 @@ def held_bytes(program: Path) -> dict[str, int]:
         command = [
             sys.executable,
             "-m",
-            "weir.softswitch",
+            "softp4",
+            "run",
             "--program",
             str(program),
             "--ready-file",

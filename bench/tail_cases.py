@@ -21,6 +21,7 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from softp4.runtime.queueing import Queueing
 from weir.controller.qos import TRIM_AT, WEIR_CLASSES, ClassSpec, Loss, Qos, SprayName
 from weir.controller.tables.spraying import UP_GROUP
 from weir.controller.topology import Topology, leaf_spine
@@ -38,7 +39,6 @@ from weir.simulator.network import LinkSpec, Network
 from weir.simulator.ring import Ring
 from weir.simulator.stream import OVERHEAD, Stream
 from weir.simulator.tcp import MSS, TcpConfig
-from weir.softswitch.runtime.queueing import Queueing
 from weir.wire.definition import LAYER_CLASSES, RELIABLE_DSCP, Op, Treatment, dscp
 
 Setting = Literal["collectives", "server"]

@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from softp4.runtime.queueing import Queueing
 from weir.agent_service import MOST_SLOTS
 from weir.background import FLOWS, frame
 from weir.host_agent.collectives.packing import LaneBits, lane_format
@@ -28,7 +29,6 @@ from weir.simulator.link import Faults
 from weir.simulator.network import LinkSpec, Network
 from weir.simulator.ring import Ring
 from weir.simulator.tcp import TcpConfig
-from weir.softswitch.runtime.queueing import Queueing
 from weir.wire.definition import RELIABLE_DSCP, SLOT_LANES, Op
 
 LAYER: Final = 2

@@ -12,8 +12,8 @@ from typing import Final, Literal
 
 from rich.console import Console
 
+from softp4.native.scratch import scratch_folder
 from weir.child import ChildError, end, how_it_ended, log_tail, spawn
-from weir.native.scratch import scratch_folder
 from weir.netns.cluster import BridgedNetwork, NetworkCluster
 from weir.processor import ProcessorTime
 from weir.train.config import TrainConfig

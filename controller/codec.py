@@ -7,10 +7,10 @@ Numbers are written as P4Runtime's canonical byte strings (specification 1.3, se
 from collections.abc import Iterator
 from typing import Any
 
+from softp4.p4runtime.names import Names
+from softp4.p4runtime.schema import p4info_pb2, p4runtime_pb2
 from weir.controller.entries import Lpm, Match, Replica, TableEntry, Ternary
 from weir.controller.sync import EntryUpdate, Update
-from weir.p4runtime.names import Names
-from weir.p4runtime.schema import p4info_pb2, p4runtime_pb2
 
 
 class UnknownNameError(LookupError):

@@ -8,12 +8,12 @@ import os
 import signal
 from pathlib import Path
 
+from softp4.native.files import write_atomically
 from weir.agent_service.tls import TlsError, TlsFiles
 from weir.controller.memory import StateFileError
 from weir.controller.program import ProgramError
 from weir.controller.server import Controller, ListenError, Settings
 from weir.controller.topology import Topology, TopologyError, load_topology, with_tls_files
-from weir.native.files import write_atomically
 
 log = logging.getLogger(__name__)
 

@@ -21,12 +21,12 @@ from pydantic import (
     model_validator,
 )
 
+from softp4.native.files import write_atomically
+from softp4.native.json_text import parse_object
 from weir.controller.job_tree import JobTree
 from weir.controller.jobs import Job, JobState, Member, MemberState
 from weir.controller.slots import SlotRange
 from weir.controller.topology import Topology
-from weir.native.files import write_atomically
-from weir.native.json_text import parse_object
 from weir.wire.definition import MAX_WORKERS
 
 _FORMAT: Final = "weir-controller-state-1"

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import grpc
 
+from softp4.p4runtime.codes import Code
+from softp4.p4runtime.errors import code_name, details
 from weir.controller.entries import Lpm, Match, Ternary
 from weir.controller.limits import shortened
 from weir.controller.sync import EntryUpdate, Update
-from weir.p4runtime.codes import Code
-from weir.p4runtime.errors import code_name, details
 
 _SHOWN = 5  # of one batch; what fails fails often in the same way
 _LONGEST = 400  # characters of a switch's words

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import grpc
 
-from weir import protobuf
+from softp4 import protobuf
 from weir.agent_service.proto import METHODS
 from weir.controller.jobs import JobError, Refusal
 from weir.controller.limits import (

@@ -7,6 +7,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
 
+from softp4.p4runtime.schema import p4runtime_pb2
+from softp4.p4runtime.session import HANDSHAKE_TIMEOUT_S, Session, SessionError
 from weir.agent_service.tls import TlsError, TlsFiles
 from weir.controller.codec import Codec, UnknownNameError
 from weir.controller.entries import SwitchState, TableEntry
@@ -17,8 +19,6 @@ from weir.controller.queue_driver import QueueDriverError, set_queues
 from weir.controller.sync import Batch
 from weir.controller.tables import TABLES
 from weir.controller.wiring import Switch, SwitchTls
-from weir.p4runtime.schema import p4runtime_pb2
-from weir.p4runtime.session import HANDSHAKE_TIMEOUT_S, Session, SessionError
 
 PROBE_TIMEOUT_S = 2.0
 MAX_BATCH = 256  # updates in one write: well below gRPC's 4 MB message limit

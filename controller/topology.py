@@ -29,6 +29,7 @@ from typing import Any
 
 from pydantic import ValidationError, model_validator
 
+from softp4.native.json_text import parse_json
 from weir.controller.qos import Qos
 from weir.controller.tiers import (
     PORT_REMEDY,
@@ -51,7 +52,6 @@ from weir.controller.wiring import (
     Target,
     Wiring,
 )
-from weir.native.json_text import parse_json
 from weir.wire.definition import SPINE_CLASSES
 
 MAX_HOSTS = 253  # what a rack can number within its /24 beside the aggregation address

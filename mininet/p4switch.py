@@ -32,7 +32,7 @@ from pathlib import Path
 from mininet.node import Node, Switch
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "native"))
+sys.path.append(str(ROOT / "softswitch" / "softp4" / "native"))
 from scratch import scratch_folder  # noqa: E402 of the standard library alone
 
 
@@ -152,7 +152,9 @@ def weir() -> str:
     own = ROOT / ".venv" / "bin" / "weir"
     found = str(own) if own.exists() else shutil.which("weir")
     if not found:
-        raise SystemExit("no `weir` command: run `make .venv/ready` in the checkout, or pip install weir")
+        raise SystemExit(
+            "no `weir` command: run `make .venv/ready` in the checkout, or pip install ./softswitch ."
+        )
     return found
 
 

@@ -8,9 +8,9 @@ network that cannot be is refused with exit status 2 and a sentence.
 import json
 import sys
 
+from softp4.runtime.queueing import parse_rate
 from weir.controller.topology import TopologyError
 from weir.network import NetworkSpec, Shape, incast, make_plan
-from weir.softswitch.runtime.queueing import parse_rate
 
 
 def main() -> None:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from softp4.state.entry import Entry, Exact, Lpm, Match, Replica, Ternary
+from softp4.switch import Switch
 from weir.controller.entries import Lpm as WantedLpm
 from weir.controller.entries import Match as WantedMatch
 from weir.controller.entries import SwitchState, TableEntry
@@ -12,8 +14,6 @@ from weir.controller.entries import Ternary as WantedTernary
 from weir.controller.sync import Batch, GroupUpdate, Verb, plan
 from weir.controller.tables import admission, aggregator, results
 from weir.host_agent.transport.frames import Addresses, Endpoint
-from weir.softswitch.state.entry import Entry, Exact, Lpm, Match, Replica, Ternary
-from weir.softswitch.switch import Switch
 
 AGGREGATION = Endpoint("02:00:00:00:00:fe", "10.0.0.254")
 

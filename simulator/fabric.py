@@ -9,9 +9,9 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
-from weir.native.build import Signatures, load_library
-from weir.softswitch.runtime.compiler import RUNTIME
-from weir.softswitch.switch import MAX_FRAME, Switch
+from softp4.native.build import Signatures, load_library
+from softp4.runtime.compiler import RUNTIME
+from softp4.switch import MAX_FRAME, Switch
 
 _NO_PORT: Final = 512
 _CSRC: Final = Path(__file__).resolve().parent / "csrc"

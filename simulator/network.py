@@ -19,6 +19,9 @@ from random import Random
 from types import TracebackType
 from typing import Final, Self
 
+from softp4.program.loader import load_program
+from softp4.runtime.queueing import Queueing
+from softp4.switch import Switch
 from weir.controller.desired import desired_state
 from weir.controller.entries import SwitchState
 from weir.controller.failover import Failover
@@ -43,9 +46,6 @@ from weir.simulator.nic import Nic
 from weir.simulator.station import UDP, Station
 from weir.simulator.stream import Stream
 from weir.simulator.tcp import TcpConfig
-from weir.softswitch.program.loader import load_program
-from weir.softswitch.runtime.queueing import Queueing
-from weir.softswitch.switch import Switch
 from weir.wire.addresses import mac_bytes
 from weir.wire.definition import FLOW_PORT, MAX_CHILDREN, UDP_PORT
 

@@ -17,12 +17,12 @@ from random import Random
 from types import TracebackType
 from typing import Any, Self
 
+from softp4.switch import Switch
 from weir.host_agent.transport.slot_transport import TransportConfig
 from weir.simulator.clock import SECOND, Clock, StuckError
 from weir.simulator.entries import SwitchJob, host_addresses
 from weir.simulator.host import Host, Work
 from weir.simulator.link import Faults, Link
-from weir.softswitch.switch import Switch
 
 
 class Rack:

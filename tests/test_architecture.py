@@ -12,74 +12,74 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+import softp4
 import weir
 
-PACKAGE: Final = Path(weir.__file__).resolve().parent
+PACKAGES: Final = {package.__name__: Path(package.__file__).resolve().parent for package in (softp4, weir)}
 
 _HOST_AGENT: Final = " ".join(
     f"weir.host_agent.{room}"
     for room in ("transport", "collectives", "compression", "flows", "parameter_server", "placement", "torch")
 )
 
-_PROGRAM_TO_RUNTIME: Final = "weir.softswitch.codegen weir.softswitch.program weir.softswitch.runtime"
+_PROGRAM_TO_RUNTIME: Final = "softp4.codegen softp4.program softp4.runtime"
 
 # The rooms, each with what it may import besides itself. A module is in the room with the longest name that
 # its own begins with; "weir" is the façade: what is in no other room.
 ROOMS: Final[Mapping[str, frozenset[str]]] = {
     room: frozenset(allowed.split())
     for room, allowed in {
-        "weir.native": "",
+        "softp4.native": "",
         "weir.p4src": "",
         "weir.wire": "",
-        "weir.protobuf": "",
-        "weir.channels": "",
-        "weir.agent_service": "weir.channels weir.protobuf weir.wire",
-        "weir.p4runtime": "weir.channels weir.protobuf",
-        "weir.softswitch.errors": "weir.p4runtime",
-        "weir.softswitch.failures": "",
-        "weir.softswitch.program": "",
-        "weir.softswitch.codegen": "weir.softswitch.program",
-        "weir.softswitch.runtime": "weir.native weir.softswitch.codegen weir.softswitch.program",
-        "weir.softswitch.state": f"weir.softswitch.errors {_PROGRAM_TO_RUNTIME}",
-        "weir.softswitch.tracing": f"weir.softswitch.state {_PROGRAM_TO_RUNTIME}",
-        "weir.softswitch.dataplane": "weir.native weir.softswitch.runtime",
-        "weir.softswitch.switch": f"weir.softswitch.errors weir.softswitch.state weir.softswitch.tracing "
-        f"{_PROGRAM_TO_RUNTIME}",
-        "weir.softswitch.p4rt": "weir.native weir.p4runtime weir.protobuf weir.softswitch.errors "
-        "weir.softswitch.program weir.softswitch.state weir.softswitch.switch",
-        "weir.softswitch.device": "weir.p4runtime weir.softswitch.dataplane weir.softswitch.errors "
-        "weir.softswitch.failures weir.softswitch.p4rt weir.softswitch.program weir.softswitch.switch "
-        "weir.softswitch.tracing",
-        "weir.softswitch.control": "weir.native weir.softswitch.dataplane weir.softswitch.device "
-        "weir.softswitch.errors weir.softswitch.program weir.softswitch.runtime weir.softswitch.tracing",
-        "weir.softswitch": "weir.native weir.softswitch.control weir.softswitch.dataplane "
-        "weir.softswitch.device weir.softswitch.errors weir.softswitch.p4rt weir.softswitch.program "
-        "weir.softswitch.runtime weir.softswitch.tracing",
-        "weir.controller": "weir.agent_service weir.channels weir.native weir.p4runtime weir.p4src "
-        "weir.protobuf weir.wire",
+        "softp4.protobuf": "",
+        "softp4.channels": "",
+        "weir.agent_service": "softp4.channels softp4.protobuf weir.wire",
+        "softp4.p4runtime": "softp4.channels softp4.protobuf",
+        "softp4.errors": "softp4.p4runtime",
+        "softp4.failures": "",
+        "softp4.program": "",
+        "softp4.codegen": "softp4.program",
+        "softp4.runtime": "softp4.native softp4.codegen softp4.program",
+        "softp4.state": f"softp4.errors {_PROGRAM_TO_RUNTIME}",
+        "softp4.tracing": f"softp4.state {_PROGRAM_TO_RUNTIME}",
+        "softp4.dataplane": "softp4.native softp4.runtime",
+        "softp4.switch": f"softp4.errors softp4.state softp4.tracing {_PROGRAM_TO_RUNTIME}",
+        "softp4.p4rt": "softp4.native softp4.p4runtime softp4.protobuf softp4.errors "
+        "softp4.program softp4.state softp4.switch",
+        "softp4.device": "softp4.p4runtime softp4.dataplane softp4.errors "
+        "softp4.failures softp4.p4rt softp4.program softp4.switch "
+        "softp4.tracing",
+        "softp4.control": "softp4.native softp4.dataplane softp4.device "
+        "softp4.errors softp4.program softp4.runtime softp4.tracing",
+        "softp4": "softp4.native softp4.control softp4.dataplane "
+        "softp4.device softp4.errors softp4.p4rt softp4.program "
+        "softp4.runtime softp4.tracing",
+        "weir.controller": "weir.agent_service softp4.channels softp4.native softp4.p4runtime weir.p4src "
+        "softp4.protobuf weir.wire",
         "weir.host_agent": "",
-        "weir.host_agent.transport": "weir.native weir.wire",
+        "weir.host_agent.transport": "softp4.native weir.wire",
         "weir.host_agent.collectives": "weir.host_agent.transport weir.wire",
-        "weir.host_agent.compression": "weir.host_agent.collectives weir.host_agent.transport weir.native "
-        "weir.softswitch.runtime weir.wire",
-        "weir.host_agent.flows": "weir.host_agent.transport weir.native weir.wire",
-        "weir.host_agent.placement": "weir.native",
+        "weir.host_agent.compression": "weir.host_agent.collectives weir.host_agent.transport softp4.native "
+        "softp4.runtime weir.wire",
+        "weir.host_agent.flows": "weir.host_agent.transport softp4.native weir.wire",
+        "weir.host_agent.placement": "softp4.native",
         "weir.host_agent.parameter_server": "weir.host_agent.collectives weir.host_agent.compression "
-        "weir.host_agent.transport weir.native weir.wire",
+        "weir.host_agent.transport softp4.native weir.wire",
         "weir.host_agent.torch": "weir.agent_service weir.host_agent.collectives weir.host_agent.compression "
-        "weir.host_agent.flows weir.host_agent.parameter_server weir.host_agent.transport weir.native "
+        "weir.host_agent.flows weir.host_agent.parameter_server weir.host_agent.transport softp4.native "
         "weir.wire",
-        "weir.simulator": "weir.controller weir.host_agent.flows weir.host_agent.transport weir.native "
-        "weir.p4src weir.softswitch.program weir.softswitch.runtime weir.softswitch.state "
-        "weir.softswitch.switch weir.wire",
+        "weir.simulator": "weir.controller weir.host_agent.flows weir.host_agent.transport softp4.native "
+        "weir.p4src softp4.program softp4.runtime softp4.state "
+        "softp4.switch weir.wire",
         # What audits packets shares no code with what makes them.
         "weir.pcap": "weir weir.wire",
-        "weir": f"weir.agent_service weir.channels weir.controller {_HOST_AGENT} weir.native weir.p4runtime "
-        "weir.protobuf weir.softswitch weir.softswitch.control weir.softswitch.device "
-        "weir.softswitch.runtime weir.wire",
-        "weir.bench": f"weir weir.agent_service weir.controller {_HOST_AGENT} weir.native weir.p4runtime "
-        "weir.p4src weir.protobuf weir.simulator weir.softswitch weir.softswitch.control "
-        "weir.softswitch.dataplane weir.softswitch.state weir.softswitch.switch weir.wire "
+        "weir": f"weir.agent_service softp4.channels weir.controller {_HOST_AGENT} softp4.native "
+        "softp4.p4runtime softp4.protobuf softp4 softp4.control softp4.device "
+        "softp4.runtime weir.wire",
+        "weir.bench": f"weir weir.agent_service weir.controller {_HOST_AGENT} softp4.native softp4.p4runtime "
+        "weir.p4src softp4.protobuf weir.simulator softp4 softp4.control "
+        "softp4.dataplane softp4.state softp4.switch weir.wire "
         f"{_PROGRAM_TO_RUNTIME}",
     }.items()
 }
@@ -87,12 +87,12 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = {
 # Packages that a room, and what is in it, must do without, so that it can be installed, or reasoned about,
 # without them.
 WITHOUT: Final = {
-    "weir.native": {"grpc", "p4", "pydantic", "torch"},
+    "softp4.native": {"grpc", "p4", "pydantic", "torch"},
     "weir.wire": {"grpc", "numpy", "p4", "pydantic", "torch"},
     "weir.agent_service": {"numpy", "p4", "pydantic", "torch", "typer"},
-    "weir.softswitch": {"torch"},
+    "softp4": {"numpy", "pydantic", "torch", "weir", "yaml"},
     **{
-        f"weir.softswitch.{room}": {"google", "grpc", "p4", "pydantic", "typer"}
+        f"softp4.{room}": {"google", "grpc", "p4", "pydantic", "typer"}
         for room in ("program", "codegen", "runtime", "state", "dataplane", "tracing", "switch")
     },
     "weir.controller": {"numpy", "torch"},
@@ -106,7 +106,7 @@ WITHOUT: Final = {
 }
 
 # Expressions of any width are written by the module of plain ones, which hands wide operands over, and back.
-CIRCLES: Final = {frozenset({"weir.softswitch.codegen.expressions", "weir.softswitch.codegen.wide"})}
+CIRCLES: Final = {frozenset({"softp4.codegen.expressions", "softp4.codegen.wide"})}
 
 
 def _modules(folder: Path, package: str) -> Iterator[tuple[str, Path]]:
@@ -120,12 +120,12 @@ def _modules(folder: Path, package: str) -> Iterator[tuple[str, Path]]:
 
 @cache
 def modules() -> dict[str, Path]:
-    return dict(_modules(PACKAGE, "weir"))
+    return {name: path for package, folder in PACKAGES.items() for name, path in _modules(folder, package)}
 
 
 @cache
 def imports(module: str) -> frozenset[str]:
-    """Return what a module imports, anywhere in it: modules of Weir's by their names, others likewise."""
+    """Return what a module imports, anywhere in it: modules of ours by their names, others likewise."""
     found = set()
     for node in ast.walk(ast.parse(modules()[module].read_text())):
         if isinstance(node, ast.Import):
@@ -197,7 +197,7 @@ def test_docstrings_do_not_begin_with_a_question() -> None:
     wrong = [
         f"{module}: {text.splitlines()[0]}"
         for module, path in modules().items()
-        if not module.startswith("weir.softswitch")
+        if not module.startswith("softp4")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         and question.match(text := ast.get_docstring(node) or "")

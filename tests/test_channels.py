@@ -13,14 +13,14 @@ from pathlib import Path
 import grpc
 import pytest
 
+from softp4.channels import open_channel
+from softp4.device import Device
+from softp4.p4runtime.session import Session, SessionError
 from tests.harness.bfrt import FakeTofino
 from weir.agent_service.client import AgentClient, AgentError
-from weir.channels import open_channel
 from weir.controller.bfrt.session import Session as BfrtSession
 from weir.controller.server import Settings, running
 from weir.controller.topology import single_switch
-from weir.p4runtime.session import Session, SessionError
-from weir.softswitch.device import Device
 
 ROOT = Path(__file__).resolve().parents[1]
 PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
@@ -142,8 +142,8 @@ def test_channels_are_opened_in_one_place() -> None:
 FORKS = """
 import os, threading
 import weir.agent_service.client
-from weir.p4runtime.session import Session
-from weir.softswitch.device import Device
+from softp4.p4runtime.session import Session
+from softp4.device import Device
 with Device() as device, Session(device.serve("127.0.0.1:0")):  # whose stream a thread reads
     if not (child := os.fork()):
         os._exit(0)

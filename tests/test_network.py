@@ -86,7 +86,7 @@ class Capture:
 def test_workers_on_udp_sockets_are_summed_by_the_program(
     switch: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WEIR_TRAINS", "off")  # a capture shows a train as one packet
+    monkeypatch.setenv("SOFTP4_TRAINS", "off")  # a capture shows a train as one packet
     with network_cluster(WORKERS, switch=switch) as cluster:
         captures = [Capture(cluster.lab.at_host(rank)) for rank in range(WORKERS)]
         workers = [start(cluster, rank, tmp_path) for rank in range(WORKERS)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheel is one package, `weir`, with every source of native code and every P4 program in it."""
+"""Each wheel is one package, `weir` or `softp4`, with all of its C and P4 sources in it."""
 
 import json
 import os
@@ -46,6 +46,12 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(source, tmp_path_factory.mktemp("wheel"))
 
 
+@pytest.fixture(scope="module")
+def switch_wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the switch's wheel, which Weir's depends on."""
+    return built(source / "softswitch", tmp_path_factory.mktemp("switch-wheel"))
+
+
 def built(source: Path, folder: Path) -> Path:
     """Return the wheel of a folder, or of a source distribution, made in ``folder``."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w"]
@@ -62,9 +68,10 @@ def names(wheel: Path) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of an environment with the wheel."""
+def environment(wheel: Path, switch_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of an environment with both wheels."""
     folder = with_dependencies(wheel, tmp_path_factory)
+    install(switch_wheel, folder)
     before = installed(folder)
     install(wheel, folder)
     assert installed(folder) - before == {"weir", wheel.name.partition("-py3")[0] + ".dist-info"}
@@ -73,12 +80,14 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def editable(source: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of an environment where the copy is installed with --editable."""
+    """Return the folder of an environment where both copies are installed with --editable."""
     made = tmp_path_factory.mktemp("editable-wheel")
     code = "import sys; from setuptools import build_meta; build_meta.build_editable(sys.argv[1])"
-    subprocess.run([sys.executable, "-c", code, str(made)], cwd=source, check=True, capture_output=True)
     folder = with_dependencies(wheel, tmp_path_factory)
-    install(*made.glob("*.whl"), folder)
+    for place in (source / "softswitch", source):
+        subprocess.run([sys.executable, "-c", code, str(made)], cwd=place, check=True, capture_output=True)
+    for each in sorted(made.glob("*.whl")):
+        install(each, folder)
     return folder
 
 
@@ -299,7 +308,7 @@ def dependencies(wheel: Path) -> list[Distribution]:
         more: list[str] = []
         for requirement in map(Requirement, wanted):
             needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-            if needed and requirement.name not in found:
+            if needed and requirement.name not in found and requirement.name != "softp4":
                 found[requirement.name] = distribution(requirement.name)
                 more += found[requirement.name].requires or ()
         wanted = more

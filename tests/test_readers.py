@@ -2,7 +2,7 @@
 """The readers of files and messages: each takes what it is given, or raises the error that it documents.
 
 Damage is that of ``tests.harness.damage``. A reader whose files have a checksum takes nothing but what was
-written. Programs of the switch and P4Runtime messages have fuzzers of their own (``tests/softswitch``).
+written. Programs of the switch and P4Runtime messages have fuzzers of their own (``softswitch/tests``).
 """
 
 import dataclasses
@@ -20,6 +20,8 @@ import pytest
 import torch
 import yaml
 
+from softp4.dataplane.pcap import CaptureError, read_capture
+from softp4.native.json_text import parse_json, parse_record
 from tests.controller.helpers import job
 from tests.harness.damage import check_file, check_message
 from weir.bench.grid import Journal as GridJournal
@@ -45,12 +47,10 @@ from weir.host_agent.torch.parameter_server.asynchronous_server import open_stat
 from weir.host_agent.torch.parameter_server.meeting import CallOfWorker, Place
 from weir.host_agent.torch.point_to_point import frames
 from weir.host_agent.torch.rendezvous import Introduction, Rendezvous
-from weir.native.json_text import parse_json, parse_record
 from weir.p4src import BUILD
 from weir.partition.planfile import PlanFile, Source
 from weir.pcap.frames import CaptureError as TracedError
 from weir.pcap.frames import read_frames
-from weir.softswitch.dataplane.pcap import CaptureError, read_capture
 from weir.train import messages as training
 
 ONE, RACKS = single_switch(4, "127.0.0.1:1"), leaf_spine(2, 2, 2)

@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from softp4.runtime.queueing import Queueing
+from softp4.switch import Switch
 from weir.controller.qos import WEIR_CLASSES, ClassSpec, Qos
 from weir.controller.topology import leaf_spine
 from weir.host_agent.collectives import limbs, quantize
@@ -41,8 +43,6 @@ from weir.simulator.host import Host, Work
 from weir.simulator.link import Faults, Link
 from weir.simulator.network import LinkSpec, Network
 from weir.simulator.rack import Rack
-from weir.softswitch.runtime.queueing import Queueing
-from weir.softswitch.switch import Switch
 from weir.wire import definition as d
 
 Lanes = npt.NDArray[np.uint32]

@@ -15,11 +15,11 @@ from typing import Annotated, Final
 
 import typer
 
+from softp4.control.address import ControlAddressError, abandoned_sockets
+from softp4.native.build import cache_dir
+from softp4.native.scratch import abandoned, is_free
 from weir.child import PARENT, identity
 from weir.cluster import MEMORY
-from weir.native.build import cache_dir
-from weir.native.scratch import abandoned, is_free
-from weir.softswitch.control.address import ControlAddressError, abandoned_sockets
 
 _PROC: Final = Path("/proc")
 _GRACE_S: Final = 6.0  # a child whose parent has just died ends by itself within five

@@ -42,7 +42,7 @@ _COMMANDS: Final = {
     "partition": _Command(
         "weir.partition.cli", "partition", "Place samples and parameters so that little travels.", ("train",)
     ),
-    "switch": _Command("weir.softswitch.cli", "app", "Run a P4 switch in software."),
+    "switch": _Command("softp4.cli", "app", "Run a P4 switch in software."),
     "shell": _Command("weir.shell", "shell", "Open p4runtime-shell on a switch."),
     "server": _Command(
         "weir.server.cli", "server", "Keep a shard of a model: a parameter server for training workers."

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from softp4.native.build import is_compiling
+from softp4.native.scratch import scratch_folder
+from softp4.native.shared_memory import PORT_BYTES, is_full, no_room
 from weir.child import Lookout, end, how_it_ended, log_tail, spawn
-from weir.native.build import is_compiling
-from weir.native.scratch import scratch_folder
-from weir.native.shared_memory import PORT_BYTES, is_full, no_room
 from weir.network import LOOPBACK, NetworkPlan, NetworkSpec, incast, make_plan, switch_ports
 from weir.wire.definition import MAX_CHILDREN
 
@@ -253,7 +253,7 @@ class LocalCluster:
             capture = self._capture_of(switch.name)
             if capture is not None:
                 arguments += ["--pcap", str(capture)]
-            self._spawn(switch.name, "weir.softswitch", arguments)
+            self._spawn(switch.name, "softp4", ["run", *arguments])
         for switch in plan.topology.switches:
             self._wait_until_ready(switch.name)
 

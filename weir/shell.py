@@ -15,10 +15,10 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
+from softp4.channels import without_proxy
+from softp4.device import find_p4info
+from softp4.p4runtime.session import Session, SessionError
 from weir.agent_service.tls import TlsError, TlsFiles
-from weir.channels import without_proxy
-from weir.p4runtime.session import Session, SessionError
-from weir.softswitch.device import find_p4info
 
 SHELL: Final = "p4runtime-shell==0.0.6"
 _OBSERVER: Final = 1  # the smallest election id there is: every controller may have the switch

@@ -7,7 +7,7 @@ The messages are in ``agent_pb2``, with types for a type checker; ``METHODS`` ar
 from pathlib import Path
 from typing import Final
 
-from weir.protobuf import Schema
+from softp4.protobuf import Schema
 
 SCHEMA: Final = Schema((Path(__file__).parent / "agent.binpb").read_bytes())
 METHODS: Final = SCHEMA.service("weir.agents.v1.Agents")

@@ -138,7 +138,7 @@ uint64_t load_hand_over(sw_switch *sw, const rounds *made, uint64_t *results)
 
 typedef struct {
     int fd;          /* a raw socket, or -1: */
-    weir_port *port; /* a shared-memory port */
+    sp4_port *port;  /* a shared-memory port */
     uint32_t *round; /* of each slot */
     uint64_t sent, received;
     uint64_t *sent_at;
@@ -176,9 +176,9 @@ static int send_frames(load_worker *w, uint8_t *batch, uint32_t len, int n)
 {
     int done = 0;
     if (w->port) {
-        for (; done < n && weir_port_send(w->port, WEIR_SIDE_HOST, batch + (size_t)done * len, len) == 0;
+        for (; done < n && sp4_port_send(w->port, SP4_SIDE_HOST, batch + (size_t)done * len, len) == 0;
              done++);
-        weir_port_notify(w->port, WEIR_SIDE_HOST);
+        sp4_port_notify(w->port, SP4_SIDE_HOST);
         return done;
     }
     struct mmsghdr messages[BATCH] = {0};
@@ -225,10 +225,9 @@ static int receive(load_worker *w, uint32_t slots, uint32_t *ready)
     if (w->port) {
         const uint8_t *frame;
         uint32_t length;
-        for (int i = 0; i < BATCH && (frame = weir_port_peek(w->port, WEIR_SIDE_HOST, &length)) != NULL;
-             i++) {
+        for (int i = 0; i < BATCH && (frame = sp4_port_peek(w->port, SP4_SIDE_HOST, &length)) != NULL; i++) {
             out += is_answer(w, frame, slots, &ready[out]);
-            weir_port_release(w->port, WEIR_SIDE_HOST);
+            sp4_port_release(w->port, SP4_SIDE_HOST);
         }
         return out;
     }
@@ -320,18 +319,18 @@ int load_rings(const char *directory, const uint8_t *frames, uint32_t len, uint3
 {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/bell", directory);
-    weir_bell *bell = weir_bell_open(path, 0);
+    sp4_bell *bell = sp4_bell_open(path, 0);
     load_worker *w = calloc(workers, sizeof *w);
     uint32_t opened = 0;
     for (; bell && opened < workers; opened++) {
         snprintf(path, sizeof path, "%s/port-%u", directory, opened + 1);
         w[opened].fd = -1;
-        if ((w[opened].port = weir_port_open(path, 0, bell)) == NULL) break;
+        if ((w[opened].port = sp4_port_open(path, 0, bell)) == NULL) break;
     }
     if (opened == workers) run(w, frames, len, workers, slots, first_round, duration_ns, retry_ns, counts);
     int error = errno;
-    for (uint32_t i = 0; i < opened; i++) weir_port_close(w[i].port);
-    weir_bell_close(bell);
+    for (uint32_t i = 0; i < opened; i++) sp4_port_close(w[i].port);
+    sp4_bell_close(bell);
     free(w);
     errno = error;
     return opened == workers ? 0 : -1;

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 
+from softp4.p4runtime.session import HANDSHAKE_TIMEOUT_S
 from weir.controller.bfrt import groups, queues
 from weir.controller.bfrt.codec import datum, decode, encode, key_message, set_datum
 from weir.controller.bfrt.messages import bfruntime_pb2
@@ -21,7 +22,6 @@ from weir.controller.sync import Batch, EntryUpdate, Update, Verb
 from weir.controller.tables import admission, tofino
 from weir.controller.tofino import QueueLimits
 from weir.controller.wiring import Switch
-from weir.p4runtime.session import HANDSHAKE_TIMEOUT_S
 
 MAX_BATCH = 1024  # entries in one write: well below gRPC's 4 MB message limit
 _SHOWN = 5  # refused updates of one batch; what fails fails often in the same way

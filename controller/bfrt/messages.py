@@ -8,7 +8,7 @@ checker.
 from pathlib import Path
 from typing import Any, Final
 
-from weir.protobuf import Schema
+from softp4.protobuf import Schema
 
 _SCHEMA: Final = Schema((Path(__file__).parent / "bfruntime.binpb").read_bytes())
 

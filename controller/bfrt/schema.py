@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from softp4.native.json_text import parse_object
 from weir.controller.codec import UnknownNameError
-from weir.native.json_text import parse_object
 
 PRIORITY: Final = "$MATCH_PRIORITY"
 _PIPE: Final = "pipe."  # before every name of a program with one pipeline

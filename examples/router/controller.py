@@ -15,9 +15,9 @@ from typing import Any
 
 from google.protobuf import text_format
 
-from weir.p4runtime.names import Names
-from weir.p4runtime.schema import p4info_pb2, p4runtime_pb2
-from weir.p4runtime.session import Session
+from softp4.p4runtime.names import Names
+from softp4.p4runtime.schema import p4info_pb2, p4runtime_pb2
+from softp4.p4runtime.session import Session
 
 FOLDER = Path(__file__).resolve().parent
 

@@ -5,8 +5,8 @@ A flow is a `FlowSender` and a `FlowReceiver`, state machines without I/O; a `Fl
 host on one port. What they do for a packet is native (``csrc/``). A `ParameterServer` sums what workers push,
 and a `ServerClient` is a worker's side of it (docs/flows.md).
 
-May import ``weir.host_agent.transport``, ``weir.native`` and ``weir.wire``. Knows nothing of slots, torch or
-gradients.
+May import ``weir.host_agent.transport``, ``softp4.native`` and ``weir.wire``. Knows nothing of slots, torch
+or gradients.
 """
 
 from weir.host_agent.flows.config import FlowConfig, new_flow_id

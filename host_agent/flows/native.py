@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from weir import native
+from softp4 import native
 from weir.host_agent.flows.config import MAX_DATA, FlowConfig
 from weir.host_agent.flows.verdict import FlowVerdict, Verdicts
 from weir.host_agent.transport import engine

@@ -20,11 +20,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
+from softp4.native.trains import trains_wanted
 from weir.host_agent.flows import native
 from weir.host_agent.flows.frames import Address
 from weir.host_agent.flows.mux import FlowMux
 from weir.host_agent.transport.links import SOCKET_BUFFER, Aborted, TransportTimeout
-from weir.native.trains import trains_wanted
 from weir.wire.definition import FLOW_PORT
 
 _BATCH: Final = 32

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from softp4.native.json_text import parse_object
 from weir.host_agent.collectives.dtypes import LANE_BYTES, Lanes
-from weir.native.json_text import parse_object
 
 COMMAND_LANES: Final = 128
 _HEAD: Final = 2  # lanes: kind, bytes of the body

@@ -28,7 +28,7 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from weir.native.files import write_atomically
+from softp4.native.files import write_atomically
 
 Arrays = dict[str, npt.NDArray[Any]]
 

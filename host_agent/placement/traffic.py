@@ -16,8 +16,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from softp4.native.json_text import parse_object
 from weir.host_agent.placement.samples import Integers, Samples
-from weir.native.json_text import parse_object
 
 Users = npt.NDArray[np.bool_]
 VALUE_BYTES: Final = 4  # float32; who uses what is known after the first iteration, so no indices travel

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple, TypeVar
 
 from torch._C._distributed_c10d import Store
 
+from softp4.native.json_text import parse_json
 from weir.host_agent.collectives.operation import Call
 from weir.host_agent.torch.silent_store import within
-from weir.native.json_text import parse_json
 
 T = TypeVar("T")
 

@@ -18,10 +18,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Protocol
 
+from softp4.native.json_text import parse_object, parse_record
+from softp4.native.ownership import peer, user_name
 from weir.host_agent.torch.rendezvous import RendezvousError
 from weir.host_agent.transport.host_memory import HostMemory
-from weir.native.json_text import parse_object, parse_record
-from weir.native.ownership import peer, user_name
 
 _POLL_S: Final = 0.01
 _BEAT_S: Final = 0.5

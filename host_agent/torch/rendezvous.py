@@ -22,12 +22,12 @@ from typing import Any, Protocol
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
+from softp4.native.json_text import parse_json, parse_object, parse_record
 from weir.agent_service.waiting import WaitLines, logged_wait
 from weir.host_agent.collectives.host_sum import Hosts, group_hosts
 from weir.host_agent.torch.busy_ranks import BusyRanks, busy
 from weir.host_agent.torch.silent_store import StoreSilentError, within
 from weir.host_agent.torch.store_holder import ends_with
-from weir.native.json_text import parse_json, parse_object, parse_record
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ A `SlotTransport` is the protocol without I/O (``csrc/``). A `Reducer` drives on
 memory or UDP; an `OperationQueue` orders what uses a port. A `ReduceReport` tells what a reduce did, and
 a `Ledger` checks that no lane was lost.
 
-May import ``weir.wire`` and ``weir.native``. Knows nothing of tensors, gradients or groups.
+May import ``weir.wire`` and ``softp4.native``. Knows nothing of tensors, gradients or groups.
 """
 
 from weir.host_agent.transport.counters import TransportCounters

@@ -15,12 +15,12 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final, Protocol
 
+from softp4.native.trains import trains_wanted
 from weir.host_agent.transport import engine
 from weir.host_agent.transport.frames import Addresses
 from weir.host_agent.transport.memory_port import MemoryPort
 from weir.host_agent.transport.report import ReduceReport, Verdict
 from weir.host_agent.transport.slot_transport import NEVER, SlotTransport
-from weir.native.trains import trains_wanted
 
 SLICE_S: Final = 0.1
 _SLICE_NS: Final = round(SLICE_S * 1e9)
@@ -214,7 +214,7 @@ class UdpLink(_NativeLink):
     """A kernel UDP socket bound to ``bind`` (address, port; port 0 takes a free one) and connected to
     the aggregation address, now or later with ``connect``.
 
-    trains: let the kernel cut and gather trains of packets where it can; None: unless WEIR_TRAINS is off.
+    trains: let the kernel cut and gather trains of packets where it can; None: unless SOFTP4_TRAINS is off.
     """
 
     def __init__(

@@ -12,8 +12,8 @@ import threading
 from pathlib import Path
 from typing import Final
 
+from softp4.native.ownership import distrust
 from weir.host_agent.transport import engine
-from weir.native.ownership import distrust
 
 
 class MemoryPort:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``weir bench instructions``: how it reads profiles and the generated program. Nothing is counted here."""
 
+from softp4.codegen.module import generate
+from softp4.program.loader import load_program
 from weir.bench.instructions import _PARTS, _functions, _part, read_callgrind
 from weir.bench.switch import PROGRAM
-from weir.softswitch.codegen.module import generate
-from weir.softswitch.program.loader import load_program
 
 PROFILE = """\
 version: 1

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from softp4.runtime.queueing import Queueing
 from weir.bench import spraying
 from weir.bench.spraying import NothingSprayedError, Pairs, Permutation, Spread, run, taken
 from weir.controller.qos import Qos, SprayName
 from weir.controller.topology import leaf_spine
 from weir.simulator.network import LinkSpec, Network
-from weir.softswitch.runtime.queueing import Queueing
 
 SMALL = Permutation(racks=2, hosts=2, spines=2, tensor=64 * 1024, rounds=1)
 

@@ -5,11 +5,12 @@ import json
 import os
 from pathlib import Path
 
-from tests.softswitch.p4rt.p4rt_client import CONTROL
+from tests.p4rt.p4rt_client import CONTROL
+
+from softp4.program.loader import load_program
+from softp4.state.entry import Entry, Exact
+from softp4.switch import Switch
 from weir.bench.start import start, with_actions
-from weir.softswitch.program.loader import load_program
-from weir.softswitch.state.entry import Entry, Exact
-from weir.softswitch.switch import Switch
 
 
 def test_copies_of_actions_are_actions_of_their_own() -> None:

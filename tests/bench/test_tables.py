@@ -4,8 +4,9 @@
 from pathlib import Path
 
 import pytest
+from tests.programs import compiled
 
-from tests.softswitch.programs import compiled
+from softp4.switch import Switch
 from weir.bench.rules import PORTS, filtered, filters, routed, routes
 from weir.bench.switch import PROGRAM
 from weir.bench.tables import (
@@ -22,13 +23,12 @@ from weir.bench.tables import (
     measure,
 )
 from weir.bench.tables_plot import draw
-from weir.softswitch.switch import Switch
 
 
 @pytest.mark.p4c
 @pytest.mark.parametrize("name", ["router", "acl", "flows"])
 def test_compiled_programs_are_current(name: str) -> None:
-    """They are compiled as those of tests/softswitch/p4 are."""
+    """They are compiled as those of softswitch/tests/p4 are."""
     assert compiled(name, P4)[f"{name}.json"] == (P4 / f"{name}.json").read_text()
 
 

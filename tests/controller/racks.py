@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.harness.ports import free_port
+
+from softp4.device import Device
 from weir.agent_service.client import Membership
 from weir.controller.topology import Topology, leaf_spine, leaf_spine_core
 from weir.host_agent.transport.frames import Addresses, Endpoint
 from weir.host_agent.transport.links import ShmLink
 from weir.host_agent.transport.reducer import Reducer
 from weir.host_agent.transport.slot_transport import TransportConfig
-from weir.softswitch.device import Device
 
 LOOPBACK = "127.0.0.1"
 

@@ -33,7 +33,8 @@ class SwitchProcess:
             command = [
                 sys.executable,
                 "-m",
-                "weir.softswitch",
+                "softp4",
+                "run",
                 "--grpc",
                 self.address,
                 "--ready-file",

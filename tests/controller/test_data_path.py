@@ -12,12 +12,12 @@ import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import ARP, Ether
 
+from softp4.native.ring import ShmPort
 from tests.controller.helpers import until
 from weir.agent_service.client import AgentClient, Membership
 from weir.controller.server import Settings, running
 from weir.controller.topology import single_switch
 from weir.host_agent.transport.codec import Column, Packet
-from weir.native.ring import ShmPort
 from weir.wire.definition import Op, PacketType
 
 WORKERS = 3
@@ -28,7 +28,7 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]
     """Yield a soft switch's P4Runtime address and the directory of its shared-memory ports."""
     folder = tmp_path_factory.mktemp("shm")
     ready = folder / "ready.json"
-    command = [sys.executable, "-m", "weir.softswitch", "--grpc", "127.0.0.1:0", "--ready-file", str(ready)]
+    command = [sys.executable, "-m", "softp4", "run", "--grpc", "127.0.0.1:0", "--ready-file", str(ready)]
     command += ["--shm", str(folder)]
     for port in range(1, WORKERS + 1):
         command += ["--port", f"{port}=shm"]

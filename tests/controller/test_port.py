@@ -16,11 +16,11 @@ from typing import Any
 import grpc
 import pytest
 
+from softp4 import protobuf
+from softp4.channels import open_channel
 from tests.controller.helpers import until
-from weir import protobuf
 from weir.agent_service.client import AgentClient, AgentError, JoinRefused, NoResources
 from weir.agent_service.proto import METHODS, agent_pb2
-from weir.channels import open_channel
 from weir.controller import log_lines, service, throttle
 from weir.controller import port as guarded
 from weir.controller.jobs import JobError, Refusal

@@ -13,6 +13,7 @@ import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
+from softp4.native.ring import ShmPort
 from tests.controller.helpers import until
 from tests.controller.racks import Racks
 from tests.controller.switches import SwitchProcess
@@ -23,7 +24,6 @@ from weir.controller.switch_client import SwitchClient
 from weir.controller.tables import admission, tree
 from weir.controller.topology import TopologyError, leaf_spine
 from weir.host_agent.transport.reducer import Reducer
-from weir.native.ring import ShmPort
 from weir.wire.definition import FLOW_PORT, VERSION, FlowType, Op, dscp
 from weir.wire.scapy_layer import WeirFlow
 

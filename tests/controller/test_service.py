@@ -21,9 +21,10 @@ from typing import Any
 import grpc
 import pytest
 
+from softp4 import protobuf
+from softp4.channels import open_channel
 from tests.controller.helpers import job, until
 from tests.controller.switches import SwitchProcess
-from weir import protobuf
 from weir.agent_service.client import (
     AgentClient,
     AgentError,
@@ -36,7 +37,6 @@ from weir.agent_service.client import (
     NoResources,
 )
 from weir.agent_service.proto import METHODS, agent_pb2
-from weir.channels import open_channel
 from weir.controller.desired import desired_state
 from weir.controller.program import load_program
 from weir.controller.server import Controller, ListenError, Settings, running

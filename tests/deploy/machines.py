@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.native.build import cache_dir
+from softp4.native.build import cache_dir
 from weir.netns import Namespace
 from weir.netns.offloads import ALL, offloads_off
 

@@ -16,10 +16,11 @@ from typing import Any, Final
 
 import grpc
 
-from weir import p4src, protobuf
+from softp4 import protobuf
+from softp4.p4runtime.codes import Code
+from weir import p4src
 from weir.controller.bfrt.messages import METHODS, bfruntime_pb2, status_pb2
 from weir.controller.bfrt.schema import PRIORITY, Field, Schema, Table
-from weir.p4runtime.codes import Code
 
 PROGRAM_TABLES: Final = (p4src.BUILD.parent / "tna" / "bfrt.json").read_bytes()
 CHIP_TABLES: Final = (Path(__file__).parent / "tofino_chip.json").read_bytes()

@@ -16,6 +16,13 @@ from typing import Final
 
 from tests.harness.target import EVENTS, Count, Key, Sent, Target
 from tests.harness.target import Ternary as GivenTernary
+
+from softp4.p4runtime.names import Names
+from softp4.program.loader import load_program
+from softp4.program.types import Program
+from softp4.state.entry import Entry, Exact, Match, Ternary
+from softp4.state.table_store import TableStore
+from softp4.switch import Switch
 from tests.harness.tna_translation import MIRRORED, translate
 from weir import p4src
 from weir.controller.entries import Match as WantedMatch
@@ -25,12 +32,6 @@ from weir.controller.program import load_program as load_v1model
 from weir.controller.tables import arp, tofino
 from weir.controller.tofino import counterparts
 from weir.controller.wiring import AGAIN_PORT, PIPE_PORTS
-from weir.p4runtime.names import Names
-from weir.softswitch.program.loader import load_program
-from weir.softswitch.program.types import Program
-from weir.softswitch.state.entry import Entry, Exact, Match, Ternary
-from weir.softswitch.state.table_store import TableStore
-from weir.softswitch.switch import Switch
 from weir.wire.definition import GROUP_LANES, V1MODEL_EVENTS
 
 V1MODEL: Final = Names(load_v1model("weir_v1model").p4info)

@@ -4,7 +4,7 @@
 import os
 from pathlib import Path
 
-from tests.softswitch.p4rt.p4rt_client import Controller
+from tests.p4rt.p4rt_client import Controller
 
 
 def main() -> None:

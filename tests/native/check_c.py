@@ -16,17 +16,17 @@ from typing import Final
 
 import clang_format  # type: ignore[import-untyped]
 
-from weir.native.build import DIALECT, compiler
-from weir.softswitch.codegen.module import generate
-from weir.softswitch.program.loader import load_program
-from weir.softswitch.runtime.compiler import RUNTIME
+from softp4.codegen.module import generate
+from softp4.native.build import DIALECT, compiler
+from softp4.program.loader import load_program
+from softp4.runtime.compiler import RUNTIME
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
-_FOLDERS: Final = ("native", "softswitch", "host_agent", "simulator", "bench", "tests")
+_FOLDERS: Final = ("softswitch", "host_agent", "simulator", "bench", "tests")
 _STRICT: Final = ("-O0", "-Wall", "-Wextra", "-Werror")
 _PROGRAMS: Final = (
     *(_ROOT / "p4src/build").glob("weir_*.json"),
-    *(_ROOT / "tests/softswitch/p4").glob("*.json"),
+    *(_ROOT / "softswitch/tests/p4").glob("*.json"),
 )
 
 

@@ -14,10 +14,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from tests.dataplane import test_ports
+from tests.state import test_tables_under_load
 
 import weir
-from tests.softswitch.dataplane import test_ports
-from tests.softswitch.state import test_tables_under_load
+from softp4.dataplane import loop_bindings
+from softp4.native import ring
+from softp4.native.build import DIALECT, Signatures, compiler
+from softp4.p4rt import updates
+from softp4.runtime import bindings, queueing
 from weir.bench import native as bench
 from weir.host_agent.compression import changes
 from weir.host_agent.flows import native as flows
@@ -25,12 +30,7 @@ from weir.host_agent.flows.verdict import FlowVerdict
 from weir.host_agent.transport import engine
 from weir.host_agent.transport.links import _DriveResult
 from weir.host_agent.transport.report import Verdict
-from weir.native import ring
-from weir.native.build import DIALECT, Signatures, compiler
 from weir.simulator import fabric
-from weir.softswitch.dataplane import loop_bindings
-from weir.softswitch.p4rt import updates
-from weir.softswitch.runtime import bindings, queueing
 
 ROOT: Final = Path(weir.__file__).resolve().parents[1]
 
@@ -52,7 +52,11 @@ class Library:
     heads: frozenset[str] = frozenset()
 
 
-_HOST, _RUNTIME, _NATIVE = "host_agent/transport/csrc", "softswitch/runtime", "native"
+_HOST, _RUNTIME, _NATIVE = (
+    "host_agent/transport/csrc",
+    "softswitch/softp4/runtime",
+    "softswitch/softp4/native",
+)
 LIBRARIES: Final = {
     "host-agent": Library(
         (_HOST, _NATIVE),
@@ -92,12 +96,12 @@ LIBRARIES: Final = {
         heads=frozenset({"sw_ops"}),
     ),
     "switch-loop": Library(
-        ("softswitch/dataplane/csrc", _RUNTIME, _NATIVE),
+        ("softswitch/softp4/dataplane/csrc", _RUNTIME, _NATIVE),
         loop_bindings.SIGNATURES,
         {"port_stats": loop_bindings.Statistics},
     ),
     "p4runtime": Library(
-        ("softswitch/p4rt/csrc",),
+        ("softswitch/softp4/p4rt/csrc",),
         updates.SIGNATURES,
         {
             "p4rt_piece": updates.Piece,
@@ -115,7 +119,7 @@ LIBRARIES: Final = {
     ),
     "bench": Library(("bench/csrc", _RUNTIME, _HOST, _NATIVE), bench.SIGNATURES, {}),
     "flood": Library(
-        ("tests/softswitch", _NATIVE),
+        ("softswitch/tests", _NATIVE),
         test_tables_under_load.SIGNATURES,
         {"flood_result": test_tables_under_load.Result},
     ),

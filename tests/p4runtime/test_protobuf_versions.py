@@ -11,25 +11,24 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests.harness.environments import libraries
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL = os.environ.get("WEIR_PROTOBUF") == "all"
 VERSIONS = ("3.20.3", "4.25.9", "6.33.6", "7.36.2")
 FEW = (
-    "tests/softswitch/p4rt/test_p4rt_unknown.py",
-    "tests/softswitch/p4rt/test_p4rt_sessions.py",
+    "softswitch/tests/p4rt/test_p4rt_unknown.py",
+    "softswitch/tests/p4rt/test_p4rt_sessions.py",
     "tests/controller/test_switch_client.py",
     "tests/controller/test_service.py::test_everybody_gets_what_a_worker_needs_and_the_switch_is_programmed",
 )
-EVERY = ("tests/softswitch/p4rt", "tests/controller", "tests/agent_service")
+EVERY = ("softswitch/tests/p4rt", "tests/controller", "tests/agent_service")
 
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("version", VERSIONS if ALL else (VERSIONS[0], VERSIONS[-1]))
 def test_p4runtime_and_the_agent_service_with_protobuf(version: str) -> None:
-    path = os.pathsep.join([str(libraries(f"protobuf=={version}")), str(ROOT)])
+    path = os.pathsep.join([str(libraries(f"protobuf=={version}")), str(ROOT), str(ROOT / "softswitch")])
     variables = {**os.environ, "PYTHONPATH": path}
     variables.pop("PYTEST_XDIST_WORKER", None)
     shown = "import google.protobuf; print(google.protobuf.__version__)"

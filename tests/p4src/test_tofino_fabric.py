@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-
-from tests.controller.helpers import job
 from tests.harness.target import EVENTS
+
+from softp4.switch import Switch
+from tests.controller.helpers import job
 from tests.harness.tofino import BfaTarget
 from tests.host_agent.transport.answers import combine
 from weir.controller.desired import desired_state
@@ -24,7 +25,6 @@ from weir.host_agent.transport.frames import Addresses, Endpoint, Framer
 from weir.host_agent.transport.slot_transport import Lanes, SlotTransport, TransportConfig
 from weir.p4src import PROGRAM
 from weir.simulator.entries import install
-from weir.softswitch.switch import Switch
 from weir.wire.definition import MAX_CHILDREN, Event, Op
 
 MS = 1_000_000

@@ -8,11 +8,11 @@ table, how many of its constant entries were hit, and which were not. It takes s
 import random
 from collections import defaultdict
 
+from softp4.switch import Switch
+from softp4.tracing.events import Applied
 from tests.harness.lab import Lab, group_of
 from tests.harness.tna import TnaTarget
 from tests.p4src.test_tna import FULL, MALFORMED, PLACES, Draw, full_rounds, install, marked_rounds
-from weir.softswitch.switch import Switch
-from weir.softswitch.tracing.events import Applied
 from weir.wire.definition import GROUP_LANES, Op
 from weir.wire.scapy_layer import Weir
 

@@ -4,10 +4,10 @@ from itertools import count
 
 import pytest
 
+from softp4.switch import Switch
 from weir.p4src import PROGRAM
 from weir.simulator.clock import Clock
 from weir.simulator.entries import aggregation
-from weir.softswitch.switch import Switch
 
 MOST_EVENTS = 1_000_000
 

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from softp4.runtime.queueing import Queueing
 from weir.controller.qos import WEIR_CLASSES, ClassSpec, Qos
 from weir.controller.topology import Topology, leaf_spine
 from weir.host_agent.flows import (
@@ -26,7 +27,6 @@ from weir.simulator.flowhost import FlowHost
 from weir.simulator.host import Work
 from weir.simulator.link import Faults
 from weir.simulator.network import LinkSpec, Network
-from weir.softswitch.runtime.queueing import Queueing
 from weir.wire.definition import Op, Treatment
 
 MS = 1_000_000

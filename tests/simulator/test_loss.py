@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 
+from softp4.switch import Switch
 from tests.host_agent.transport.answers import combine
 from tests.simulator.reductions import drawn
 from weir.host_agent.transport.ledger import Direction, Ledger
@@ -24,7 +25,6 @@ from weir.simulator.entries import aggregation
 from weir.simulator.host import Work
 from weir.simulator.link import Faults
 from weir.simulator.rack import Rack
-from weir.softswitch.switch import Switch
 from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES, Op
 
 MS = 1_000_000

@@ -13,6 +13,10 @@ from hypothesis import strategies as st
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
+from softp4.dataplane.pcap import read_capture
+from softp4.runtime.queueing import Queueing
+from softp4.state.entry import Entry, Exact
+from softp4.switch import MAX_FRAME
 from tests.simulator.reductions import (
     BLOCK,
     MS,
@@ -38,10 +42,6 @@ from weir.simulator.link import Faults
 from weir.simulator.network import Allocation, LinkSpec, Network
 from weir.simulator.ring import Ring
 from weir.simulator.trace import Trace
-from weir.softswitch.dataplane.pcap import read_capture
-from weir.softswitch.runtime.queueing import Queueing
-from weir.softswitch.state.entry import Entry, Exact
-from weir.softswitch.switch import MAX_FRAME
 from weir.wire.addresses import mac_bytes, mac_number
 from weir.wire.definition import MAGNITUDE_CLASSES, UDP_PORT, Flag, Op, Treatment, dscp
 

@@ -13,6 +13,8 @@ from scapy.layers.inet import IP
 from scapy.layers.l2 import Ether
 from scapy.utils import rdpcap
 
+from softp4.runtime.queueing import Queueing
+from softp4.switch import Switch
 from weir.background import Sender, Victim, frame
 from weir.controller.desired import desired_state
 from weir.controller.qos import WEIR_CLASSES, Qos
@@ -28,8 +30,6 @@ from weir.simulator.entries import install
 from weir.simulator.host import Work
 from weir.simulator.network import LinkSpec, Network
 from weir.simulator.trace import Trace
-from weir.softswitch.runtime.queueing import Queueing
-from weir.softswitch.switch import Switch
 from weir.train.config import TrainConfig, make_config
 from weir.train.data import share
 from weir.train.task import Task, make_task, mean_loss

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 
+from softp4.switch import Switch
 from tests.host_agent.transport.answers import combine
 from tests.simulator.reductions import check_wanted, drawn
 from weir.host_agent.transport.report import ReduceReport
@@ -20,7 +21,6 @@ from weir.simulator.entries import aggregation
 from weir.simulator.host import Work
 from weir.simulator.link import Faults
 from weir.simulator.rack import Rack
-from weir.softswitch.switch import Switch
 from weir.wire.definition import AUDIENCE_EXCEPT, Op
 
 MS = 1_000_000

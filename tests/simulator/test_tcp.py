@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 
+from softp4.runtime.queueing import Queueing
 from weir.controller.qos import DEFAULT_CLASSES
 from weir.controller.topology import single_switch
 from weir.simulator.congestion import Algorithm, Dctcp
@@ -19,7 +20,6 @@ from weir.simulator.link import Faults
 from weir.simulator.network import LinkSpec, Network
 from weir.simulator.stream import OVERHEAD, Stream
 from weir.simulator.tcp import MSS, Receiver, Sender, TcpConfig
-from weir.softswitch.runtime.queueing import Queueing
 from weir.wire.definition import BEST_EFFORT_DSCP
 
 MS = 1_000_000

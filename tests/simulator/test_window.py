@@ -3,12 +3,12 @@
 
 import numpy as np
 
+from softp4.runtime.queueing import Queueing
 from weir.controller.qos import Qos
 from weir.controller.topology import leaf_spine
 from weir.simulator.host import Work
 from weir.simulator.link import Faults
 from weir.simulator.network import Allocation, LinkSpec, Network
-from weir.softswitch.runtime.queueing import Queueing
 from weir.wire.definition import Op, Treatment, dscp
 
 BLOCK = 256

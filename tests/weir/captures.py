@@ -11,6 +11,7 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet as Layers
 
+from softp4.runtime.queueing import Queueing
 from tests.simulator.reductions import submit, vectors
 from tests.simulator.test_flows import LANES, Cluster, gradients
 from weir.controller.qos import Qos
@@ -24,7 +25,6 @@ from weir.pcap.frames import CapturedFrame, decoded
 from weir.simulator.link import Faults
 from weir.simulator.network import LinkSpec, Network
 from weir.simulator.trace import Trace
-from weir.softswitch.runtime.queueing import Queueing
 from weir.wire.definition import AUDIENCE_EXCEPT, Op, PacketType
 from weir.wire.scapy_layer import Weir
 

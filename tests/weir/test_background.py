@@ -8,8 +8,8 @@ import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
+from softp4.native.ring import SWITCH, ShmPort
 from weir.background import FLOWS, FRAME_BYTES, IncastSpec, Sender, Victim, frame, one_burst, open_outlets
-from weir.native.ring import SWITCH, ShmPort
 
 VICTIMS = (
     Victim(ip="10.0.1.1", mac="02:00:00:00:01:01"),

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from softp4.native.scratch import scratch_folder
 from tests.harness.processes import children, is_alive, wait_until_gone
 from weir.child import PARENT, identity
-from weir.native.scratch import scratch_folder
 
 SCRIPT = """
 import sys, time
 from pathlib import Path
 from weir.child import spawn
-from weir.native.scratch import scratch_folder
+from softp4.native.scratch import scratch_folder
 with scratch_folder("net"), scratch_folder("build", sys.argv[1]):
     spawn("waits", [], log=Path(sys.argv[1], "log"))
     print("up", flush=True)
@@ -29,7 +29,7 @@ with scratch_folder("net"), scratch_folder("build", sys.argv[1]):
 @pytest.fixture(autouse=True)
 def folder(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Temporary files, control sockets and cache, all in one."""
-    for name in ("TMPDIR", "XDG_RUNTIME_DIR", "WEIR_CACHE"):
+    for name in ("TMPDIR", "XDG_RUNTIME_DIR", "SOFTP4_CACHE"):
         monkeypatch.setenv(name, str(short_path))
     monkeypatch.setenv("PYTHONPATH", str(short_path))
     (short_path / "waits.py").write_text("import time; print('up', flush=True); time.sleep(600)")

@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.harness.disk import run_on_small_disk
 
 import weir
-from tests.harness.disk import run_on_small_disk
+from softp4.native.build import cache_dir
 from tests.harness.processes import children, wait_until_gone
 from weir.cluster import ClusterError
-from weir.native.build import cache_dir
 
 
 def mine() -> set[int]:

@@ -73,7 +73,7 @@ def test_a_torchrun_job_outlives_its_controller_and_sums_exactly(short_path: Pat
     switch_options = ("--grpc", switch_at, "--shm", folder / "ports", "--no-control", *ports)
     launched = ("--standalone", "--nproc-per-node", 2, _SCRIPT, folder)
     with (
-        _running(folder / "switch.log", "weir.softswitch", *switch_options) as switch,
+        _running(folder / "switch.log", "softp4", "run", *switch_options) as switch,
         contextlib.ExitStack() as jobs,
     ):
         with controller() as first:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-import weir
 from tests.harness.capabilities import Capability, without
 from tests.harness.ports import free_port
+
+import weir
 from tests.harness.processes import children, wait_until_gone
 from weir.pcap.audit import PacketAudit
 from weir.pcap.frames import read_frames
@@ -263,7 +263,7 @@ def test_a_gradient_that_is_no_number_is_said_once_without_tracebacks(tmp_path: 
 
 
 def test_a_switch_that_does_not_start_has_failed(tmp_path: Path) -> None:
-    process = start(tmp_path / "runs", CC="/bin/false", WEIR_CACHE=str(tmp_path / "none"))
+    process = start(tmp_path / "runs", CC="/bin/false", SOFTP4_CACHE=str(tmp_path / "none"))
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "the switch did not start" in output and "(failed): no step was trained" in output

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from softp4.native.build import is_compiling
+from softp4.native.scratch import scratch_folder
+from softp4.native.trains import trains_wanted
 from weir import child
 from weir.agent_service.client import AgentClient
 from weir.controller.wiring import Target
-from weir.native.build import is_compiling
-from weir.native.scratch import scratch_folder
-from weir.native.trains import trains_wanted
 from weir.netns.lab import Lab, bridged_lab, lab
 from weir.netns.namespace import NamespaceError
 from weir.network import NetworkSpec, incast, switch_ports
@@ -155,8 +155,13 @@ def start_switches(
     ports = switch_ports(made.plan, lambda host: kind_of_port + interfaces[host], tunnels)
     return [
         child.spawn(
-            "weir.softswitch",
-            ["--grpc", switch.grpc, *(word for port in ports[switch.name] for word in ("--port", port))],
+            "softp4",
+            [
+                "run",
+                "--grpc",
+                switch.grpc,
+                *(word for port in ports[switch.name] for word in ("--port", port)),
+            ],
             log=folder / f"{switch.name}.log",
             prefix=made.at_switch(),
         )

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from softp4.runtime.queueing import parse_rate
 from weir.controller.topology import Topology
 from weir.controller.wiring import Host, Target
 from weir.netns.bpf import Side, disturb
@@ -23,7 +24,6 @@ from weir.netns.namespace import Namespace, NamespaceError
 from weir.netns.netlink import NetlinkError, TokenBucket
 from weir.netns.offloads import ALL, BUT_UDP, offloads_off
 from weir.network import NetworkPlan, NetworkSpec, make_plan
-from weir.softswitch.runtime.queueing import parse_rate
 
 _GRPC_PORT: Final = 9559  # and up, within the switches' own namespace
 _BRIDGE: Final = "bridge"

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from weir.native.files import write_atomically
-from weir.native.json_text import parse_object
+from softp4.native.files import write_atomically
+from softp4.native.json_text import parse_object
 
 FOLDER: Final = "checkpoints"
 _LATEST: Final = "latest.json"

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
+from softp4.native.scratch import scratch_folder
 from weir.cluster import LocalCluster, local_cluster
-from weir.native.scratch import scratch_folder
 from weir.processor import ProcessorTime
 from weir.train.config import TrainConfig
 from weir.train.watch import NetworkWatch

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from weir.native.files import write_atomically
+from softp4.native.files import write_atomically
 
 
 class FolderError(Exception):

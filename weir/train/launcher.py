@@ -9,8 +9,8 @@ from typing import Final
 from rich.console import Console
 from rich.markup import escape
 
+from softp4.native.scratch import scratch_folder
 from weir.cluster import ClusterError
-from weir.native.scratch import scratch_folder
 from weir.netns import NamespaceError
 from weir.network import NetworkSpec
 from weir.train.checkpoint import FOLDER, CheckpointError, has_checkpoint, latest

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from weir import native
+from softp4 import native
 from weir.host_agent.placement.samples import Integers, Samples
 from weir.host_agent.placement.traffic import VALUE_BYTES, cap
 

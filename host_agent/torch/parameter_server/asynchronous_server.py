@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch._C._distributed_c10d import Store
 
+from softp4.native.files import write_atomically
 from weir.host_agent.collectives.tensor_memory import array_of
 from weir.host_agent.flows import FlowConfig, FlowReceiver, FlowSender
 from weir.host_agent.flows.frames import Address
@@ -31,7 +32,6 @@ from weir.host_agent.torch.parameter_server.meeting import CallOfWorker, Meeting
 from weir.host_agent.torch.parameter_server.shard_optimizer import ShardOptimizer
 from weir.host_agent.torch.parameter_server.stall import Stall, telling
 from weir.host_agent.transport.links import TransportTimeout
-from weir.native.files import write_atomically
 
 log = logging.getLogger(__name__)
 

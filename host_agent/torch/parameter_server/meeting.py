@@ -18,9 +18,9 @@ from typing import Final, TypeVar
 
 from torch._C._distributed_c10d import Store, TCPStore
 
+from softp4.native.json_text import parse_record
 from weir.host_agent.torch.rendezvous import RendezvousError
 from weir.host_agent.torch.store_holder import innermost
-from weir.native.json_text import parse_record
 
 POINTS: Final = ("joined", "pushed")
 """Where workers wait for one another: before the first step, and after the last."""

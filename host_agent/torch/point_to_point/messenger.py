@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol
 
 from torch._C._distributed_c10d import Store
 
+from softp4.native.json_text import parse_json
 from weir.host_agent.torch.connection import GroupBrokenError
 from weir.host_agent.torch.point_to_point.frames import (
     FRAME_BYTES,
@@ -29,7 +30,6 @@ from weir.host_agent.torch.point_to_point.frames import (
     Kind,
 )
 from weir.host_agent.torch.point_to_point.inbox import Inbox, Offer, Receive, Send
-from weir.native.json_text import parse_json
 
 _LOOK_S: Final = 0.2
 _FIRST_LOOK_S: Final = 0.01

@@ -34,20 +34,19 @@ static void take_in(shm_io *shm, weir_transport *t, const uint8_t *frame, uint32
 static int shm_receive(weir_io *io, weir_transport *t, int64_t now_ns)
 {
     shm_io *shm = (shm_io *)io;
-    weir_port *inbox, *port;
+    sp4_port *inbox, *port;
     const uint8_t *frame;
     uint32_t length;
     int frames = 0;
     weir_user_join(&shm->user, weir_transport_job(t));
     port = weir_user_turn(&shm->user, &inbox);
-    for (; inbox && frames < WEIR_BATCH && (frame = weir_port_peek(inbox, WEIR_SIDE_HOST, &length));
-         frames++) {
+    for (; inbox && frames < WEIR_BATCH && (frame = sp4_port_peek(inbox, SP4_SIDE_HOST, &length)); frames++) {
         if (length) take_in(shm, t, frame, length, now_ns);
-        weir_port_release(inbox, WEIR_SIDE_HOST);
+        sp4_port_release(inbox, SP4_SIDE_HOST);
     }
-    for (; port && frames < WEIR_BATCH && (frame = weir_port_peek(port, WEIR_SIDE_HOST, &length)); frames++) {
+    for (; port && frames < WEIR_BATCH && (frame = sp4_port_peek(port, SP4_SIDE_HOST, &length)); frames++) {
         if (!is_anothers(shm, frame, length)) take_in(shm, t, frame, length, now_ns);
-        weir_port_release(port, WEIR_SIDE_HOST);
+        sp4_port_release(port, SP4_SIDE_HOST);
     }
     weir_user_notify(&shm->user);
     return frames;
@@ -59,9 +58,9 @@ static int shm_transmit(weir_io *io, weir_transport *t, int64_t now_ns)
     int frames = 0;
     io->blocked = 0;
     if (!weir_transport_sendable(t, now_ns)) return 0;
-    weir_port *port = weir_user_begin_send(&shm->user);
+    sp4_port *port = weir_user_begin_send(&shm->user);
     do {
-        uint8_t *frame = weir_port_reserve(port, WEIR_SIDE_HOST);
+        uint8_t *frame = sp4_port_reserve(port, SP4_SIDE_HOST);
         if (!frame) {
             io->blocked = 1;
             break;
@@ -69,12 +68,12 @@ static int shm_transmit(weir_io *io, weir_transport *t, int64_t now_ns)
         uint8_t traffic_class;
         uint32_t length = weir_transport_send(t, now_ns, frame + WEIR_FRAME_OVERHEAD, &traffic_class);
         weir_frame_header(frame, &shm->addresses, length, traffic_class);
-        weir_port_commit(port, WEIR_SIDE_HOST, WEIR_FRAME_OVERHEAD + length);
+        sp4_port_commit(port, SP4_SIDE_HOST, WEIR_FRAME_OVERHEAD + length);
         frames++;
     } while (weir_transport_sendable(t, now_ns));
     weir_user_end_send(&shm->user);
     if (!frames) return 0;
-    weir_port_notify(port, WEIR_SIDE_HOST);
+    sp4_port_notify(port, SP4_SIDE_HOST);
     shm->user.active_ns = now_ns;
     return frames;
 }
@@ -92,7 +91,7 @@ static void shm_close(weir_io *io)
 }
 
 /* For how many nanoseconds threads look for work before they sleep; see ring.h. */
-int64_t weir_shm_spin_ns(void) { return weir_spin_ns(); }
+int64_t weir_shm_spin_ns(void) { return sp4_spin_ns(); }
 
 /* Use a switch's port, from and to these addresses, in one thread at a time. The port stays the caller's to close. NULL
  * when out of memory. */
@@ -106,8 +105,8 @@ weir_io *weir_shm_open(weir_shared_port *shared, const weir_addresses *addresses
                         .yield = shm_yield,
                         .leave = shm_leave,
                         .close = shm_close};
-    shm->io.room = WEIR_RING_BYTES / WEIR_MAX_RECORD;
-    shm->io.spins = weir_spin_ns() > 0;
+    shm->io.room = SP4_RING_BYTES / SP4_MAX_RECORD;
+    shm->io.spins = sp4_spin_ns() > 0;
     shm->addresses = *addresses;
     shm->user.shared = shared;
     return &shm->io;

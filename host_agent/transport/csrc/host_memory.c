@@ -23,7 +23,7 @@ void weir_host_tell(_Atomic uint32_t *bell, _Atomic uint32_t *word, uint32_t val
 {
     atomic_store_explicit(word, value, memory_order_release);
     atomic_fetch_add_explicit(bell, 1, memory_order_seq_cst);
-    weir_futex_wake(bell);
+    sp4_futex_wake(bell);
 }
 
 /* Wait until `count` words, `stride` apart, are at `value` or beyond it (serial arithmetic, RFC 1982). Returns 0 when
@@ -31,13 +31,13 @@ void weir_host_tell(_Atomic uint32_t *bell, _Atomic uint32_t *word, uint32_t val
 int weir_host_wait(_Atomic uint32_t *bell, const _Atomic uint32_t *words, uint32_t stride, uint32_t count,
                    uint32_t value, int64_t timeout_ns)
 {
-    int64_t end = weir_clock_ns() + timeout_ns;
+    int64_t end = sp4_clock_ns() + timeout_ns;
     for (;;) {
         uint32_t seen = atomic_load_explicit(bell, memory_order_seq_cst);
         if (reached(words, stride, count, value)) return 1;
-        int64_t left = end - weir_clock_ns();
+        int64_t left = end - sp4_clock_ns();
         if (left <= 0) return 0;
-        if (!weir_spin(bell, seen, left)) weir_futex_wait(bell, seen, left);
+        if (!sp4_spin(bell, seen, left)) sp4_futex_wait(bell, seen, left);
     }
 }
 

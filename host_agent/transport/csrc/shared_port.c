@@ -8,13 +8,13 @@ enum { WEIR_ON_PORT = 1, WEIR_ON_INBOX = 2 };
 static const int64_t IDLE_NS = 1000000; /* a leader that got nothing for so long sleeps in vain */
 
 struct weir_inbox {
-    weir_port port;   /* of memory that no other process has: whoever leads is the switch there */
+    sp4_port port;    /* of memory that no other process has: whoever leads is the switch there */
     weir_inbox *next; /* of those that are not used */
 };
 
 struct weir_shared_port {
-    weir_bell *bell;
-    weir_port *port;
+    sp4_bell *bell;
+    sp4_port *port;
     pthread_mutex_t lock, sending;
     weir_user *leader, *users; /* under the lock, as the rest */
     weir_inbox *spare;
@@ -53,8 +53,7 @@ static void give_inbox_back(weir_user *user)
     uint32_t length;
     weir_inbox *inbox = user->inbox;
     if (!inbox) return;
-    while (weir_port_peek(&inbox->port, WEIR_SIDE_HOST, &length))
-        weir_port_release(&inbox->port, WEIR_SIDE_HOST);
+    while (sp4_port_peek(&inbox->port, SP4_SIDE_HOST, &length)) sp4_port_release(&inbox->port, SP4_SIDE_HOST);
     inbox->next = user->shared->spare;
     user->shared->spare = inbox;
     user->inbox = NULL;
@@ -66,11 +65,11 @@ weir_shared_port *weir_shared_open(const char *bell_path, const char *port_path)
 {
     weir_shared_port *shared = calloc(1, sizeof *shared);
     if (!shared) return NULL;
-    shared->bell = weir_bell_open(bell_path, 0);
-    shared->port = shared->bell ? weir_port_open(port_path, 0, shared->bell) : NULL;
+    shared->bell = sp4_bell_open(bell_path, 0);
+    shared->port = shared->bell ? sp4_port_open(port_path, 0, shared->bell) : NULL;
     if (!shared->port) {
         int error = errno;
-        weir_bell_close(shared->bell);
+        sp4_bell_close(shared->bell);
         free(shared);
         errno = error;
         return NULL;
@@ -87,8 +86,8 @@ void weir_shared_close(weir_shared_port *shared)
         munmap(inbox->port.memory, sizeof *inbox->port.memory);
         free(inbox);
     }
-    weir_port_close(shared->port);
-    weir_bell_close(shared->bell);
+    sp4_port_close(shared->port);
+    sp4_bell_close(shared->bell);
     pthread_mutex_destroy(&shared->lock);
     pthread_mutex_destroy(&shared->sending);
     free(shared);
@@ -107,10 +106,10 @@ static void seek_leader(weir_shared_port *shared)
         if (user->sleeps == WEIR_ON_INBOX && (!found || user->active_ns > found->active_ns)) found = user;
     }
     if (!found) return;
-    weir_port *inbox = &found->inbox->port;
-    if (!weir_port_reserve(inbox, WEIR_SIDE_SWITCH)) return; /* full of what wakes it */
-    weir_port_commit(inbox, WEIR_SIDE_SWITCH, 0);
-    weir_port_notify(inbox, WEIR_SIDE_SWITCH);
+    sp4_port *inbox = &found->inbox->port;
+    if (!sp4_port_reserve(inbox, SP4_SIDE_SWITCH)) return; /* full of what wakes it */
+    sp4_port_commit(inbox, SP4_SIDE_SWITCH, 0);
+    sp4_port_notify(inbox, SP4_SIDE_SWITCH);
 }
 
 void weir_user_join(weir_user *user, uint32_t job)
@@ -153,7 +152,7 @@ void weir_user_leave(weir_user *user)
     pthread_mutex_unlock(&shared->lock);
 }
 
-weir_port *weir_user_turn(weir_user *user, weir_port **inbox)
+sp4_port *weir_user_turn(weir_user *user, sp4_port **inbox)
 {
     weir_shared_port *shared = user->shared;
     const int led = user->leads; /* then nobody else touches its inbox */
@@ -169,7 +168,7 @@ weir_port *weir_user_turn(weir_user *user, weir_port **inbox)
 
 static int sleeps_in_vain(const weir_user *leader)
 {
-    return leader->sleeps == WEIR_ON_PORT && weir_clock_ns() - leader->active_ns > IDLE_NS;
+    return leader->sleeps == WEIR_ON_PORT && sp4_clock_ns() - leader->active_ns > IDLE_NS;
 }
 
 void weir_user_wait(weir_user *user, int64_t timeout_ns)
@@ -182,12 +181,12 @@ void weir_user_wait(weir_user *user, int64_t timeout_ns)
         pthread_mutex_unlock(&shared->lock);
         return; /* to look at the port first, and at what the last leader left in the inbox */
     }
-    weir_port *on = user->leads ? shared->port : inbox_of(user) ? &user->inbox->port : NULL;
-    const uint32_t head = on ? on->side[WEIR_SIDE_HOST].head : 0; /* another may lead, and go on, meanwhile */
+    sp4_port *on = user->leads ? shared->port : inbox_of(user) ? &user->inbox->port : NULL;
+    const uint32_t head = on ? on->side[SP4_SIDE_HOST].head : 0; /* another may lead, and go on, meanwhile */
     user->sleeps = user->leads ? WEIR_ON_PORT : on ? WEIR_ON_INBOX : 0;
     pthread_mutex_unlock(&shared->lock);
     if (on)
-        weir_port_wait_behind(on, WEIR_SIDE_HOST, head, timeout_ns);
+        sp4_port_wait_behind(on, SP4_SIDE_HOST, head, timeout_ns);
     else
         nanosleep(&(struct timespec){0, IDLE_NS}, NULL); /* without an inbox nobody can wake it */
     pthread_mutex_lock(&shared->lock);
@@ -205,10 +204,10 @@ int weir_user_forward(weir_user *user, uint32_t job, const void *frame, uint32_t
     weir_user *to = shared->users;
     while (to && to->job != job) to = to->next;
     weir_inbox *inbox = to && to != user ? inbox_of(to) : NULL;
-    void *room = inbox ? weir_port_reserve(&inbox->port, WEIR_SIDE_SWITCH) : NULL;
+    void *room = inbox ? sp4_port_reserve(&inbox->port, SP4_SIDE_SWITCH) : NULL;
     if (room) {
         memcpy(room, frame, length);
-        weir_port_commit(&inbox->port, WEIR_SIDE_SWITCH, length);
+        sp4_port_commit(&inbox->port, SP4_SIDE_SWITCH, length);
         to->filled = user->forwarded = 1;
     }
     pthread_mutex_unlock(&shared->lock);
@@ -222,13 +221,13 @@ void weir_user_notify(weir_user *user)
     user->forwarded = 0;
     pthread_mutex_lock(&shared->lock);
     for (weir_user *to = shared->users; to; to = to->next) {
-        if (to->filled) weir_port_notify(&to->inbox->port, WEIR_SIDE_SWITCH);
+        if (to->filled) sp4_port_notify(&to->inbox->port, SP4_SIDE_SWITCH);
         to->filled = 0;
     }
     pthread_mutex_unlock(&shared->lock);
 }
 
-weir_port *weir_user_begin_send(weir_user *user)
+sp4_port *weir_user_begin_send(weir_user *user)
 {
     pthread_mutex_lock(&user->shared->sending);
     return user->shared->port;

@@ -47,9 +47,9 @@ void weir_user_leave(weir_user *user);
 void weir_user_yield(weir_user *user);
 /* The port if this thread is to receive from it, because it leads or nobody else does, or NULL; and its inbox, which is to
  * be emptied first, or NULL. A frame of length 0 in there only wakes it. */
-weir_port *weir_user_turn(weir_user *user, weir_port **inbox);
+sp4_port *weir_user_turn(weir_user *user, sp4_port **inbox);
 /* The port to send to, between begin and end. */
-weir_port *weir_user_begin_send(weir_user *user);
+sp4_port *weir_user_begin_send(weir_user *user);
 void weir_user_end_send(weir_user *user);
 /* Put a frame of this job into its user's inbox. Returns 0 when there is none such. A full inbox loses it. */
 int weir_user_forward(weir_user *user, uint32_t job, const void *frame, uint32_t length);

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from softp4.switch import Switch
 from weir.host_agent.compression.encodings import cost, omnireduce
 from weir.host_agent.compression.encodings.cost import Flags
 from weir.host_agent.transport.report import ReduceReport
@@ -16,7 +17,6 @@ from weir.p4src import PROGRAM
 from weir.simulator.entries import aggregation
 from weir.simulator.host import Work
 from weir.simulator.rack import Rack
-from weir.softswitch.switch import Switch
 from weir.wire.definition import BLOCK_SIZES, Op
 
 JOBS = count(1)

@@ -8,10 +8,10 @@ from random import Random
 
 import numpy as np
 import pytest
+from tests.fuzzing.sanitized import run_sanitized, runtime
 
 from tests.host_agent.flows.test_flow import transfer
 from tests.host_agent.flows.world import FLOW_ID, Meddling
-from tests.softswitch.fuzzing.sanitized import run_sanitized, runtime
 from weir.host_agent.flows import FlowConfig, FlowReceiver, FlowSender
 from weir.host_agent.flows.udp import UdpFlows
 from weir.host_agent.transport.service_class import ServiceClass

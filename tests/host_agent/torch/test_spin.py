@@ -21,7 +21,7 @@ SPIN_NS = "from weir.host_agent.transport import engine; print(engine.library().
 def test_the_environment_says_for_how_long(chosen: str, expected: int) -> None:
     found = subprocess.run(
         [sys.executable, "-c", SPIN_NS],
-        env={**os.environ, "WEIR_SPIN_US": chosen},
+        env={**os.environ, "SOFTP4_SPIN_US": chosen},
         capture_output=True,
         text=True,
         check=True,
@@ -39,11 +39,11 @@ def sums() -> None:
 
 
 def test_sums_come_while_everybody_spins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WEIR_SPIN_US", "200")  # the switch and the controller inherit it
+    monkeypatch.setenv("SOFTP4_SPIN_US", "200")  # the switch and the controller inherit it
     with weir.local_cluster(workers=2) as cluster:
 
         def environment(rank: int) -> dict[str, str]:
-            return {**cluster.environment(rank), "WEIR_SPIN_US": "200"}
+            return {**cluster.environment(rank), "SOFTP4_SPIN_US": "200"}
 
         with World(2, environment) as world:
             world.run(sums)

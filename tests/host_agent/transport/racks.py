@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from softp4.dataplane.ports import PortLoop
+from softp4.switch import Switch
 from weir.host_agent.transport.codec import Packet
 from weir.host_agent.transport.frames import Framer
 from weir.host_agent.transport.links import Link, ShmLink, UdpLink
@@ -20,8 +22,6 @@ from weir.host_agent.transport.reducer import Reducer
 from weir.host_agent.transport.slot_transport import TransportConfig
 from weir.p4src import PROGRAM
 from weir.simulator.entries import SwitchJob, aggregation, host_addresses
-from weir.softswitch.dataplane.ports import PortLoop
-from weir.softswitch.switch import Switch
 from weir.wire.definition import Flag
 
 _SOL_UDP, _UDP_SEGMENT = 17, 103

@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 
+from softp4.switch import Switch
 from weir.host_agent.transport import engine
 from weir.host_agent.transport.counters import COUNTERS, TransportCounters
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
@@ -12,7 +13,6 @@ from weir.simulator.entries import aggregation
 from weir.simulator.host import Work
 from weir.simulator.link import Faults
 from weir.simulator.rack import Rack
-from weir.softswitch.switch import Switch
 from weir.wire.definition import Op
 
 

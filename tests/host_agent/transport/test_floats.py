@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from softp4.switch import Switch
 from weir.host_agent.collectives import quantize
 from weir.host_agent.transport.service_class import ServiceClass
 from weir.host_agent.transport.slot_transport import FloatScales, SlotTransport, TransportConfig
@@ -16,7 +17,6 @@ from weir.simulator.entries import aggregation
 from weir.simulator.host import Work
 from weir.simulator.link import Faults
 from weir.simulator.rack import Rack
-from weir.softswitch.switch import Switch
 from weir.wire.definition import WIDE_LANES, Op
 
 Vector = npt.NDArray[np.float32]

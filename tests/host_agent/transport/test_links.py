@@ -14,6 +14,7 @@ import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
+from softp4.native.ring import SWITCH, ShmPort
 from tests.host_agent.transport.answers import answer_all, result
 from tests.host_agent.transport.racks import on_every_worker, shm_rack, udp_rack
 from weir.host_agent.transport.codec import Packet
@@ -22,7 +23,6 @@ from weir.host_agent.transport.links import Aborted, ShmLink, TransportTimeout, 
 from weir.host_agent.transport.report import Verdict
 from weir.host_agent.transport.service_class import ServiceClass
 from weir.host_agent.transport.slot_transport import SlotTransport, TransportConfig
-from weir.native.ring import SWITCH, ShmPort
 from weir.netns import Namespace
 from weir.simulator.entries import AGGREGATION, host_addresses
 from weir.wire.definition import CE, ECT, NOT_ECT, Op, dscp
@@ -194,7 +194,7 @@ class TestUdp:
     ) -> None:
         """With losses, doubles, packets out of order and trimmed ones, and whatever the kernel can do."""
         if kernel == "refuses":
-            monkeypatch.setenv("WEIR_TRAINS", "off")
+            monkeypatch.setenv("SOFTP4_TRAINS", "off")
         vectors = np.random.default_rng(3).integers(0, 2**32, (3, 40_000), dtype=np.uint32)
         vectors[0, 5_000:9_000] = vectors[:, 20_000:30_000] = 0  # packets of several lengths
         expected = np.add.reduce(vectors, axis=0, dtype=np.uint32)

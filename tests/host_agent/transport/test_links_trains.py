@@ -8,9 +8,12 @@ from typing import Final
 
 import numpy as np
 import pytest
+from tests.dataplane.veths import Veths, made_veths
 
+from softp4.dataplane.ports import PortLoop
+from softp4.runtime.queueing import Queueing
+from softp4.switch import Switch
 from tests.host_agent.transport.racks import on_every_worker, reducers, switch_with_job
-from tests.softswitch.dataplane.veths import Veths, made_veths
 from weir.controller.qos import Direction, Loss
 from weir.controller.sync import EntryUpdate, Verb
 from weir.controller.tables import losses
@@ -20,9 +23,6 @@ from weir.host_agent.transport.reducer import Reducer
 from weir.netns.offloads import offloads_off
 from weir.p4src import PROGRAM, WIDE_PROGRAM
 from weir.simulator.entries import AGGREGATION, apply
-from weir.softswitch.dataplane.ports import PortLoop
-from weir.softswitch.runtime.queueing import Queueing
-from weir.softswitch.switch import Switch
 from weir.wire.definition import UDP_PORT, WIDE_LANES, Op
 
 pytestmark = pytest.mark.root
@@ -69,7 +69,7 @@ def test_sums_are_the_same(
     """Through real interfaces, whoever cuts trains, and whatever becomes of single packets of them."""
     lab.set_mtu(mtu)
     if trains == "off":
-        monkeypatch.setenv("WEIR_TRAINS", "off")
+        monkeypatch.setenv("SOFTP4_TRAINS", "off")
     if trains == "cut by the hosts":
         for host in lab.hosts.values():
             host.call(lambda: offloads_off("eth0"))
@@ -113,7 +113,7 @@ def test_a_way_that_becomes_too_narrow_is_an_error(
     lab: Veths, monkeypatch: pytest.MonkeyPatch, trains: str
 ) -> None:
     """Packets that are too long one by one are no fault of trains."""
-    monkeypatch.setenv("WEIR_TRAINS", trains)
+    monkeypatch.setenv("SOFTP4_TRAINS", trains)
     with rack(lab) as (_, _, workers):
         lab.hosts[1].links.set("eth0", mtu=1000)
         with pytest.raises(OSError, match="path's MTU must hold 1144 bytes"):

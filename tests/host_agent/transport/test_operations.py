@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from softp4.native.ring import SWITCH, ShmPort
 from tests.host_agent.transport.answers import result
 from weir.host_agent.transport.codec import Packet
 from weir.host_agent.transport.frames import Addresses, Framer
@@ -27,7 +28,6 @@ from weir.host_agent.transport.ports import Port
 from weir.host_agent.transport.reducer import Reducer
 from weir.host_agent.transport.report import ReduceReport, Verdict
 from weir.host_agent.transport.slot_transport import SlotTransport, TransportConfig
-from weir.native.ring import SWITCH, ShmPort
 from weir.simulator.entries import AGGREGATION, host_addresses
 from weir.wire.definition import Op
 

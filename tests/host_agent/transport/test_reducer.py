@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from softp4.native.ring import SWITCH, ShmPort
 from tests.host_agent.transport.answers import result
 from tests.host_agent.transport.racks import on_every_worker, shm_rack, udp_rack
 from weir.host_agent.transport.codec import Packet
@@ -21,7 +22,6 @@ from weir.host_agent.transport.ports import Port
 from weir.host_agent.transport.reducer import Reducer
 from weir.host_agent.transport.report import Account
 from weir.host_agent.transport.slot_transport import TransportConfig
-from weir.native.ring import SWITCH, ShmPort
 from weir.simulator.entries import AGGREGATION, host_addresses
 from weir.wire.definition import Op
 

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a loaded program to a loaded native library.
+
+Both steps are cached on disk, by content: the C text by the program and the generator's own sources, the
+compiled library (softp4.native.build) by the C text, so that a second start only reads files.
+"""
+
+import contextlib
+import functools
+import hashlib
+from pathlib import Path
+from typing import Final
+
+from softp4.native.build import cache_folder, load_library
+from softp4.native.files import write_atomically
+from softp4.native.ownership import read_trusted
+from softp4.program.types import Program
+from softp4.runtime.bindings import SIGNATURES, Library
+
+RUNTIME: Final = Path(__file__).parent
+"""Folder of the C that every program is compiled with."""
+
+_GENERATOR: Final = ("program", "codegen")  # the rooms that decide the C text
+# Generated code views register cells and packet bytes through pointers of several types.
+_FLAGS: Final = ("-fno-strict-aliasing",)
+
+
+_TRACED: Final = ("-O1",)  # code with tracepoints is long and need not be fast
+
+
+def load_switch_library(program: Program, *, trace: bool = False) -> Library:
+    """Generate, compile (or find in the cache) and load the code of a program.
+
+    With `trace`, its code with tracepoints, for `NativeSwitch.start_trace` of the plain one.
+
+    Raises:
+        UnsupportedConstruct: the program computes something this switch cannot.
+        softp4.native.NoCompilerError, softp4.native.CompileError: see softp4.native.build.
+    """
+    return _load(_text(program, trace), _FLAGS + _TRACED if trace else _FLAGS)
+
+
+@functools.lru_cache(maxsize=16)
+def _load(text: str, flags: tuple[str, ...]) -> Library:
+    sources = sorted(RUNTIME.glob("*.c"))
+    return Library(
+        load_library(
+            "softswitch",
+            sources,
+            extra={"program.c": text},
+            include=[RUNTIME],
+            flags=flags,
+            signatures=SIGNATURES,
+        )
+    )
+
+
+def _text(program: Program, trace: bool) -> str:
+    """Return the C text of a program, from the cache, or generated and put there."""
+    name = hashlib.sha256(f"{program.digest} {_generator()}{' trace' * trace}".encode()).hexdigest()[:24]
+    with cache_folder() as cache:
+        path = cache / f"softswitch-{name}.c"
+        if text := _read(path):
+            return text
+        # Its import takes its time, and only a first start needs it.
+        from softp4.codegen.module import generate
+
+        text = generate(program, trace)
+        with contextlib.suppress(OSError):  # the library, which cannot be kept either, says so
+            write_atomically(path, _headed(text), 0o644)
+        return text
+
+
+def _headed(text: str) -> str:
+    """Return a text below a line with its digest."""
+    return f"// {hashlib.sha256(text.encode()).hexdigest()}\n{text}"
+
+
+def _read(path: Path) -> str | None:
+    """Return the text that was written to a file of the cache; None when it is not there, or damaged, or when
+    somebody else could have written it.
+    """
+    try:
+        content = read_trusted(path).decode()
+    except (OSError, UnicodeDecodeError):
+        return None
+    text = content.partition("\n")[2]
+    return text if content == _headed(text) else None
+
+
+def generator_sources() -> list[Path]:
+    """Return the sources that decide what C text a program becomes: whole rooms, whatever is in them."""
+    return sorted(path for room in _GENERATOR for path in (RUNTIME.parent / room).rglob("*.py"))
+
+
+@functools.cache
+def _generator() -> str:
+    digest = hashlib.sha256()
+    for path in generator_sources():
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
