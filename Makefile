@@ -12,11 +12,11 @@ help:  ## these lines
 setup: .venv/ready  ## .venv with Weir and all that its tests need; every other target does so first
 
 # Rebuilt when the pinned dependencies change.
-.venv/ready: pyproject.toml
+.venv/ready: pyproject.toml softswitch/pyproject.toml
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Weir needs Python 3.11 or newer; PYTHON=python3.11 make ...")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/pip install --quiet --editable ./softswitch --editable '.[dev]'
 	$(BIN)/python -c 'from softp4.native.build import compiler; compiler()' 2>/dev/null || $(BIN)/pip install --quiet ziglang
 	touch $@
 
@@ -43,5 +43,5 @@ bench: .venv/ready  ## the figures of the switch and of all-reduce in docs/bench
 	$(BIN)/weir bench allreduce
 
 clean:  ## everything that make made
-	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build *.egg-info softswitch/build softswitch/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

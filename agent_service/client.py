@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import grpc
+
 from softp4 import protobuf
 from softp4.channels import open_channel
-
 from weir.agent_service.heartbeat import HeartbeatThread
 from weir.agent_service.proto import METHODS, agent_pb2
 from weir.agent_service.status_pages import whole_status

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from softp4.native.scratch import scratch_folder
 from softp4.runtime.queueing import parse_rate
-
 from weir.bench.case import UnavailableError
 from weir.cluster import local_cluster
 from weir.netns.cluster import NetworkCluster, network_cluster

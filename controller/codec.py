@@ -9,7 +9,6 @@ from typing import Any
 
 from softp4.p4runtime.names import Names
 from softp4.p4runtime.schema import p4info_pb2, p4runtime_pb2
-
 from weir.controller.entries import Lpm, Match, Replica, TableEntry, Ternary
 from weir.controller.sync import EntryUpdate, Update
 

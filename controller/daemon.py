@@ -9,7 +9,6 @@ import signal
 from pathlib import Path
 
 from softp4.native.files import write_atomically
-
 from weir.agent_service.tls import TlsError, TlsFiles
 from weir.controller.memory import StateFileError
 from weir.controller.program import ProgramError

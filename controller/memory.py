@@ -20,9 +20,9 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+
 from softp4.native.files import write_atomically
 from softp4.native.json_text import parse_object
-
 from weir.controller.job_tree import JobTree
 from weir.controller.jobs import Job, JobState, Member, MemberState
 from weir.controller.slots import SlotRange

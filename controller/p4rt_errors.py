@@ -8,9 +8,9 @@ A refused write carries one status per update of the batch, inside a status insi
 from collections.abc import Sequence
 
 import grpc
+
 from softp4.p4runtime.codes import Code
 from softp4.p4runtime.errors import code_name, details
-
 from weir.controller.entries import Lpm, Match, Ternary
 from weir.controller.limits import shortened
 from weir.controller.sync import EntryUpdate, Update

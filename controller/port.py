@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
 
 import grpc
-from softp4 import protobuf
 
+from softp4 import protobuf
 from weir.agent_service.proto import METHODS
 from weir.controller.jobs import JobError, Refusal
 from weir.controller.limits import (

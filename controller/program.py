@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf import text_format
-from softp4.p4runtime.schema import p4info_pb2
 
+from softp4.p4runtime.schema import p4info_pb2
 from weir.p4src import BUILD
 from weir.p4src.manifest import stale
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
+
 from softp4.p4runtime.schema import p4runtime_pb2
 from softp4.p4runtime.session import HANDSHAKE_TIMEOUT_S, Session, SessionError
-
 from weir.agent_service.tls import TlsError, TlsFiles
 from weir.controller.codec import Codec, UnknownNameError
 from weir.controller.entries import SwitchState, TableEntry

@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError, model_validator
-from softp4.native.json_text import parse_json
 
+from softp4.native.json_text import parse_json
 from weir.controller.qos import Qos
 from weir.controller.tiers import (
     PORT_REMEDY,

@@ -32,7 +32,7 @@ from pathlib import Path
 from mininet.node import Node, Switch
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "native"))
+sys.path.append(str(ROOT / "softswitch" / "softp4" / "native"))
 from scratch import scratch_folder  # noqa: E402 of the standard library alone
 
 
@@ -152,7 +152,9 @@ def weir() -> str:
     own = ROOT / ".venv" / "bin" / "weir"
     found = str(own) if own.exists() else shutil.which("weir")
     if not found:
-        raise SystemExit("no `weir` command: run `make .venv/ready` in the checkout, or pip install weir")
+        raise SystemExit(
+            "no `weir` command: run `make .venv/ready` in the checkout, or pip install ./softswitch ."
+        )
     return found
 
 
@@ -176,7 +178,15 @@ def spawn(node: Node, command: list[str], log: Path, **extra: str) -> subprocess
 
 def tied(command: list[str]) -> list[str]:
     """Return a command that becomes this one and is killed when this program ends, also when it is killed."""
-    return [sys.executable, "-IS", str(ROOT / "weir" / "tie.py"), str(os.getpid()), *command]
+    return [
+        sys.executable,
+        "-IS",
+        str(ROOT / "weir/process/become.py"),
+        "--parent",
+        str(os.getpid()),
+        "--",
+        *command,
+    ]
 
 
 def end(process: subprocess.Popen) -> None:

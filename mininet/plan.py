@@ -9,7 +9,6 @@ import json
 import sys
 
 from softp4.runtime.queueing import parse_rate
-
 from weir.controller.topology import TopologyError
 from weir.network import NetworkSpec, Shape, incast, make_plan
 

@@ -7,7 +7,6 @@ from itertools import chain
 
 from softp4.state.entry import Entry, Exact, Lpm, Match, Replica, Ternary
 from softp4.switch import Switch
-
 from weir.controller.entries import Lpm as WantedLpm
 from weir.controller.entries import Match as WantedMatch
 from weir.controller.entries import SwitchState, TableEntry

@@ -22,7 +22,6 @@ from typing import Final, Self
 from softp4.program.loader import load_program
 from softp4.runtime.queueing import Queueing
 from softp4.switch import Switch
-
 from weir.controller.desired import desired_state
 from weir.controller.entries import SwitchState
 from weir.controller.failover import Failover
@@ -52,7 +51,7 @@ from weir.wire.definition import FLOW_PORT, MAX_CHILDREN, UDP_PORT
 
 _FIRST_PORT: Final = 10_000  # of jobs after the first: below what streams use
 _DESCRIBED: Final = 8  # workers that are named when nothing moves any more
-SLOTS: Final = 1024  # of a switch, in p4src/include/config.p4
+SLOTS: Final = 1024  # of a switch, in p4src/v1model/config.p4
 
 
 _loaded = cache(load_program)  # a program is large, and does not change

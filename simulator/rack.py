@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from softp4.switch import Switch
-
 from weir.host_agent.transport.slot_transport import TransportConfig
 from weir.simulator.clock import SECOND, Clock, StuckError
 from weir.simulator.entries import SwitchJob, host_addresses

@@ -12,9 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+import softp4
 import weir
 
-PACKAGE: Final = Path(weir.__file__).resolve().parent
+PACKAGES: Final = {package.__name__: Path(package.__file__).resolve().parent for package in (softp4, weir)}
 
 _HOST_AGENT: Final = " ".join(
     f"weir.host_agent.{room}"
@@ -64,7 +65,7 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = {
         "weir.host_agent.flows": "weir.host_agent.transport softp4.native weir.wire",
         "weir.host_agent.placement": "softp4.native",
         "weir.host_agent.parameter_server": "weir.host_agent.collectives weir.host_agent.compression "
-        "weir.host_agent.transport softp4.native weir.wire",
+        "weir.host_agent.flows weir.host_agent.transport softp4.native weir.wire",
         "weir.host_agent.torch": "weir.agent_service weir.host_agent.collectives weir.host_agent.compression "
         "weir.host_agent.flows weir.host_agent.parameter_server weir.host_agent.transport softp4.native "
         "weir.wire",
@@ -73,8 +74,8 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = {
         "softp4.switch weir.wire",
         # What audits packets shares no code with what makes them.
         "weir.pcap": "weir weir.wire",
-        "weir": f"weir.agent_service softp4.channels weir.controller {_HOST_AGENT} softp4.native softp4.p4runtime "
-        "softp4.protobuf softp4 softp4.control softp4.device "
+        "weir": f"weir.agent_service softp4.channels weir.controller {_HOST_AGENT} softp4.native "
+        "softp4.p4runtime softp4.protobuf softp4 softp4.control softp4.device "
         "softp4.runtime weir.wire",
         "weir.bench": f"weir weir.agent_service weir.controller {_HOST_AGENT} softp4.native softp4.p4runtime "
         "weir.p4src softp4.protobuf weir.simulator softp4 softp4.control "
@@ -89,7 +90,7 @@ WITHOUT: Final = {
     "softp4.native": {"grpc", "p4", "pydantic", "torch"},
     "weir.wire": {"grpc", "numpy", "p4", "pydantic", "torch"},
     "weir.agent_service": {"numpy", "p4", "pydantic", "torch", "typer"},
-    "softp4": {"torch"},
+    "softp4": {"numpy", "pydantic", "torch", "weir", "yaml"},
     **{
         f"softp4.{room}": {"google", "grpc", "p4", "pydantic", "typer"}
         for room in ("program", "codegen", "runtime", "state", "dataplane", "tracing", "switch")
@@ -119,12 +120,12 @@ def _modules(folder: Path, package: str) -> Iterator[tuple[str, Path]]:
 
 @cache
 def modules() -> dict[str, Path]:
-    return dict(_modules(PACKAGE, "weir"))
+    return {name: path for package, folder in PACKAGES.items() for name, path in _modules(folder, package)}
 
 
 @cache
 def imports(module: str) -> frozenset[str]:
-    """Return what a module imports, anywhere in it: modules of Weir's by their names, others likewise."""
+    """Return what a module imports, anywhere in it: modules of ours by their names, others likewise."""
     found = set()
     for node in ast.walk(ast.parse(modules()[module].read_text())):
         if isinstance(node, ast.Import):

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import grpc
 import pytest
+
 from softp4.channels import open_channel
 from softp4.device import Device
 from softp4.p4runtime.session import Session, SessionError
-
 from tests.harness.bfrt import FakeTofino
 from weir.agent_service.client import AgentClient, AgentError
 from weir.controller.bfrt.session import Session as BfrtSession

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheel is one package, `weir`, with every source of native code and every P4 program in it."""
+"""Each wheel is one package, `weir` or `softp4`, with all of its C and P4 sources in it."""
 
 import json
 import os
@@ -46,6 +46,12 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(source, tmp_path_factory.mktemp("wheel"))
 
 
+@pytest.fixture(scope="module")
+def switch_wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the switch's wheel, which Weir's depends on."""
+    return built(source / "softswitch", tmp_path_factory.mktemp("switch-wheel"))
+
+
 def built(source: Path, folder: Path) -> Path:
     """Return the wheel of a folder, or of a source distribution, made in ``folder``."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w"]
@@ -62,9 +68,10 @@ def names(wheel: Path) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of an environment with the wheel."""
+def environment(wheel: Path, switch_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of an environment with both wheels."""
     folder = with_dependencies(wheel, tmp_path_factory)
+    install(switch_wheel, folder)
     before = installed(folder)
     install(wheel, folder)
     assert installed(folder) - before == {"weir", wheel.name.partition("-py3")[0] + ".dist-info"}
@@ -73,12 +80,14 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def editable(source: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of an environment where the copy is installed with --editable."""
+    """Return the folder of an environment where both copies are installed with --editable."""
     made = tmp_path_factory.mktemp("editable-wheel")
     code = "import sys; from setuptools import build_meta; build_meta.build_editable(sys.argv[1])"
-    subprocess.run([sys.executable, "-c", code, str(made)], cwd=source, check=True, capture_output=True)
     folder = with_dependencies(wheel, tmp_path_factory)
-    install(*made.glob("*.whl"), folder)
+    for place in (source / "softswitch", source):
+        subprocess.run([sys.executable, "-c", code, str(made)], cwd=place, check=True, capture_output=True)
+    for each in sorted(made.glob("*.whl")):
+        install(each, folder)
     return folder
 
 
@@ -137,6 +146,51 @@ def test_processes_are_started_as_modules_of_the_package() -> None:
         for found in bare.finditer((ROOT / path).read_text(encoding="utf-8"))
     ]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.fixture(scope="module")
+def bare(switch_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of an environment with the switch's wheel alone."""
+    folder = with_dependencies(switch_wheel, tmp_path_factory)
+    install(switch_wheel, folder)
+    return folder
+
+
+def test_the_switchs_wheel_holds_every_source_of_one_package(switch_wheel: Path) -> None:
+    with zipfile.ZipFile(switch_wheel) as archive:
+        names = set(archive.namelist())
+    sources = {path for path in tracked("softswitch/softp4") if path.suffix in KINDS}
+    assert {str(path.relative_to("softswitch")) for path in sources} - names == set()
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"softp4"}
+
+
+def test_the_switch_alone_serves_any_program_from_any_folder(bare: Path, tmp_path: Path) -> None:
+    place = site_packages(bare)
+    found = [*place.iterdir(), *Path((place / "dependencies.pth").read_text()).iterdir()]
+    assert not {"torch", "numpy", "pydantic", "weir"} & {path.name for path in found}
+    shown = TestInstalled.run(bare, "softp4", "--help", folder=tmp_path)
+    assert (shown.returncode, "--grpc-server-addr" in shown.stdout) == (0, True), shown.stderr
+    refused = TestInstalled.run(bare, "softp4", "ctl", "list", folder=tmp_path)
+    assert (refused.returncode, refused.stderr.count("pip install 'softp4[ctl]'")) == (1, 1), refused.stderr
+    shutil.copy(ROOT / "examples" / "router" / "router.json", tmp_path)
+    serve = ("softp4", "router.json", "--", "--grpc-server-addr", "127.0.0.1:0")
+    with TestInstalled.start(bare, tmp_path, *serve) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        process.terminate()
+        _, complained = process.communicate(timeout=60)
+    assert re.fullmatch(r"P4Runtime on 127\.0\.0\.1:\d+, device 0\n", said), complained
+    assert process.returncode == 0, complained
+
+
+def test_weirs_wheel_finds_the_switchs(wheel: Path, switch_wheel: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "environment", with_pip=False)
+    python = str(tmp_path / "environment" / "bin" / "python")
+    line = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet"]
+    found = ["--no-index", "--find-links", str(switch_wheel.parent), "--no-deps"]
+    wanted = next(each for each in metadata(wheel).get_all("Requires-Dist", ()) if each.startswith("softp4"))
+    subprocess.run([*line, *found, wanted, str(wheel)], check=True)
+    assert {"softp4", "weir"} <= installed(tmp_path / "environment")
 
 
 class TestInstalled:
@@ -299,7 +353,7 @@ def dependencies(wheel: Path) -> list[Distribution]:
         more: list[str] = []
         for requirement in map(Requirement, wanted):
             needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-            if needed and requirement.name not in found:
+            if needed and requirement.name not in found and requirement.name != "softp4":
                 found[requirement.name] = distribution(requirement.name)
                 more += found[requirement.name].requires or ()
         wanted = more

@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 import torch
 import yaml
+
 from softp4.dataplane.pcap import CaptureError, read_capture
 from softp4.native.json_text import parse_json, parse_record
-
 from tests.controller.helpers import job
 from tests.harness.damage import check_file, check_message
 from weir.bench.grid import Journal as GridJournal

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Annotated, Final, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
-from softp4.native.ring import ShmPort
 
+from softp4.native.ring import ShmPort
 from weir.wire.addresses import mac_bytes
 from weir.wire.definition import BEST_EFFORT_DSCP
 

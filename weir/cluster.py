@@ -17,7 +17,6 @@ from typing import Any, Final
 from softp4.native.build import is_compiling
 from softp4.native.scratch import scratch_folder
 from softp4.native.shared_memory import PORT_BYTES, is_full, no_room
-
 from weir.network import LOOPBACK, NetworkPlan, NetworkSpec, incast, make_plan, switch_ports
 from weir.process.child import Lookout, end, how_it_ended, log_tail, spawn
 from weir.wire.definition import MAX_CHILDREN

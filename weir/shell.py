@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
 import typer
+
 from softp4.channels import without_proxy
 from softp4.device import find_p4info
 from softp4.p4runtime.session import Session, SessionError
-
 from weir.agent_service.tls import TlsError, TlsFiles
 
 SHELL: Final = "p4runtime-shell==0.0.6"

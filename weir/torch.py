@@ -25,7 +25,7 @@ from weir.host_agent.collectives.non_finite import NonFiniteError
 from weir.host_agent.compression.loss_policy import LossPolicy, LossPolicyError
 from weir.host_agent.compression.sparsifiers import Span, Sparsifier, SparsifierOptions, sparsifier_names
 from weir.host_agent.compression.sparsifiers import register as register_sparsifier
-from weir.host_agent.torch.backend import GroupOptions, WeirProcessGroup
+from weir.host_agent.torch.backend import GroupOptions
 from weir.host_agent.torch.backend import group_from_store as _group_from_store
 from weir.host_agent.torch.backend import register as _register_backend
 from weir.host_agent.torch.connection import GroupBrokenError
@@ -35,6 +35,7 @@ from weir.host_agent.torch.overlap import LayersFirst
 from weir.host_agent.torch.parameter_server import ParameterServer, PlacedServers, Server
 from weir.host_agent.torch.parameter_server.team import register as _register_team
 from weir.host_agent.torch.point_to_point import MessageError
+from weir.host_agent.torch.process_group import WeirProcessGroup
 
 if TYPE_CHECKING:
     from weir.cluster import LocalCluster

@@ -22,8 +22,8 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import torch
-from softp4.native.scratch import scratch_folder
 
+from softp4.native.scratch import scratch_folder
 from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.collectives.packing import LaneBits, LaneFormat
 from weir.host_agent.compression.bucket_layout import BucketLayout

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks in virtual time: the real switch program and host code, simulated links; and plans of placement."""
+"""Networks in virtual time: the real switch program and host code, simulated links; and placement."""
 
 from typing import Final
 
@@ -42,7 +42,8 @@ CASES: Final[tuple[Case, ...]] = (
     Case(
         "simulated",
         "incast",
-        "Pushes to servers through short queues: DCTCP's streams, Weir's flows, lossless and with a loss budget.",
+        "Pushes to servers through short queues: DCTCP's streams, Weir's flows, lossless and with a loss "
+        "budget.",
         "half an hour",
         {**_SMALL, "others": "0", "depth": "16", "contenders": "dfg"},
         seeds=5,
@@ -117,7 +118,8 @@ CASES: Final[tuple[Case, ...]] = (
     Case(
         "simulated",
         "servers",
-        "A step with a parameter server: Weir's, a dense one over TCP, Gloo's ring; what the server's link carries.",
+        "A step with a parameter server: Weir's, a dense one over TCP, Gloo's ring; what the server's "
+        "link carries.",
         "minutes",
         {"workers": "2", "parameters": "10000"},
     ),

@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from softp4.runtime.queueing import Queueing
-
 from weir.bench import grid
 from weir.bench.case import Run
 from weir.bench.results import Column, Row, Scalar

@@ -71,7 +71,8 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
             for workers, one in found.items()
         ),
         notes=(
-            f"{parameters.slots} slots, all links {parameters.gigabits:g} Gbit/s and {parameters.delay:g} µs, "
+            f"{parameters.slots} slots, all links {parameters.gigabits:g} Gbit/s and "
+            f"{parameters.delay:g} µs, "
             f"losing {parameters.loss:.1%}",
         ),
     )

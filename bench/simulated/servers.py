@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from softp4.runtime.queueing import parse_rate
 
+from softp4.runtime.queueing import parse_rate
 from weir.agent_service import MOST_SLOTS
 from weir.bench.case import Run, parameter
 from weir.bench.results import Column, Row, Table

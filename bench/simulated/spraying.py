@@ -13,8 +13,8 @@ from statistics import mean
 from typing import Final
 
 import numpy as np
-from softp4.state.entry import Exact
 
+from softp4.state.entry import Exact
 from weir.bench.case import Run, parameter
 from weir.bench.results import Column, Table
 from weir.bench.simulated import fabric

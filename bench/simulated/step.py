@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from softp4.runtime.queueing import Queueing
 
+from softp4.runtime.queueing import Queueing
 from weir.agent_service import MOST_SLOTS
 from weir.background import FLOWS, frame
 from weir.bench.case import Run, parameter

@@ -15,9 +15,16 @@ import numpy.typing as npt
 
 from weir.host_agent.flows.config import FlowConfig
 from weir.host_agent.flows.frames import Address
-from weir.host_agent.flows.server import ParameterServer, ServerConfig, WorkerFlows, bounded
-from weir.host_agent.flows.worker import ServerClient
+from weir.host_agent.parameter_server.clocks import Consistency
+from weir.host_agent.parameter_server.flow_ends import ServerEnds, WorkerEnd
+from weir.host_agent.parameter_server.residual import Residual
+from weir.host_agent.parameter_server.shards import ParameterInfo, Shards
+from weir.host_agent.parameter_server.terms import OptimizerSpec
+from weir.host_agent.parameter_server.update_server import ServerRules, UpdateServer
+from weir.host_agent.parameter_server.update_worker import UpdateWorker, WorkerRules
+from weir.host_agent.torch.parameter_server.asynchronous_server import TorchOptimizer
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
+from weir.simulator.flowhost import FlowHost
 from weir.simulator.host import Host, Work
 from weir.simulator.network import Allocation, Network
 from weir.simulator.ring import Ring
@@ -27,6 +34,7 @@ from weir.wire.definition import Op
 
 BLOCK: Final = 256
 LANE: Final = 4
+_LR: Final = 1e-3
 
 Lanes = npt.NDArray[np.uint32]
 Done = Callable[[], bool]
@@ -229,10 +237,10 @@ class TcpServers:
 
 
 class Flows:
-    """Weir's flows to parameter servers: pushes that may lose a share, lossless pulls.
+    """Weir's parameter servers, synchronous over flows: pushes that may lose a share, lossless pulls.
 
-    size: bytes that a worker pushes to all servers. share: of a push that servers let be missing; lossless:
-    workers let nothing be. early_stop: a server is content as soon as no more is. first_window: chunks.
+    size: bytes that a worker pushes to all servers. share: of a push that may be missing. early_stop: a
+    server is content as soon as no more is. first_window: chunks.
     """
 
     def __init__(
@@ -243,59 +251,62 @@ class Flows:
         size: int,
         share: float,
         *,
-        lossless: bool,
         early_stop: bool,
         first_window: int,
         min_rto: float,
     ) -> None:
-        self._size = size // LANE // len(servers)
-        self._service = ServiceClass() if lossless or not share else bounded(self._size, share)
-
-        def pair(server: int, worker: int) -> WorkerFlows:
-            number = 2 * (server * len(workers) + worker)
-            push, pull = (
-                FlowConfig(
-                    1 + number + way,
-                    worker,
-                    early_stop=early_stop,
-                    first_window=first_window,
-                    initial_rto=2 * min_rto,
-                )
-                for way in (0, 1)
-            )
-            return WorkerFlows(push, pull)
-
+        lanes = size // LANE // len(servers)
+        config = partial(
+            FlowConfig,
+            early_stop=early_stop,
+            first_window=first_window,
+            initial_rto=2 * min_rto,
+            max_loss=share,
+        )
         addresses = {name: Address(network.stations[name].host.ip) for name in [*workers, *servers]}
-        peers = [addresses[name] for name in workers]
         hosts = {name: network.flows(name) for name in [*workers, *servers]}
-        for number, name in enumerate(servers):
-            agreed = [pair(number, worker) for worker in range(len(workers))]
-            server = ParameterServer(agreed, ServerConfig(push_loss=share))
-            server.attach(hosts[name].mux, peers)
-            hosts[name].react = partial(_serve, server)
+        pieces = Shards.of([ParameterInfo("tensor", (lanes,))], 1).pieces
+        together = Consistency(0)
+        machines: list[UpdateServer] = []
+        served: list[ServerEnds] = []
+        for name in servers:
+            optimizer = TorchOptimizer(pieces, OptimizerSpec("SGD", ({"lr": _LR},)))
+            machines.append(UpdateServer(optimizer, ServerRules(together)))
+            served.append(ServerEnds(machines[-1], hosts[name].mux))
+            hosts[name].react = served[-1].advance
         self._left = _Count(0)
         self._counts: Counter[str] = Counter()
-        self._workers = []
-        for worker, name in enumerate(workers):
-            own = [ServerClient(pair(number, worker)) for number in range(len(servers))]
-            for client, server_name in zip(own, servers, strict=True):
-                client.attach(hosts[name].mux, addresses[server_name])
-            hosts[name].react = partial(self._collect, own)
+        self._workers: list[tuple[FlowHost, list[tuple[UpdateWorker, WorkerEnd]]]] = []
+        for rank, name in enumerate(workers):
+            own = []
+            for number, (server, ends) in enumerate(zip(machines, served, strict=True)):
+                words = np.empty(lanes, np.uint32)
+                client = UpdateWorker(rank, 1, words, WorkerRules(together), Residual(lanes))
+                for answer in server.handle(client.hello()):  # before the run: steps alone are measured
+                    client.on_message(answer)
+                first = 1 + 2 * (number * len(workers) + rank)
+                up, down = config(first, rank), config(first + 1, rank)
+                ends.connect(rank, 1, up, down, addresses[name])
+                there = addresses[servers[number]]
+                own.append((client, WorkerEnd(hosts[name].mux, there, up, down, loss_budget=share)))
             self._workers.append((hosts[name], own))
-        self._values = np.random.default_rng(1).standard_normal(self._size).astype(np.float32)
+            hosts[name].react = partial(self._collect, own)
+        self._values = np.random.default_rng(1).standard_normal(lanes).astype(np.float32)
 
-    def _collect(self, own: Sequence[ServerClient]) -> None:
-        for client in own:
-            for result in client.results():
-                self._left.one()
-                pushed = result.pushed
+    def _collect(self, own: Sequence[tuple[UpdateWorker, WorkerEnd]]) -> None:
+        for client, end in own:
+            for message in end.received():
+                waited = not client.may_step
+                client.on_message(message)
+                if waited and client.may_step:
+                    self._left.one()
+            for settled in end.settlements():
                 self._counts.update(
                     {
-                        "timeouts": pushed.timeouts,
-                        "retransmissions": pushed.resent,
-                        "marked as trimmed": pushed.trimmed,
-                        "lanes": pushed.entered.lanes,
-                        "missing": pushed.returned.lanes,
+                        "timeouts": settled.timeouts,
+                        "retransmissions": settled.resent,
+                        "lanes": settled.entered.lanes,
+                        "missing": settled.returned.lanes,
                     }
                 )
 
@@ -304,8 +315,8 @@ class Flows:
         assert not pause
         self._left.left = sum(len(own) for _, own in self._workers)
         for host, own in self._workers:
-            for client in own:
-                client.push(self._values, self._service, previous=self._values)
+            for client, end in own:
+                end.submit(client.push(self._values, _LR))
             host.pump()
         return self._left
 
@@ -313,8 +324,3 @@ class Flows:
         """Return what the flows counted."""
         counts, self._counts = self._counts, Counter()
         return counts
-
-
-def _serve(server: ParameterServer) -> None:
-    server.advance()
-    server.settlements()  # nobody asks how pulls ended

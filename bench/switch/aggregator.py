@@ -8,7 +8,6 @@ Ends when its standard input does.
 import sys
 
 from softp4.dataplane.ports import PortLoop
-
 from weir.bench.switch.native import Aggregator
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from softp4.state.entry import Entry, Exact, Lpm, Match, Range, Ternary
-
 from weir.bench.ranks import free_port
 from weir.process.child import tied
 

@@ -22,7 +22,6 @@ from softp4.codegen.module import generate
 from softp4.native.scratch import scratch_folder
 from softp4.program.loader import load_program
 from softp4.switch import Switch
-
 from weir.bench.case import Run, UnavailableError, parameter
 from weir.bench.results import Column, Row, Table
 from weir.bench.switch import native

@@ -11,7 +11,6 @@ from typing import Any, Final, Self
 
 from softp4.dataplane.ports import HasHandle
 from softp4.native import INCLUDE, Signatures, load_library
-
 from weir.host_agent.transport.codec import Column, Packet
 from weir.host_agent.transport.frames import Addresses, Endpoint, Framer
 from weir.wire.definition import ECT, GROUP_LANES, GROUPS, Flag, Op, PacketType, columns, dscp

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from google.protobuf import text_format
+
 from softp4.native.scratch import scratch_folder
 from softp4.p4runtime.names import Names
 from softp4.p4runtime.schema import p4info_pb2, p4runtime_pb2
 from softp4.p4runtime.session import Session, SessionError
-
 from weir.bench.case import Run, parameter, take_turns
 from weir.bench.ranks import free_port
 from weir.bench.results import Column, Row, Table

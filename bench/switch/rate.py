@@ -21,7 +21,6 @@ from typing import Final
 from softp4.dataplane.ports import HasHandle, PortLoop
 from softp4.native.scratch import scratch_folder
 from softp4.switch import Switch
-
 from weir.agent_service.client import AgentClient
 from weir.bench.case import Run, parameter, take_turns
 from weir.bench.results import Column, Row, Table

@@ -21,7 +21,6 @@ from typing import Any, Final
 from softp4.control.client import CallFailedError, call
 from softp4.native.ring import ShmPort
 from softp4.native.scratch import scratch_folder
-
 from weir.bench.case import Run, parameter
 from weir.bench.results import Column, Row, Table
 from weir.p4src import PROGRAM

@@ -16,7 +16,6 @@ from softp4.native.scratch import scratch_folder
 from softp4.program.loader import load_program
 from softp4.state.entry import Entry
 from softp4.switch import Switch
-
 from weir.bench.case import Run, parameter, take_turns
 from weir.bench.results import Column, Line, Panel, Plot, Row, Table
 from weir.bench.switch import bmv2_files, native

@@ -21,7 +21,6 @@ from threading import Barrier
 from typing import Final
 
 from softp4.switch import Switch
-
 from weir.bench.case import Run, parameter, take_turns
 from weir.bench.report import factor
 from weir.bench.results import Column, Row, Table

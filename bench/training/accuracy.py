@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from statistics import mean
 
 from softp4.native.scratch import scratch_folder
-
 from weir.bench.case import Run, parameter
 from weir.bench.results import Column, Row, Table
 from weir.process.child import ChildError, tied

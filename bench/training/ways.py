@@ -11,7 +11,6 @@ from statistics import median
 from typing import Final, Literal
 
 from softp4.native.scratch import scratch_folder
-
 from weir.netns.cluster import BridgedNetwork, NetworkCluster
 from weir.process.child import ChildError, end, how_it_ended, log_tail, spawn
 from weir.process.processor import ProcessorTime

@@ -6,8 +6,8 @@ from itertools import product
 from typing import Any
 
 import grpc
-from softp4.p4runtime.session import HANDSHAKE_TIMEOUT_S
 
+from softp4.p4runtime.session import HANDSHAKE_TIMEOUT_S
 from weir.controller.bfrt import groups, queues
 from weir.controller.bfrt.codec import datum, decode, encode, key_message, set_datum
 from weir.controller.bfrt.messages import bfruntime_pb2

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from softp4.native.json_text import parse_object
-
 from weir.controller.codec import UnknownNameError
 
 PRIORITY: Final = "$MATCH_PRIORITY"

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import grpc
+
 from softp4 import protobuf
 from softp4.channels import open_channel
 from softp4.p4runtime.codes import Code
 from softp4.p4runtime.errors import DETAILS_KEY
 from softp4.p4runtime.session import HANDSHAKE_TIMEOUT_S, RPC_TIMEOUT_S, SessionError
-
 from weir.controller.bfrt.messages import METHODS, bfruntime_pb2, status_pb2
 
 CLIENT_ID: Final = 0x574549  # ours alone; a device keeps 24 bits

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf import text_format
+
 from softp4.p4runtime.names import Names
 from softp4.p4runtime.schema import p4info_pb2, p4runtime_pb2
 from softp4.p4runtime.session import Session

@@ -117,6 +117,21 @@ class HostVector:
 
 
 @dataclass(frozen=True)
+class Scales:
+    """The scales that all workers agreed on.
+
+    values: one for each block. unit: values of the vector in a block. rows: the blocks that they are of,
+    where the others are zero on every worker; None: all of them. apart: where the sum is not finite; None:
+    nowhere.
+    """
+
+    values: Lanes
+    unit: int
+    rows: quantize.Rows | None = None
+    apart: Places | None = None
+
+
+@dataclass(frozen=True)
 class Contribution:
     """One worker's part of a float32 sum: fixed-point lanes, and the scale that all workers agreed on.
 
@@ -230,12 +245,10 @@ def encode(
     values: Vector,
     name: Namer,
     scale_block: int,
-    service: ServiceClass = LOSSLESS,
     *,
     form: LaneFormat | None = None,
     packet_block: int | None = None,
     dense: bool = False,
-    notes: Lanes = NO_NOTES,
     deliver: bool = False,
 ) -> Contribution:
     """Agree with all workers on the scale of every block, and put ``values`` to it.
@@ -248,12 +261,10 @@ def encode(
         values: they stay as they are, but for what ``deliver`` takes out.
         name: describes a value by flat index, for errors.
         scale_block: values that share a scale.
-        service: the layer class of the packets; without budgets.
         form: of values in lanes, by default one in each.
         packet_block: lanes in a block of the packets, by default as many as fit the values that share a
             scale where blocks are skipped, else as many as fit a packet.
         dense: hardly any block is zero on all workers, so they do not ask each other which.
-        notes: lanes that travel with the scales, and become their maximum over all workers.
         deliver: NaN and infinity become zero in ``values``, which are in main memory, and stand ``apart``.
 
     Raises:
@@ -261,36 +272,40 @@ def encode(
             worker.
     """
     form = form or WholeLanes(communicator.size)
-    rows, shared, apart = _scales(
-        communicator, values, name, scale_block, form, service, dense, notes, deliver=deliver
-    )
-    mine = contribute(communicator, values, shared, rows, scale_block, form, packet_block)
-    return replace(mine, apart=apart)
+    scales = agree(communicator, values, name, scale_block, form, dense=dense, deliver=deliver)
+    return contribute(communicator, values, scales, form, packet_block)
 
 
-def _scales(
+def agree(
     communicator: Communicator,
     values: Vector,
     name: Namer,
     scale_block: int,
     form: LaneFormat,
     service: ServiceClass = LOSSLESS,
+    *,
     dense: bool = False,
     notes: Lanes = NO_NOTES,
     zeros: Lanes = NO_NOTES,
-    *,
-    deliver: bool,
-) -> tuple[quantize.Rows | None, Lanes, Places | None]:
-    """Return the blocks that are worth to be selected, None: all, the scales that all workers agreed on
-    for them, and where the sum is not finite; see ``encode``. zeros: instead of notes; how many blocks are
-    zero on the worker with most.
+    deliver: bool = False,
+) -> Scales:
+    """Agree with all workers on the scale of every block; see ``encode``.
+
+    Args:
+        communicator, values, name, scale_block, form, dense, deliver: as there.
+        service: the layer class of the packets; without budgets.
+        notes: lanes that travel along, and become their maximum over all workers.
+        zeros: instead of notes; becomes how many blocks are zero on the worker with most.
+
+    Raises:
+        NonFiniteError: as there.
     """
-    scales = values.scales(form, scale_block)
+    own = values.scales(form, scale_block)
     if zeros.size:
-        zeros[0] = scales.size - np.count_nonzero(scales)
+        zeros[0] = own.size - np.count_nonzero(own)
         notes = zeros
-    rows = None if dense else _occupied(communicator, scales, service)
-    shared = _agree(communicator, scales, rows, service, notes)
+    rows = None if dense else _occupied(communicator, own, service)
+    shared = _greatest(communicator, own, rows, service, notes)
     apart = _set_apart(
         communicator,
         values.numbers,
@@ -302,29 +317,28 @@ def _scales(
         lambda: values.scales(form, scale_block),
         deliver=deliver,
     )
-    if not dense and scales.size >= WORTH_ASKING:
-        whole = _whole(communicator, scales, rows, shared)
+    if not dense and own.size >= WORTH_ASKING:
+        whole = _whole(communicator, own, rows, shared)
         rows = np.flatnonzero(whole).astype(np.uint32)
-        rows, shared = (rows, whole[rows]) if rows.size <= scales.size * WORTH_SELECTING else (None, whole)
-    return rows, shared, apart
+        rows, shared = (rows, whole[rows]) if rows.size <= own.size * WORTH_SELECTING else (None, whole)
+    return Scales(shared, scale_block, rows, apart)
 
 
 def contribute(
     communicator: Communicator,
     values: Vector,
-    scales: Lanes,
-    rows: quantize.Rows | None,
-    scale_block: int,
+    scales: Scales,
     form: LaneFormat,
     packet_block: int | None = None,
 ) -> Contribution:
-    """Put ``values`` to the scales that all workers agreed on, those of the blocks ``rows``; the rest: see
-    ``encode``.
-    """
-    lanes = values.lanes(form, rows, scales, scale_block, communicator.scratch.take)
+    """Put ``values`` to the scales that all workers agreed on; the rest: see ``encode``."""
+    lanes = values.lanes(form, scales.rows, scales.values, scales.unit, communicator.scratch.take)
     if packet_block is None:
-        packet_block = fitting_block(lanes.size) if rows is None else packet_block_of(form, scale_block)
-    return Contribution(lanes, scales, rows, values.size, scale_block, packet_block, form)
+        fits = scales.rows is None
+        packet_block = fitting_block(lanes.size) if fits else packet_block_of(form, scales.unit)
+    return Contribution(
+        lanes, scales.values, scales.rows, values.size, scales.unit, packet_block, form, scales.apart
+    )
 
 
 def sum_float32(
@@ -359,7 +373,7 @@ def sum_float32(
     may_be_wide = whole is not None and block is None and communicator.wide and values.size >= WIDE_VALUES
     most_zeros = np.zeros(int(may_be_wide), np.uint32)
     vector = HostVector(values)
-    rows, scales, apart = _scales(
+    scales = agree(
         communicator,
         vector,
         name,
@@ -369,19 +383,18 @@ def sum_float32(
         zeros=most_zeros,
         deliver=communicator.precision.delivers,
     )
-    if whole is not None and rows is None:
+    if whole is not None and scales.rows is None:
         looks = communicator.warns and not _has_warned
-        looked_at = Sample(values, scales, scale_block, whole.workers) if looks else None
-        exponents = FloatScales(scales, scale_block, quantize.headroom(whole.workers))
+        looked_at = Sample(values, scales.values, scale_block, whole.workers) if looks else None
+        exponents = FloatScales(scales.values, scale_block, quantize.headroom(whole.workers))
         if communicator.sum_floats(values, exponents, block or _sum_block(values.size, most_zeros)):
             if looked_at is not None:
                 _warn_once(looked_at.coarse_block(values), scale_block, name)
-            if apart is not None:
-                apart.write(values)
+            if scales.apart is not None:
+                scales.apart.write(values)
             return
     packets = packet_block_of(form, block) if block is not None else None
-    mine = contribute(communicator, vector, scales, rows, scale_block, form, packets)
-    mine = replace(mine, apart=apart)
+    mine = contribute(communicator, vector, scales, form, packets)
     total = (
         mine.add(communicator, keep=False)[0] if parts is None else _sum_of_part(communicator, mine, parts)
     )
@@ -459,7 +472,7 @@ def sum_float64(
     scale_block = fitting_block(values.size) if parts is None else parts.block
     exponents = limbs.exponents64(values, scale_block)
     rows = _occupied(communicator, exponents)
-    shared = _agree(communicator, exponents, rows)
+    shared = _greatest(communicator, exponents, rows)
     apart = _set_apart(
         communicator,
         lambda: values,
@@ -505,7 +518,7 @@ def _sum_here(communicator: Communicator, values: npt.NDArray[np.floating[Any]],
     values[np.isnan(values)] = np.nan  # whose other bits depend on the processor
 
 
-def _agree(
+def _greatest(
     communicator: Communicator,
     exponents: Lanes,
     rows: quantize.Rows | None,

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from softp4 import native
 
+from softp4 import native
 from weir.host_agent.compression import kernels
 from weir.host_agent.compression.encodings.shared_mask import WORD_BITS, words_for
 from weir.host_agent.compression.transfer import pinned

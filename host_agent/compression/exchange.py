@@ -12,35 +12,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from weir.host_agent.collectives.communicator import Audience, Communicator
-from weir.host_agent.collectives.float_sum import Contribution, contribute, encode, packet_block_of
+from weir.host_agent.collectives.communicator import Communicator
+from weir.host_agent.collectives.float_sum import packet_block_of
 from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits, LaneFormat, WholeLanes, lane_format
+from weir.host_agent.compression import stages
 from weir.host_agent.compression.bucket_layout import BucketLayout, Parameters
 from weir.host_agent.compression.classes import LayerClasses
-from weir.host_agent.compression.encodings import (
-    SCALE_BLOCK,
-    Encoder,
-    EncodingPlan,
-    Proposal,
-    Selection,
-    Summed,
-    parse_rule,
-)
-from weir.host_agent.compression.encodings.mask_scales import MaskScales, Predictions
-from weir.host_agent.compression.encodings.shared_mask import NO_LANES
+from weir.host_agent.compression.destination import ALL_WORKERS, Destination
+from weir.host_agent.compression.encodings import SCALE_BLOCK, Encoder, Selection, Summed, parse_rule
+from weir.host_agent.compression.encodings.mask_scales import Predictions
 from weir.host_agent.compression.local_gradients import Choice, LocalGradients
 from weir.host_agent.compression.loss_policy import LossPolicy
-from weir.host_agent.compression.packed_vector import PackedVector, packed_vector
 from weir.host_agent.compression.phase_clock import PhaseClock
 from weir.host_agent.compression.sparsifiers import Sparsifier
-from weir.host_agent.compression.transfer import to_device, to_host
+from weir.host_agent.compression.stages import Agreed, Encoded, Place, Plan, Total
+from weir.host_agent.compression.transfer import to_host
 from weir.host_agent.transport.ledger import Direction, Ledger
 from weir.host_agent.transport.report import ReduceReport
-from weir.host_agent.transport.service_class import ServiceClass
-from weir.wire.definition import GROUP_LANES, Op
+from weir.wire.definition import Op
 
 
 @dataclass(frozen=True)
@@ -76,21 +67,6 @@ class Exchanged:
         return self.summed.whole
 
 
-@dataclass(frozen=True)
-class Servers:
-    """Members of a group that have no gradients: each is given the sums of some parameters, nobody else is.
-
-    They are the last ranks of the group.
-
-    Attributes:
-        count: how many there are.
-        rank_of: the one that is given a parameter's sum, by the parameter's name.
-    """
-
-    count: int
-    rank_of: Mapping[str, int]
-
-
 def gradient_form(bits: LaneBits, error: float, workers: int, *, lossless: bool) -> LaneFormat:
     """Return the form of gradients in lanes. lossless: nothing may go missing.
 
@@ -109,7 +85,7 @@ def gradient_form(bits: LaneBits, error: float, workers: int, *, lossless: bool)
 
 
 class GradientExchange:
-    """One worker's gradient step: choose, agree on an encoding, sum, keep what was not delivered.
+    """One worker's gradient step: what it remembers from bucket to bucket, on which the ``stages`` work.
 
     All workers make the same calls in the same order, each with its own object: ``join`` first, then
     ``exchange`` for every bucket of every step.
@@ -166,17 +142,14 @@ class GradientExchange:
         self.timer = time.perf_counter
         self.step = 0
         self._names: frozenset[str] = frozenset()
-        self._layers = LayerClasses({})
-        self._communicator: Communicator | None = None
-        self._servers: Servers | None = None
-        self._workers = 1
+        self._place: Place | None = None
 
     def join(
         self,
         module: Parameters,
         communicator: Communicator,
         slots: int,
-        servers: Servers | None = None,
+        destination: Destination = ALL_WORKERS,
         *,
         narrow: int = 0,
     ) -> None:
@@ -186,7 +159,7 @@ class GradientExchange:
             module: holds the parameters.
             communicator: sums lanes over the workers, and the servers.
             slots: of the switch, which the sums take; what encodings cost depends on it.
-            servers: who the sums are for; None: for all workers.
+            destination: who the sums are for.
             narrow: how many lanes of ADD the switch takes in a packet, which changes what encodings cost;
                 0: any number.
 
@@ -195,32 +168,16 @@ class GradientExchange:
                 that this group, the encoding or the loss budget does not go with them; a loss budget together
                 with servers.
         """
-        lossless = self.gradients.policy.lossless
-        if servers is not None and not lossless:
+        policy, workers = self.gradients.policy, destination.workers(communicator.size)
+        if not (policy.lossless or destination.takes_losses):
             raise ValueError("sums for servers are lossless: a loss budget does not go with them")
-        workers = communicator.size - (servers.count if servers else 0)
-        self.form = gradient_form(*self._lanes, workers, lossless=lossless)
-        self._communicator, self._servers, self._workers = communicator, servers, workers
+        self.form = gradient_form(*self._lanes, workers, lossless=policy.lossless)
+        self._place = Place(communicator, destination, self.form, policy, LayerClasses.of(module))
         self._names = frozenset(name for name, _ in module.named_parameters())
-        self._layers = LayerClasses.of(module)
         self.predictions.clear()
         self.gradients.sparsifier.value_bits = 32 / self.form.fields
         self.gradients.join(module, communicator.rank, workers)
         self.encoder.join(workers, slots, self.form, narrow=narrow)
-
-    @property
-    def _contributes(self) -> bool:
-        """Return whether this member has gradients."""
-        return self._communicator is not None and self._communicator.rank < self._workers
-
-    @property
-    def _for_servers(self) -> bool:
-        """Return whether this step's sums are given to the servers alone.
-
-        A sparsifier that looks at the sums is shown them on every worker.
-        """
-        gradients = self.gradients
-        return self._servers is not None and not (gradients.observes and gradients.sparsifier.observes_values)
 
     def exchange(self, layout: BucketLayout, bucket: torch.Tensor, last: bool = True) -> Exchanged:
         """Overwrite a bucket by the average over all workers of what was delivered.
@@ -238,120 +195,45 @@ class GradientExchange:
             NonFiniteError: some worker's gradient has NaN or infinity; on every worker.
             ConservationError: lanes were lost or counted twice.
         """
-        assert self._communicator is not None, "join comes first"
-        communicator, clock = self._communicator, PhaseClock(self.timer)
-        service = ServiceClass(self._layers.frontmost(segment.name for segment in layout))
-        with clock.time("planning"):
-            plan = self.encoder.plan(layout, self.gradients.spans, self.gradients.excluded)
+        assert self._place is not None, "join comes first"
+        place, gradients, clock = self._place, self.gradients, PhaseClock(self.timer)
+        plan = stages.plan(
+            place,
+            self.encoder,
+            layout,
+            gradients.spans,
+            gradients.excluded,
+            watched=gradients.observes_values,
+            clock=clock,
+        )
         choice = (
-            self.gradients.prepare(layout, bucket, plan.encodings, clock)
-            if self._contributes
-            else self.gradients.nothing(layout, bucket.device)
+            gradients.choose(layout, bucket, plan.encoding.encodings, clock)
+            if place.contributes
+            else gradients.nothing(layout, bucket.device)
         )
-        with clock.time("mask"):
-            proposal = Proposal(plan, layout, choice.chosen, choice.masks)
-        may_send = choice.compensated if self.gradients.sparsifier.fills_union else choice.chosen
-        scales = None
-        if proposal.masked:
-            with clock.time("mask"):
-                largest = choice.largest if may_send is choice.compensated else None
-                scales = MaskScales(plan, layout, may_send, self.predictions, self.form, largest)
-        selection = proposal.agree(communicator, service, scales.codes if scales else NO_LANES, self._workers)
-        packed = selection.pack(may_send)
-        with clock.time("planning"):
-            notes = self.encoder.notes(communicator.rank, selection, packed)
-        vector = packed_vector(packed, choice.largest_bits if packed is choice.chosen else None)
-        packet_block, riders = self._packet_block(plan, selection), NO_LANES
-        if scales is None:
-            contribution = encode(
-                communicator,
-                vector,
-                selection.describe,
-                SCALE_BLOCK,
-                service,
-                form=self.form,
-                packet_block=packet_block,
-                dense=not selection.everything,
-                notes=notes,
-            )
-        else:
-            unit = scales.steps.unit
-            settled = scales.settle(
-                communicator,
-                scales.codes,
-                layout.describe,
-                service,
-                lambda: selection.travelling(SCALE_BLOCK),
-            )
-            contribution = contribute(
-                communicator,
-                vector,
-                selection.largest(settled, SCALE_BLOCK, unit),
-                None,
-                unit,
-                self.form,
-                packet_block,
-            )
-            if self.gradients.policy.lossless and self._servers is None:
-                riders = notes
-            else:
-                communicator.reduce(notes, Op.MAX, GROUP_LANES, service)
-        classes = self.gradients.classify(selection.layout, packed, contribution.scales_of(SCALE_BLOCK))
-        budgets = self._budgets(service, selection, classes, contribution)
-        summed, report = contribution.add(
-            communicator,
-            keep=self._contributes and self.gradients.keeps_rounding and not vector.keeps_lanes,
-            service=budgets,
-            audience=self._audience(selection, contribution),
-            notes=riders,
-        )
-        sums = Summed(selection, self._own(selection, vector.decoded(summed)))
-        self._overwrite(bucket, sums)
-        if self._contributes:
-            self._settle(choice, selection, vector, contribution, report)
-        sums = self._observed(sums, summed)
-        measured = np.empty(0, np.float32)
-        if self.gradients.observes:
-            with clock.time("observing"):
-                self.gradients.observe(sums)
-                measured = self.gradients.measure(sums)
-        with clock.time("planning"):
-            tally = self.encoder.tally(sums)
-        told = np.concatenate([tally, measured.view(np.uint32)])
-        if self._for_servers:
-            communicator.reduce(told, Op.OR, None, service)  # of each parameter, one server has it
-        with clock.time("observing"):
-            self.gradients.take_note(layout, told[tally.size :].view(np.float32))
-        with clock.time("planning"):
-            self.encoder.settle(selection, told[: tally.size], notes)
+        agreed = stages.agree(place, self.encoder, self.predictions, plan, choice, clock)
+        encoded = stages.encode(place, plan, agreed)
+        keep = place.contributes and gradients.keeps_rounding
+        total = stages.add(place, plan, agreed, encoded, keep=keep)
+        self._overwrite(bucket, total.summed)
+        if place.contributes:
+            self._keep(choice, agreed, encoded, total.report)
+        self._learn(place, plan, agreed, total, clock)
         for direction in Direction:
-            self.ledger.record(self.step, f"bucket {layout.index}", direction, report)
+            self.ledger.record(self.step, f"bucket {layout.index}", direction, total.report)
         if last:
             self._end_step(clock)
         return Exchanged(
             choice=choice,
-            chosen_elements=proposal.elements,
-            union_elements=self._union(selection, proposal.elements, sums.packed),
-            selection=selection,
-            blocks=max(
-                report.blocks,
-                -(
-                    -selection.layout.length
-                    // SCALE_BLOCK
-                    * self.form.lanes(SCALE_BLOCK)
-                    // contribution.packet_block
-                ),
-            ),
-            summed=sums,
-            notes=notes.size // self._workers,
-            report=report,
+            chosen_elements=agreed.chosen,
+            union_elements=self._union(plan, agreed, total),
+            selection=agreed.selection,
+            blocks=max(total.report.blocks, encoded.blocks),
+            summed=total.summed,
+            notes=agreed.notes.size // place.workers,
+            report=total.report,
             seconds=clock,
         )
-
-    def forget(self, layout: BucketLayout) -> None:
-        """Drop what is owed of a bucket."""
-        if self.gradients.feedback is not None:
-            self.gradients.feedback.forget(layout)
 
     def _overwrite(self, bucket: torch.Tensor, summed: Summed) -> None:
         """Overwrite a bucket by its sum."""
@@ -361,91 +243,51 @@ class GradientExchange:
         else:
             selection.whole.collect(sparsifier.decode(summed.whole), bucket)
 
-    def _observed(self, sums: Summed, total: Contribution) -> Summed:
+    def _keep(self, choice: Choice, agreed: Agreed, encoded: Encoded, report: ReduceReport) -> None:
+        """Keep what the sum did not include for the next step."""
+        if self.gradients.keeps_rounding:
+            self.gradients.settle(choice.layout, stages.undelivered(choice, agreed, encoded, report))
+        elif self.gradients.feedback is not None:  # everything was sent, as it was
+            self.gradients.settle(choice.layout, stages.lost(agreed, encoded, report))
+
+    def _learn(self, place: Place, plan: Plan, agreed: Agreed, total: Total, clock: PhaseClock) -> None:
+        """Learn from a bucket's sum what all members are to know for the next steps."""
+        summed, measured = self._observed(total), np.empty(0, np.float32)
+        if self.gradients.observes:
+            with clock.time("observing"):
+                self.gradients.observe(summed)
+                measured = self.gradients.measure(summed)
+        with clock.time("planning"):
+            tally = self.encoder.tally(summed)
+        known = np.concatenate([tally, measured.view(np.uint32)])
+        if not plan.destination.reaches_all:
+            place.communicator.reduce(known, Op.OR, None, plan.service)  # of each parameter, one has it
+        with clock.time("observing"):
+            self.gradients.take_note(plan.layout, known[tally.size :].view(np.float32))
+        with clock.time("planning"):
+            self.encoder.settle(agreed.selection, known[: tally.size], agreed.notes)
+
+    def _observed(self, total: Total) -> Summed:
         """Return a bucket's sum where it is looked at: in main memory, if anything is to be learnt from it.
 
         The lanes are there in any case, so that nobody waits for a device.
         """
-        if sums.packed.is_cpu or not (self.gradients.observes or self.encoder.learns):
-            return sums
-        return Summed(sums.selection, self._own(sums.selection, torch.from_numpy(total.values())))
+        summed = total.summed
+        if summed.packed.is_cpu or not (self.gradients.observes or self.encoder.learns):
+            return summed
+        return Summed(summed.selection, torch.from_numpy(total.lanes.values()))
 
-    def _union(self, selection: Selection, chosen: int, packed_total: torch.Tensor) -> int:
+    def _union(self, plan: Plan, agreed: Agreed, total: Total) -> int:
         """Return how many elements of a bucket any worker sent, as far as it is known here."""
-        if self.gradients.sparsifier.fills_union or (self._for_servers and not selection.everything):
+        known, selection = plan.destination.reaches_all, agreed.selection
+        if self.gradients.sparsifier.fills_union or not (known or selection.everything):
             return selection.layout.elements
-        return chosen if self._for_servers else int(to_host(torch.count_nonzero(packed_total))[0])
+        return int(to_host(torch.count_nonzero(total.summed.packed))[0]) if known else agreed.chosen
 
-    def _packet_block(self, plan: EncodingPlan, selection: Selection) -> int | None:
-        """Return the lanes in a block of the packets; None: as many as fit, as no block stands by itself."""
-        if self._servers is not None:
-            return packet_block_of(self.form, SCALE_BLOCK if selection.everything else plan.packet_block)
-        if self.form.fields > 1 and selection.everything and self.gradients.policy.lossless:
-            return None
-        return packet_block_of(self.form, plan.packet_block)
-
-    def _audience(self, selection: Selection, contribution: Contribution) -> Audience | None:
-        """Return which server wants each block of the lanes; None: all members want all."""
-        if self._servers is None or not self._for_servers:
-            return None
-        layout = selection.layout.in_blocks(SCALE_BLOCK)
-        ranks = np.array([self._servers.rank_of[segment.name] for segment in layout], np.int16)
-        of_scales = ranks[layout.owners]
-        if contribution.rows is not None:
-            of_scales = of_scales[contribution.rows]
-        return np.repeat(of_scales, self.form.lanes(SCALE_BLOCK) // contribution.packet_block)
-
-    def _own(self, selection: Selection, packed: torch.Tensor) -> torch.Tensor:
-        """Return of a packed vector of sums those that this member was given, zeros elsewhere."""
-        if self._servers is None or not self._for_servers or self._communicator is None:
-            return packed
-        for segment in selection.layout:
-            if self._servers.rank_of[segment.name] != self._communicator.rank:
-                packed[segment.in_vector] = 0
-        return packed
-
-    def _settle(
-        self,
-        choice: Choice,
-        selection: Selection,
-        vector: PackedVector,
-        contribution: Contribution,
-        report: ReduceReport,
-    ) -> None:
-        """Keep what the sum did not include."""
-        undelivered = choice.compensated
-        if self.gradients.feedback is None:
-            pass
-        elif self.gradients.keeps_rounding:
-            selection.subtract(undelivered, vector.delivered(contribution, report.given_back.blocks))
-        else:  # everything was sent, as it was
-            lost, places = report.given_back.blocks, contribution.places()
-            packed = selection.pack(choice.chosen)
-            blocks = torch.zeros_like(packed).view(-1, selection.plan.packet_block)
-            chosen = to_device((lost if places is None else places[lost]).astype(np.int64), packed.device)
-            blocks[chosen] = packed.view(blocks.shape)[chosen]
-            undelivered = selection.unpack(blocks.view(-1))
-        self.gradients.settle(choice, undelivered)
-
-    def _budgets(
-        self,
-        service: ServiceClass,
-        selection: Selection,
-        classes: npt.NDArray[np.uint8] | None,
-        contribution: Contribution,
-    ) -> ServiceClass:
-        """Return the classes and budgets of the blocks that ``mine`` has lanes of."""
-        if classes is None or not contribution.lanes.size:
-            return service
-        places, occupied = contribution.places(), contribution.occupied()
-        if places is not None:
-            sent_here, occupied = occupied, np.zeros(classes.size, np.bool_)
-            occupied[places] = sent_here
-        accounts = self.gradients.policy.accounts_for(
-            selection.layout, self._layers, classes, occupied, contribution.packet_block
-        )
-        chosen = slice(None) if places is None else places
-        return ServiceClass(service.layer, classes[chosen], accounts.of_block[chosen], accounts.budgets)
+    def forget(self, layout: BucketLayout) -> None:
+        """Drop what is owed of a bucket."""
+        if self.gradients.feedback is not None:
+            self.gradients.feedback.forget(layout)
 
     def _end_step(self, clock: PhaseClock) -> None:
         with clock.time("observing"):
@@ -485,8 +327,8 @@ class GradientExchange:
         self.gradients.load_state_dict(state)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return everything but the communicator, which another process does not have."""
-        return {**self.__dict__, "_communicator": None}
+        """Return everything but the place in a group, which another process does not have."""
+        return {**self.__dict__, "_place": None}
 
 
 def _settings(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker's own part of the gradient step: before and after gradients are summed, whatever sums them.
 
-Between ``prepare`` and ``settle`` the exchange decides what is delivered; the rest becomes the residual here.
+Between ``choose`` and ``settle`` the exchange decides what is delivered; the rest becomes the residual here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,6 @@ import numpy.typing as npt
 import torch
 
 from weir.host_agent.compression.bucket_layout import BucketLayout, Parameters, Segment, Span, spans_of
-from weir.host_agent.compression.classes import magnitude_classes
 from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK, Encoding
 from weir.host_agent.compression.encodings.selection import Summed
 from weir.host_agent.compression.encodings.shared_mask import Masks
@@ -23,7 +22,7 @@ from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.phase_clock import PhaseClock
 from weir.host_agent.compression.sparsifiers import Sparsifier
 from weir.host_agent.compression.transfer import to_host
-from weir.host_agent.compression.vectors import has_kernels, in_main_memory
+from weir.host_agent.compression.vectors import has_kernels
 
 
 @dataclass(frozen=True)
@@ -36,13 +35,16 @@ class Choice:
         chosen: what this worker chose of that, all else zero; it may be the same tensor, or memory that the
             next call takes again. Of parameters whose masks are written it says nothing.
         masks: the blocks that it chose of these; None: there are none.
-        largest: magnitude of each block of SCALE_BLOCK of ``compensated``, where that is known.
-        largest_bits: the same of ``chosen``, as bits on its device, where that is known.
+        sent: what this worker sends of what is selected: ``chosen``, or all of ``compensated`` where workers
+            fill the union.
+        largest: magnitude of each block of SCALE_BLOCK of ``sent``, where that is known.
+        largest_bits: the same as bits on its device, where that is known.
     """
 
     layout: BucketLayout
     compensated: torch.Tensor
     chosen: torch.Tensor
+    sent: torch.Tensor
     masks: Masks | None = None
     largest: npt.NDArray[np.float32] | None = None
     largest_bits: torch.Tensor | None = None
@@ -117,7 +119,7 @@ class LocalGradients:
         self.spans = spans_of(module)
         self.sparsifier.join(rank, workers)
 
-    def prepare(
+    def choose(
         self,
         layout: BucketLayout,
         bucket: torch.Tensor,
@@ -129,7 +131,7 @@ class LocalGradients:
         encodings: how it will be written down, by parameter. clock: of this worker's step.
         """
         if has_kernels(bucket) and layout.align == SCALE_BLOCK:
-            return self._prepared_on_device(layout, bucket, encodings, clock)
+            return self._chosen_on_device(layout, bucket, encodings, clock)
         idle = None
         if self.sparsifier.sends_all and self.keeps_rounding:
             idle = layout.idle(bucket, self.sparsifier.workers, SCALE_BLOCK)
@@ -144,33 +146,45 @@ class LocalGradients:
             if idle is not None and bool(idle.any()):
                 chosen = vector.clone()
                 chosen.view(-1, SCALE_BLOCK)[idle] = 0
-        return Choice(layout, vector, chosen, masks, largest)
+        return self._choice(layout, vector, chosen, masks, largest)
 
-    def _prepared_on_device(
+    def _choice(
+        self,
+        layout: BucketLayout,
+        vector: torch.Tensor,
+        chosen: torch.Tensor,
+        masks: Masks | None,
+        largest: npt.NDArray[np.float32] | None,
+    ) -> Choice:
+        """Return the choice ``chosen`` of a vector, of which ``largest`` says how large its blocks are."""
+        sent = vector if self.sparsifier.fills_union else chosen
+        return Choice(layout, vector, chosen, sent, masks, largest if sent is vector else None)
+
+    def _chosen_on_device(
         self,
         layout: BucketLayout,
         bucket: torch.Tensor,
         encodings: Mapping[str, Encoding],
         clock: PhaseClock,
     ) -> Choice:
-        """Do ``prepare`` by kernels."""
+        """Do ``choose`` by kernels."""
         residuals = {} if self.feedback is None else self.feedback.residuals
         vector, bits, idle = layout.spread_on_device(bucket, self.sparsifier.workers, residuals)
         with clock.time("choice"):
             if self.sparsifier.sends_all and self.keeps_rounding:
                 chosen = vector.view(-1, SCALE_BLOCK).masked_fill(idle.unsqueeze(1), 0).view(-1)
-                return Choice(layout, vector, chosen, largest_bits=bits.masked_fill(idle, 0))
+                return Choice(layout, vector, chosen, chosen, largest_bits=bits.masked_fill(idle, 0))
             if self.sparsifier.sends_all:
-                return Choice(layout, vector, vector, largest_bits=bits)
+                return Choice(layout, vector, vector, vector, largest_bits=bits)
             masks = self._marked(layout, vector, encodings)
             chosen = self._chosen(layout, vector, masks)
             largest = to_host(bits)[0].view(np.float32)
-        return Choice(layout, vector, chosen, masks, largest)
+        return self._choice(layout, vector, chosen, masks, largest)
 
     def nothing(self, layout: BucketLayout, device: torch.device) -> Choice:
         """Return the choice of who has no gradient."""
         zeros = torch.zeros(layout.length, device=device)
-        return Choice(layout, zeros, zeros)
+        return Choice(layout, zeros, zeros, zeros)
 
     def compensated(
         self, layout: BucketLayout, bucket: torch.Tensor, largest: npt.NDArray[np.float32] | None = None
@@ -181,19 +195,6 @@ class LocalGradients:
         """
         residuals = {} if self.feedback is None else self.feedback.residuals
         return layout.spread(bucket, self.sparsifier.workers, residuals, largest)
-
-    def classify(
-        self, layout: BucketLayout, vector: torch.Tensor, scales: npt.NDArray[np.uint32]
-    ) -> npt.NDArray[np.uint8] | None:
-        """Return the magnitude classes of the blocks of what is sent; None when nothing can be lost.
-
-        Blocks that share a scale, a packet full of values, are classified together: a packet is of the class
-        of its largest block. scales: that all workers agreed on.
-        """
-        if self.policy.lossless or not layout.length:
-            return None
-        classes = magnitude_classes(layout.in_blocks(SCALE_BLOCK), in_main_memory(vector), scales)
-        return classes.repeat(SCALE_BLOCK // layout.packet_block)
 
     def _marked(self, layout: BucketLayout, vector: torch.Tensor, encodings: Mapping[str, Encoding]) -> Masks:
         """Return masks of what is chosen, of those parameters of which nothing else is needed."""
@@ -262,6 +263,11 @@ class LocalGradients:
         )
 
     @property
+    def observes_values(self) -> bool:
+        """Return whether it looks at the values of this step's sums."""
+        return self.observes and self.sparsifier.observes_values
+
+    @property
     def _measures(self) -> bool:
         return type(self.sparsifier).measure is not Sparsifier.measure
 
@@ -308,13 +314,13 @@ class LocalGradients:
         """
         return self.feedback is not None and (self.coarse or not self.sparsifier.sends_all)
 
-    def settle(self, choice: Choice, undelivered: torch.Tensor) -> None:
+    def settle(self, layout: BucketLayout, undelivered: torch.Tensor) -> None:
         """Take note of what no sum included of this worker: compensated minus delivered.
 
         To be called once for each vector, when its sum is there. ``undelivered`` must not change any more.
         """
         if self.feedback is not None:
-            self.feedback.keep(choice.layout, undelivered)
+            self.feedback.keep(layout, undelivered)
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of what is this worker's own: residuals."""

@@ -20,9 +20,9 @@ from typing import Annotated, Any, Final, Literal, Self
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
 from softp4.native.files import write_atomically
 from softp4.native.json_text import parse_json
-
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.classes import LayerClasses
 from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from softp4 import native
 
+from softp4 import native
 from weir.host_agent.flows.config import MAX_DATA, FlowConfig
 from weir.host_agent.flows.verdict import FlowVerdict, Verdicts
 from weir.host_agent.transport import engine

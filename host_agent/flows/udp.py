@@ -21,7 +21,6 @@ from types import TracebackType
 from typing import Final, Self
 
 from softp4.native.trains import trains_wanted
-
 from weir.host_agent.flows import native
 from weir.host_agent.flows.frames import Address
 from weir.host_agent.flows.mux import FlowMux

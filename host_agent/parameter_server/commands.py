@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-from softp4.native.json_text import parse_object
 
+from softp4.native.json_text import parse_object
 from weir.host_agent.collectives.dtypes import LANE_BYTES, Lanes
 
 COMMAND_LANES: Final = 128

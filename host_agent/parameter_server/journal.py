@@ -27,6 +27,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
+
 from softp4.native.files import write_atomically
 
 Arrays = dict[str, npt.NDArray[Any]]

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from softp4.native.json_text import parse_object
 
+from softp4.native.json_text import parse_object
 from weir.host_agent.placement.samples import Integers, Samples
 
 Users = npt.NDArray[np.bool_]

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
-from softp4.native.json_text import parse_json
 from torch._C._distributed_c10d import Store
 
+from softp4.native.json_text import parse_json
 from weir.host_agent.collectives.operation import Call
 from weir.host_agent.torch.silent_store import within
 

@@ -24,8 +24,8 @@ from weir.host_agent.compression.encodings import SCALE_BLOCK, EncodingPlan
 from weir.host_agent.compression.exchange import GradientExchange
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import Sparsifier, SparsifierOptions, create_sparsifier
-from weir.host_agent.torch.backend import WeirProcessGroup
 from weir.host_agent.torch.compiling import never_compiled
+from weir.host_agent.torch.process_group import WeirProcessGroup
 from weir.host_agent.torch.staging import devices_of
 from weir.host_agent.torch.state_sync import newest
 from weir.host_agent.torch.step_stats import StepStats

@@ -20,7 +20,6 @@ from typing import Any, Final, Protocol
 
 from softp4.native.json_text import parse_object, parse_record
 from softp4.native.ownership import peer, user_name
-
 from weir.host_agent.torch.rendezvous import RendezvousError
 from weir.host_agent.transport.host_memory import HostMemory
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch.distributed as dist
-from softp4.native.json_text import parse_json, parse_object, parse_record
 from torch._C._distributed_c10d import Store
 
+from softp4.native.json_text import parse_json, parse_object, parse_record
 from weir.agent_service.waiting import WaitLines, logged_wait
 from weir.host_agent.collectives.host_sum import Hosts, group_hosts
 from weir.host_agent.torch.busy_ranks import BusyRanks, busy

@@ -23,8 +23,8 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from softp4 import native
 
+from softp4 import native
 from weir.host_agent.transport.counters import COUNTERS
 from weir.host_agent.transport.report import Verdict
 from weir.wire.definition import COLUMN, KEY_BYTES, MAX_COLUMNS, SLOT_LANES, WEIR, WIDE_LANES

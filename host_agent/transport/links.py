@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from softp4.native.trains import trains_wanted
-
 from weir.host_agent.transport import engine
 from weir.host_agent.transport.frames import Addresses
 from weir.host_agent.transport.memory_port import MemoryPort

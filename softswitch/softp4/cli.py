@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir switch``: a P4 switch in one process, and the control of one that runs (``weir switch ctl``)."""
+"""``softp4 run``, and Weir's ``weir switch``: a P4 switch in one process, with every kind of port."""
 
 import logging
 from enum import StrEnum
@@ -16,7 +16,7 @@ from softp4.runtime.bindings import MOST_THREADS
 if TYPE_CHECKING:
     from softp4.p4rt.server import Tls
 
-_log = logging.getLogger("softswitch")
+_log = logging.getLogger("softp4")
 
 
 class LogLevel(StrEnum):
@@ -148,7 +148,7 @@ def switch(
         typer.Option(
             min=1,
             max=MOST_THREADS,
-            help="Threads that run frames, where program and entries allow it; `weir switch ctl info` says "
+            help="Threads that run frames, where program and entries allow it; `softp4 ctl info` says "
             "by what they share them, or why not.",
         ),
     ] = 1,
@@ -156,7 +156,7 @@ def switch(
         Path | None,
         typer.Option(
             metavar="SOCKET",
-            help="Where `weir switch ctl` reaches this switch; by default in a directory of the user's own.",
+            help="Where `softp4 ctl` reaches this switch; by default in a directory of the user's own.",
             show_default=False,
         ),
     ] = None,
@@ -204,7 +204,7 @@ def switch(
     try:
         run(settings, typer.echo)
     except StartError as error:
-        typer.echo(f"weir switch: {error}", err=True)
+        typer.echo(f"{context.command_path}: {error}", err=True)
         raise typer.Exit(1) from None
 
 
@@ -216,7 +216,7 @@ def _control_socket(chosen: Path | None, off: bool) -> Path | None:
     try:
         return own_socket()
     except ControlAddressError as error:  # nobody asked for it by name
-        _log.warning("%s: weir switch ctl cannot reach this switch", error)
+        _log.warning("%s: softp4 ctl cannot reach this switch", error)
         return None
 
 

@@ -28,7 +28,7 @@ from softp4.runtime.queueing import QueueStatistics
 from softp4.tracing.tracer import Tracing
 
 _UNUSED: Final = QueueStatistics(0, 0, 0, 0, 0, 0)
-_log = logging.getLogger("softswitch")
+_log = logging.getLogger("softp4")
 _WATCH_INTERVAL: Final = 1.0  # seconds between looks for trouble that the data path counts silently
 _PATIENCE: Final = 0.01  # seconds between looks at whether all has left
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 ADDRESS: Final = "127.0.0.1:9559"
 """Where P4Runtime is served by default. BMv2's is that port on every address of the machine."""
 
+_COMMANDS: Final = """Other commands:
+  softp4 run --help  a switch with other kinds of ports, captures, traces and threads
+  softp4 ctl --help  look at a running switch and change it"""
 _JSON_VERSION: Final = "2.23"
 _DROP_PORT: Final = 511
 _QUEUES: Final = 8
@@ -37,7 +40,7 @@ _LEVELS: Final = {
 
 # Option -> why it does nothing, or why it is refused.
 _IGNORED: Final = {
-    "thrift-port": "there is no Thrift server; use P4Runtime, and `weir switch ctl`",
+    "thrift-port": "there is no Thrift server; use P4Runtime, and `softp4 ctl`",
     "nanolog": "there are no nanomsg logs",
     "notifications-addr": "there are no nanomsg notifications",
     "log-file-max-size": "log files are not rotated",
@@ -70,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     split = given.index("--") if "--" in given else len(given)
     general, target = _general_parser(), _target_parser()
     if {"-h", "--help"} & set(given):
-        print(f"{general.format_help()}\nAfter --:\n\n{target.format_help()}", end="")
+        print(f"{general.format_help()}\nAfter --:\n\n{target.format_help()}\n{_COMMANDS}")
         return
     options = general.parse_intermixed_args(given[:split])
     options = target.parse_args(given[split + 1 :], options)
@@ -253,7 +256,7 @@ def _run(parser: _Parser, options: argparse.Namespace) -> None:
     try:
         control = own_socket()
     except ControlAddressError as error:
-        print(f"{error}: weir switch ctl cannot reach this switch", flush=True)
+        print(f"{error}: softp4 ctl cannot reach this switch", flush=True)
         control = None
     settings = Settings(
         program=options.program,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled programs, said as older compilers said them: the inverse of ``softswitch.program.older``."""
+"""Compiled programs, said as older compilers said them: the inverse of ``softp4.program.older``."""
 
 import copy
 import json

@@ -16,7 +16,6 @@ from typing import Any, Final
 from softp4.program.loader import load_program
 from softp4.program.types import Program
 from softp4.switch import Switch
-
 from weir.p4src.build import compact
 
 FOLDER: Final = Path(__file__).parent / "p4"

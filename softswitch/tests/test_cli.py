@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir switch`` as a user runs it: a process, its files, its exit, its words when something is wrong."""
+"""``softp4 run`` as a user runs it: a process, its files, its exit, its words when something is wrong."""
 
 import json
 import signal
@@ -15,15 +15,15 @@ import grpc
 import pytest
 from scapy.layers.l2 import Ether
 from scapy.utils import PcapNgReader, wrpcap, wrpcapng
+from typer.testing import CliRunner, Result
+
 from softp4.channels import open_channel
 from softp4.cli import app
 from softp4.native.ring import ShmPort
+from tests.harness import certificates
 from tests.harness.capabilities import Capability, without
 from tests.harness.disk import run_on_small_disk, then
 from tests.p4rt.p4rt_client import CONTROL, PATIENCE, Controller
-from typer.testing import CliRunner, Result
-
-from tests.harness import certificates
 from weir.agent_service.tls import TlsFiles
 
 _COMMAND = [sys.executable, "-m", "softp4", "run"]
@@ -144,7 +144,7 @@ def test_a_trace_that_found_no_room_is_told_in_a_sentence(tmp_path: Path) -> Non
     command = [*_COMMAND, "--program", CONTROL, *ports, "--no-control", "--trace-file", "/dev/full"]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.endswith("weir switch: /dev/full: No space left on device\n")
+    assert done.stderr.endswith("softp4 run: /dev/full: No space left on device\n")
     assert "Traceback" not in done.stderr
 
 

@@ -4,6 +4,7 @@
 from collections.abc import Iterator
 
 import pytest
+
 from softp4.dataplane.port_spec import Pcap, PortSpec
 from softp4.dataplane.ports import PortError
 from softp4.device import Device

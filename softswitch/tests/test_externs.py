@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from softp4.errors import Code, ControlError
 from softp4.program.calculations import CrcParameters
 from softp4.program.errors import ProgramError

@@ -4,11 +4,12 @@
 import logging
 
 import pytest
+
 from softp4.failures import Failures
 
 
 def test_what_fails_is_logged_ever_more_rarely_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    failures = Failures(logging.getLogger("softswitch"), "a message was lost")
+    failures = Failures(logging.getLogger("softp4"), "a message was lost")
     done = []
     for turn in range(20):
         with failures.survived():
@@ -20,7 +21,7 @@ def test_what_fails_is_logged_ever_more_rarely_and_ends_nothing(caplog: pytest.L
 
 
 def test_what_succeeds_is_not_logged_and_an_end_is_an_end(caplog: pytest.LogCaptureFixture) -> None:
-    failures = Failures(logging.getLogger("softswitch"), "a message was lost")
+    failures = Failures(logging.getLogger("softp4"), "a message was lost")
     with failures.survived():
         pass
     with pytest.raises(KeyboardInterrupt), failures.survived():

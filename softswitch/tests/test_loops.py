@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from softp4.codegen.module import generate
 from softp4.switch import Switch
 from tests.programs import one, pack, program, unpack

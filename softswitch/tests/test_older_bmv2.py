@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from softp4.switch import Switch
 from tests.aged import aged, aged_program, with_own_metadata
 from tests.harness.bmv2_stream import Bmv2Stream

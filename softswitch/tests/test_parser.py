@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from softp4.switch import Switch
 from tests.programs import one, pack, program, unpack
 

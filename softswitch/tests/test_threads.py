@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+
 from softp4.dataplane.pcap import read_capture
 from softp4.dataplane.port_spec import PortSpec, Shm
 from softp4.device import Device
@@ -30,7 +31,6 @@ from tests.programs import FOLDER, program
 from tests.random_state import ACTIONS
 from tests.random_state import program as random_program
 from tests.shared import Frames, compare
-
 from weir.p4src import PROGRAM, WIDE_PROGRAM
 
 REQUESTED = "In.requested"

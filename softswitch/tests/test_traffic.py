@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+
 from softp4.errors import Code, ControlError
 from softp4.switch import MAX_FRAME, Switch
 from tests.aged import aged_program

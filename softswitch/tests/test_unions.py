@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+
 from softp4.program.errors import ProgramError, UnsupportedConstruct
 from softp4.program.loader import load_program
 from softp4.switch import Switch

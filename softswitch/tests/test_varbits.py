@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from softp4.program.errors import ProgramError
 from softp4.program.loader import load_program
 from softp4.switch import Switch

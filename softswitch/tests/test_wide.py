@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+
 from softp4.program.loader import Program, load_program
 from softp4.switch import Switch
 from tests.programs import one, pack, raw, unpack

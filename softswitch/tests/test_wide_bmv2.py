@@ -6,17 +6,17 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from softp4.program.loader import load_program
 from softp4.state.entry import Entry, Exact
 from softp4.state.entry import Lpm as SoftLpm
 from softp4.state.entry import Ternary as SoftTernary
 from softp4.switch import Switch
+from tests import test_externs as externs
 from tests.harness.bmv2_stream import Bmv2Stream
 from tests.harness.target import Lpm, Ternary
 from tests.programs import FOLDER, pack
 from tests.test_wide import OPERANDS, PADDING
-
-from tests import test_externs as externs
 
 pytestmark = [pytest.mark.bmv2, pytest.mark.p4c]
 

@@ -3,7 +3,6 @@
 
 from softp4.codegen.module import generate
 from softp4.program.loader import load_program
-
 from weir.bench.switch.instructions import _PARTS, _functions, _part, read_callgrind
 from weir.bench.switch.rate import PROGRAM
 

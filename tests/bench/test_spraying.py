@@ -4,8 +4,8 @@
 from dataclasses import replace
 
 import pytest
-from softp4.runtime.queueing import Queueing
 
+from softp4.runtime.queueing import Queueing
 from weir.bench.simulated.fabric import Outcome, rows
 from weir.bench.simulated.spraying import CONTENDERS, Contender, Pairs, Permutation, simulate, taken
 from weir.controller.qos import Qos, SprayName

@@ -9,7 +9,6 @@ from softp4.program.loader import load_program
 from softp4.state.entry import Entry, Exact
 from softp4.switch import Switch
 from tests.p4rt.p4rt_client import CONTROL
-
 from weir.bench.switch.start import start, with_actions
 
 

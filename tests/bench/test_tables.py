@@ -4,9 +4,9 @@
 from pathlib import Path
 
 import pytest
+
 from softp4.switch import Switch
 from tests.programs import compiled
-
 from weir.bench.switch.rate import PROGRAM
 from weir.bench.switch.rules import PORTS, filtered, filters, routed, routes
 from weir.bench.switch.tables import (

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import ARP, Ether
-from softp4.native.ring import ShmPort
 
+from softp4.native.ring import ShmPort
 from tests.controller.helpers import until
 from weir.agent_service.client import AgentClient, Membership
 from weir.controller.server import Settings, running

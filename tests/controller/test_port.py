@@ -15,9 +15,9 @@ from typing import Any
 
 import grpc
 import pytest
+
 from softp4 import protobuf
 from softp4.channels import open_channel
-
 from tests.controller.helpers import until
 from weir.agent_service.client import AgentClient, AgentError, JoinRefused, NoResources
 from weir.agent_service.proto import METHODS, agent_pb2

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
-from softp4.native.ring import ShmPort
 
+from softp4.native.ring import ShmPort
 from tests.controller.helpers import until
 from tests.controller.racks import Racks
 from tests.controller.switches import SwitchProcess

@@ -20,9 +20,9 @@ from typing import Any
 
 import grpc
 import pytest
+
 from softp4 import protobuf
 from softp4.channels import open_channel
-
 from tests.controller.helpers import job, until
 from tests.controller.switches import SwitchProcess
 from weir.agent_service.client import (

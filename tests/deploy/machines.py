@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from softp4.native.build import cache_dir
 
+from softp4.native.build import cache_dir
 from weir.netns import Namespace
 from weir.netns.offloads import ALL, offloads_off
 

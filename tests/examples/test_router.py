@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
+
 from softp4.native.ring import ShmPort
 from tests.harness.needs import SYSTEM_PYTHON
 from tests.programs import compiled

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
+
 from softp4 import protobuf
 from softp4.p4runtime.codes import Code
-
 from weir import p4src
 from weir.controller.bfrt.messages import METHODS, bfruntime_pb2, status_pb2
 from weir.controller.bfrt.schema import PRIORITY, Field, Schema, Table

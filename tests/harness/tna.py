@@ -22,7 +22,6 @@ from softp4.state.table_store import TableStore
 from softp4.switch import Switch
 from tests.harness.target import EVENTS, Count, Key, Sent, Target
 from tests.harness.target import Ternary as GivenTernary
-
 from tests.harness.tna_translation import MIRRORED, translate
 from weir import p4src
 from weir.controller.entries import Match as WantedMatch

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Final
 
 import clang_format  # type: ignore[import-untyped]
+
 from softp4.codegen.module import generate
 from softp4.native.build import DIALECT, compiler
 from softp4.program.loader import load_program
 from softp4.runtime.compiler import RUNTIME
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
-_FOLDERS: Final = ("native", "softswitch", "host_agent", "simulator", "bench", "tests")
+_FOLDERS: Final = ("softswitch", "host_agent", "simulator", "bench", "tests")
 _STRICT: Final = ("-O0", "-Wall", "-Wextra", "-Werror")
 _PROGRAMS: Final = (
     *(_ROOT / "p4src/build").glob("weir_*.json"),

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+
+import weir
 from softp4.dataplane import loop_bindings
 from softp4.native import ring
 from softp4.native.build import DIALECT, Signatures, compiler
@@ -21,9 +23,7 @@ from softp4.p4rt import updates
 from softp4.runtime import bindings, queueing
 from tests.dataplane import test_ports
 from tests.state import test_tables_under_load
-
-import weir
-from weir.bench import native as bench
+from weir.bench.switch import native as bench
 from weir.host_agent.compression import changes
 from weir.host_agent.flows import native as flows
 from weir.host_agent.flows.verdict import FlowVerdict
@@ -52,7 +52,11 @@ class Library:
     heads: frozenset[str] = frozenset()
 
 
-_HOST, _RUNTIME, _NATIVE = "host_agent/transport/csrc", "softswitch/softp4/runtime", "native"
+_HOST, _RUNTIME, _NATIVE = (
+    "host_agent/transport/csrc",
+    "softswitch/softp4/runtime",
+    "softswitch/softp4/native",
+)
 LIBRARIES: Final = {
     "host-agent": Library(
         (_HOST, _NATIVE),
@@ -113,7 +117,7 @@ LIBRARIES: Final = {
         {"fabric": fabric._State, "output": fabric._Output},
         heads=frozenset({"fabric"}),
     ),
-    "bench": Library(("bench/csrc", _RUNTIME, _HOST, _NATIVE), bench.SIGNATURES, {}),
+    "bench": Library(("bench/switch/csrc", _RUNTIME, _HOST, _NATIVE), bench.SIGNATURES, {}),
     "flood": Library(
         ("softswitch/tests", _NATIVE),
         test_tables_under_load.SIGNATURES,

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.harness.environments import libraries
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,7 +29,7 @@ EVERY = ("softswitch/tests/p4rt", "tests/controller", "tests/agent_service")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("version", VERSIONS if ALL else (VERSIONS[0], VERSIONS[-1]))
 def test_p4runtime_and_the_agent_service_with_protobuf(version: str) -> None:
-    path = os.pathsep.join([str(libraries(f"protobuf=={version}")), str(ROOT)])
+    path = os.pathsep.join([str(libraries(f"protobuf=={version}")), str(ROOT), str(ROOT / "softswitch")])
     variables = {**os.environ, "PYTHONPATH": path}
     variables.pop("PYTEST_XDIST_WORKER", None)
     shown = "import google.protobuf; print(google.protobuf.__version__)"

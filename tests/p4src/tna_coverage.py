@@ -10,7 +10,6 @@ from collections import defaultdict
 
 from softp4.switch import Switch
 from softp4.tracing.events import Applied
-
 from tests.harness.lab import Lab, group_of
 from tests.harness.tna import TnaTarget
 from tests.p4src.test_tna import FULL, MALFORMED, PLACES, Draw, full_rounds, install, marked_rounds

@@ -3,8 +3,8 @@ from collections.abc import Iterator
 from itertools import count
 
 import pytest
-from softp4.switch import Switch
 
+from softp4.switch import Switch
 from weir.p4src import PROGRAM
 from weir.simulator.clock import Clock
 from weir.simulator.entries import aggregation

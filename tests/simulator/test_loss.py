@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
-from softp4.switch import Switch
 
+from softp4.switch import Switch
 from tests.host_agent.transport.answers import combine
 from tests.simulator.reductions import drawn
 from weir.host_agent.transport.ledger import Direction, Ledger

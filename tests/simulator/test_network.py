@@ -12,11 +12,11 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
+
 from softp4.dataplane.pcap import read_capture
 from softp4.runtime.queueing import Queueing
 from softp4.state.entry import Entry, Exact
 from softp4.switch import MAX_FRAME
-
 from tests.simulator.reductions import (
     BLOCK,
     MS,

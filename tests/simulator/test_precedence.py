@@ -12,9 +12,9 @@ import torch
 from scapy.layers.inet import IP
 from scapy.layers.l2 import Ether
 from scapy.utils import rdpcap
+
 from softp4.runtime.queueing import Queueing
 from softp4.switch import Switch
-
 from weir.background import Sender, Victim, frame
 from weir.controller.desired import desired_state
 from weir.controller.qos import WEIR_CLASSES, Qos

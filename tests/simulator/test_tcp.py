@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
-from softp4.runtime.queueing import Queueing
 
+from softp4.runtime.queueing import Queueing
 from weir.controller.qos import DEFAULT_CLASSES
 from weir.controller.topology import single_switch
 from weir.simulator.congestion import Algorithm, Dctcp

@@ -2,8 +2,8 @@
 """The senders' windows at a shared bottleneck: fair between jobs, and short queues."""
 
 import numpy as np
-from softp4.runtime.queueing import Queueing
 
+from softp4.runtime.queueing import Queueing
 from weir.controller.qos import Qos
 from weir.controller.topology import leaf_spine
 from weir.simulator.host import Work

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
-from softp4.native.ring import SWITCH, ShmPort
 
+from softp4.native.ring import SWITCH, ShmPort
 from weir.background import FLOWS, FRAME_BYTES, IncastSpec, Sender, Victim, frame, one_burst, open_outlets
 
 VICTIMS = (

@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-from softp4.native.build import cache_dir
-from tests.harness.disk import run_on_small_disk
 
 import weir
+from softp4.native.build import cache_dir
+from tests.harness.disk import run_on_small_disk
 from tests.harness.processes import children, wait_until_gone
 from weir.cluster import ClusterError
 

@@ -17,8 +17,8 @@ from signal import SIGCONT, SIGINT, SIGKILL, SIGSTOP, SIGTERM
 from typing import Final
 
 import pytest
-from tests.harness.needs import SYSTEM_PYTHON
 
+from tests.harness.needs import SYSTEM_PYTHON
 from tests.harness.started import TORCHRUN, WEIR, Started, started
 from weir.controller.topology import single_switch
 
@@ -44,7 +44,7 @@ class Job:
 
 
 RANKS: Final = dict.fromkeys(("rank 0", "rank 1"), "-u .*endless_sums")
-CLUSTER: Final = {"switch": r"weir\.child weir\.softswitch", "controller": r"weir\.child weir\.controller"}
+CLUSTER: Final = {"switch": r"weir\.child softp4 run", "controller": r"weir\.child weir\.controller"}
 PROGRESS: Final = {"middle": r"rank . begins[^!]*rank . begins", "end": r"exact sums[^!]*exact sums"}
 WORKERS: Final = dict.fromkeys(("worker 0", "worker 1"), r"weir\.train\.worker")
 POOL: Final = {"worker": r"multiprocessing\.spawn"}

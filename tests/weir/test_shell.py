@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from softp4.device import Device
 from softp4.p4runtime.session import Session
 from tests.harness.environments import environment

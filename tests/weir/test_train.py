@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.capabilities import Capability, without
-from tests.harness.ports import free_port
 
 import weir
+from tests.harness.capabilities import Capability, without
+from tests.harness.ports import free_port
 from tests.harness.processes import children, wait_until_gone
 from weir.pcap.audit import PacketAudit
 from weir.pcap.frames import read_frames

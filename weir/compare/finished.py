@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
-from softp4.native.json_text import parse_object
 
+from softp4.native.json_text import parse_object
 from weir.train.config import OF_THE_COMMAND, TrainConfig, in_words
 from weir.train.options import in_line
 from weir.train.summary import SCHEMA

@@ -14,7 +14,6 @@ from typing import Any, Final
 from softp4.native.build import is_compiling
 from softp4.native.scratch import scratch_folder
 from softp4.native.trains import trains_wanted
-
 from weir.agent_service.client import AgentClient
 from weir.controller.wiring import Target
 from weir.netns.lab import Lab, bridged_lab, lab
@@ -157,8 +156,12 @@ def start_switches(
     return [
         child.spawn(
             "softp4",
-            "run",
-            ["--grpc", switch.grpc, *(word for port in ports[switch.name] for word in ("--port", port))],
+            [
+                "run",
+                "--grpc",
+                switch.grpc,
+                *(word for port in ports[switch.name] for word in ("--port", port)),
+            ],
             log=folder / f"{switch.name}.log",
             prefix=made.at_switch(),
         )

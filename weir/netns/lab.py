@@ -17,7 +17,6 @@ from functools import partial
 from typing import Final
 
 from softp4.runtime.queueing import parse_rate
-
 from weir.controller.topology import Topology
 from weir.controller.wiring import Host, Target
 from weir.netns.bpf import Side, disturb

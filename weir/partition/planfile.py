@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+
 from softp4.native.files import write_atomically
 from softp4.native.json_text import parse_object
-
 from weir.host_agent.placement.hashing import Buckets
 from weir.host_agent.placement.samples import Integers, Samples, svmlight_samples, text_samples
 from weir.host_agent.placement.traffic import Placement, PlacementError, reading, whole, wholes

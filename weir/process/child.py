@@ -31,7 +31,8 @@ _GRACE_S: Final = 5.0
 _POLL_S: Final = 0.05
 _REMOVE: Final = "WEIR_CHILD_REMOVE"
 _STOPPED_S: Final = 10.0  # as long as a worker may be silent
-_TIE: Final = Path(__file__).with_name("tie.py")
+BECOME: Final = (sys.executable, "-IS", str(Path(__file__).with_name("become.py")))
+"""A command that becomes another one, in namespaces or tied to a parent: see that file."""
 
 
 class ChildError(RuntimeError):
@@ -72,7 +73,7 @@ def spawn(
 
 def tied(command: Sequence[str]) -> list[str]:
     """Return a command that becomes this one and is killed when this thread ends, or the whole process."""
-    return [sys.executable, "-IS", str(_TIE), str(os.getpid()), *command]
+    return [*BECOME, "--parent", str(os.getpid()), "--", *command]
 
 
 def end(processes: Sequence[subprocess.Popen[bytes]], grace_s: float = _GRACE_S) -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+
 from softp4.control.address import ControlAddressError, abandoned_sockets
 from softp4.native.build import cache_dir
 from softp4.native.scratch import abandoned, is_free
-
 from weir.cluster import MEMORY
 from weir.process.child import PARENT, identity
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from softp4.runtime.queueing import parse_rate
 
+from softp4.runtime.queueing import parse_rate
 from weir.methods import find_method, load_plugin
 from weir.network import Background, NetworkSpec, parse_shape
 from weir.wire.definition import MAX_CHILDREN

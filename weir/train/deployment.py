@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
 from softp4.native.scratch import scratch_folder
-
 from weir.cluster import LocalCluster, local_cluster
 from weir.process.processor import ProcessorTime
 from weir.train.config import TrainConfig

@@ -8,8 +8,8 @@ from typing import Final
 
 from rich.console import Console
 from rich.markup import escape
-from softp4.native.scratch import scratch_folder
 
+from softp4.native.scratch import scratch_folder
 from weir.cluster import ClusterError
 from weir.netns import NamespaceError
 from weir.network import NetworkSpec

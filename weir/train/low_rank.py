@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from weir.host_agent.torch.backend import WeirProcessGroup
+from weir.host_agent.torch.process_group import WeirProcessGroup
 from weir.host_agent.torch.work import QueuedWork
 from weir.host_agent.transport.operations import complete
 from weir.train.backends import Exchange, WeirMeter

@@ -19,8 +19,8 @@ import numpy.typing as npt
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
-from softp4.native.scratch import scratch_folder
 
+from softp4.native.scratch import scratch_folder
 from weir.host_agent.parameter_server.shards import ParameterInfo
 from weir.host_agent.parameter_server.turns import HEAD_WORDS
 from weir.host_agent.parameter_server.units import Integers, Units

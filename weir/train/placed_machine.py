@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from softp4.native.files import write_atomically
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from softp4.native.files import write_atomically
 from weir.host_agent.placement.samples import Integers
 from weir.partition.planfile import PlanFile
 from weir.train.sparse_models import TABLE, Entries, SparseModel, SparseModelName

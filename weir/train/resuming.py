@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from softp4.native.json_text import parse_object
 
+from softp4.native.json_text import parse_object
 from weir.train.checkpoint import FOLDER, CheckpointError, has_checkpoint, latest
 from weir.train.config import OF_THE_COMMAND, ConfigError, TrainConfig, in_words
 from weir.train.folder import versions

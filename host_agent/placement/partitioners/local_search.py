@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from softp4 import native
 
+from softp4 import native
 from weir.host_agent.placement.samples import Integers, Samples
 from weir.host_agent.placement.traffic import VALUE_BYTES, cap
 

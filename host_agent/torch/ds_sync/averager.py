@@ -15,11 +15,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
-from weir.host_agent.torch.backend import WeirProcessGroup
 from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.ds_sync.groups import Place, make_groups
 from weir.host_agent.torch.ds_sync.schedule import Schedule
 from weir.host_agent.torch.ds_sync.vectors import Vectors
+from weir.host_agent.torch.process_group import WeirProcessGroup
 from weir.host_agent.torch.unwrapping import unwrapped
 
 

@@ -11,8 +11,9 @@ import torch.distributed as dist
 
 from weir.agent_service import MOST_SLOTS
 from weir.agent_service.client import AgentError
-from weir.host_agent.torch.backend import GroupOptions, WeirProcessGroup
+from weir.host_agent.torch.backend import GroupOptions
 from weir.host_agent.torch.connection import FreeSlots
+from weir.host_agent.torch.process_group import WeirProcessGroup
 
 _SHARE = 3 / 4  # of what is free on a switch goes to the groups; the rest is for other jobs
 

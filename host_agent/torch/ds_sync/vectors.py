@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from weir.host_agent.torch.backend import WeirProcessGroup
+from weir.host_agent.torch.process_group import WeirProcessGroup
 
 
 class Vectors:

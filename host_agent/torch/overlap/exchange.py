@@ -19,9 +19,9 @@ import torch.distributed as dist
 
 from weir.host_agent.collectives.operation import Call
 from weir.host_agent.collectives.reductions import reduce
-from weir.host_agent.torch.backend import WeirProcessGroup
 from weir.host_agent.torch.overlap.bucket import Bucket
 from weir.host_agent.torch.overlap.pieces import Pieces, divisible
+from weir.host_agent.torch.process_group import WeirProcessGroup
 from weir.host_agent.torch.work import QueuedWork
 
 _MOST: Final = 16  # of either kind that is told with a piece

@@ -14,10 +14,10 @@ from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 
-from weir.host_agent.torch.backend import WeirProcessGroup
 from weir.host_agent.torch.overlap.bucket import Bucket
 from weir.host_agent.torch.overlap.exchange import Exchange
 from weir.host_agent.torch.overlap.postponed import Optimizer, PostponedStep, refuse_closure
+from weir.host_agent.torch.process_group import WeirProcessGroup
 from weir.wire.definition import SLOT_LANES
 
 PIECE = 131_072

@@ -16,9 +16,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Final, TypeVar
 
-from softp4.native.json_text import parse_record
 from torch._C._distributed_c10d import Store, TCPStore
 
+from softp4.native.json_text import parse_record
 from weir.host_agent.torch.rendezvous import RendezvousError
 from weir.host_agent.torch.store_holder import innermost
 

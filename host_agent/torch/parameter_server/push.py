@@ -13,8 +13,9 @@ import torch
 from weir.host_agent.collectives.float_sum import sum_float64
 from weir.host_agent.collectives.non_finite import NonFiniteError
 from weir.host_agent.compression.bucket_layout import BucketLayout
+from weir.host_agent.compression.destination import Servers
 from weir.host_agent.compression.encodings import SCALE_BLOCK
-from weir.host_agent.compression.exchange import Exchanged, GradientExchange, Servers
+from weir.host_agent.compression.exchange import Exchanged, GradientExchange
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import SparsifierOptions, create_sparsifier
 from weir.host_agent.parameter_server.shards import Piece, Shards

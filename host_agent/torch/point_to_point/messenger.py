@@ -17,9 +17,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from softp4.native.json_text import parse_json
 from torch._C._distributed_c10d import Store
 
+from softp4.native.json_text import parse_json
 from weir.host_agent.torch.connection import GroupBrokenError
 from weir.host_agent.torch.point_to_point.frames import (
     FRAME_BYTES,

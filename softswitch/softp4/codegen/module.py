@@ -49,7 +49,7 @@ _MOST_BITS = {"mcast_grp": 16}
 
 
 def generate(program: Program, trace: bool = False) -> str:
-    """Return the C text of a program, to be compiled together with softswitch/softp4/runtime.
+    """Return the C text of a program, to be compiled together with softp4/runtime.
 
     With `trace`, the same program with tracepoints, one statement at a time, without what makes it fast. It
     keeps a packet as the plain code does, so that both can serve one `sw_state` in turn.

@@ -3,6 +3,6 @@
 
 A Unix socket that only its owner may open. A request is one line of JSON, ``{"call": NAME, "args": {…}}``;
 so is the answer, ``{"result": …}`` or ``{"error": MESSAGE}``. A connection carries any number of requests,
-one after the other. `operations` has the calls, ``weir switch ctl`` makes them. Knows a `Device` and what
+one after the other. `operations` has the calls, ``softp4 ctl`` makes them. Knows a `Device` and what
 that is made of.
 """

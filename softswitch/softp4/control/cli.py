@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir switch ctl``: looks at a running switch and changes it."""
+"""``softp4 ctl``: looks at a running switch and changes it."""
 
 from pathlib import Path
 from typing import Annotated, Any

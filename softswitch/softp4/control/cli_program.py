@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir switch ctl``: what concerns the program that runs, beside what P4Runtime covers."""
+"""``softp4 ctl``: what concerns the program that runs, beside what P4Runtime covers."""
 
 from typing import Annotated
 

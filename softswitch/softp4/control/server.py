@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serves calls over a Unix socket, as softswitch.control describes."""
+"""Serves calls over a Unix socket, as softp4.control describes."""
 
 import contextlib
 import json

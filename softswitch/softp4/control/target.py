@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts common to the commands of ``weir switch ctl``: the switch that is meant, the printing of answers."""
+"""Parts common to the commands of ``softp4 ctl``: the switch that is meant, the printing of answers."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -64,5 +64,5 @@ def show(context: typer.Context, found: Any, heads: Sequence[str], rows: Iterabl
 
 def fail(message: str) -> NoReturn:
     """End the command with these words."""
-    typer.echo(f"weir switch ctl: {message}", err=True)
+    typer.echo(f"softp4 ctl: {message}", err=True)
     raise typer.Exit(1)

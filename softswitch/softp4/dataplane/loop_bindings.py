@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C entry points of the switch's loop (softswitch/softp4/dataplane/csrc/loop.h) with Python types."""
+"""The C entry points of the switch's loop (softp4/dataplane/csrc/loop.h) with Python types."""
 
 import ctypes
 import functools

@@ -157,7 +157,8 @@ class PortLoop:
     def add_interface(self, number: int, interface: str) -> None:
         """Attach port ``number`` to a network interface (AF_PACKET). Needs CAP_NET_RAW. Raises PortError.
 
-        Trains of UDP datagrams that come in are cut; like frames leave as trains, unless SOFTP4_TRAINS is off.
+        Trains of UDP datagrams that come in are cut; like frames leave as trains, unless SOFTP4_TRAINS is
+        off.
         """
         what = f"interface {interface!r}"
         with self._changing:

@@ -9,7 +9,8 @@ _CHOICES = {"on": True, "off": False}
 def trains_wanted() -> bool:
     """Return whether sockets may use the kernel's segmentation offloads of UDP, where it has them.
 
-    SOFTP4_TRAINS=off refuses them; without it, or with "on", they are used. Raises ValueError for other words.
+    SOFTP4_TRAINS=off refuses them; without it, or with "on", they are used. Raises ValueError for other
+    words.
     """
     chosen = os.environ.get("SOFTP4_TRAINS") or "on"
     if chosen not in _CHOICES:

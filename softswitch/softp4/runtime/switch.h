@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C face of a soft switch: what a driver needs to push frames through it.
 //
-// A switch is made by Python (softswitch.switch.Switch), which hands its address to a driver
+// A switch is made by Python (softp4.switch.Switch), which hands its address to a driver
 // (Switch.handle). Everything here goes through the switch's own operations table, so a driver may
 // be compiled into any library.
 //

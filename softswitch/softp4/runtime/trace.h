@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a traced packet goes through, as records for softswitch/softp4/tracing/events.py.
+// What a traced packet goes through, as records for softp4/tracing/events.py.
 //
 // A second library, generated from the same program with tracepoints, takes the traced packets through the
 // same switch; all others run the plain code. The records gather in one buffer until somebody reads them.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir switch --trace``: print what a switch records while it runs, whatever program it has."""
+"""``softp4 run --trace``: print what a switch records while it runs, whatever program it has."""
 
 import sys
 import threading

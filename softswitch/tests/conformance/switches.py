@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from google.protobuf import text_format
+
 from softp4.errors import ControlError
 from softp4.p4rt.p4info import P4InfoIndex
 from softp4.p4runtime.schema import p4info_pb2

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
+
 from softp4.cli import app
 from softp4.control.address import (
     ControlAddressError,
@@ -29,7 +31,6 @@ from softp4.native.ring import ShmPort
 from softp4.tracing.tracer import Tracing
 from tests.dataplane.test_ports_capture import seen
 from tests.p4rt.p4rt_client import CONTROL, PATIENCE, Controller
-from typer.testing import CliRunner
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def path(short_path: Path, shm: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def ctl(*arguments: object) -> str:
-    """``weir switch ctl``: what it prints."""
+    """``softp4 ctl``: what it prints."""
     done = CliRunner().invoke(app, ["ctl", *map(str, arguments)], env={"COLUMNS": "200"})
     assert done.exit_code == 0, done.output
     return done.stdout
@@ -249,8 +250,8 @@ def test_a_switch_process_has_a_socket_of_its_own_until_it_ends(
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 0
     with pytest.raises(CallFailedError, match="no switch answers"):
-        call(short_path / "weir" / f"switch-{process.pid}.sock", "info")
-    assert refused("info").startswith("weir switch ctl: no switch of yours is running")
+        call(short_path / "softp4" / f"switch-{process.pid}.sock", "info")
+    assert refused("info").startswith("softp4 ctl: no switch of yours is running")
 
 
 def test_a_trace_starts_and_stops_while_frames_run(path: Path, shm: Path, tmp_path: Path) -> None:
@@ -319,7 +320,7 @@ def test_sockets_in_a_directory_of_another_user_are_not_looked_at(
     short_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
-    place = short_path / "weir"
+    place = short_path / "softp4"
     place.mkdir(mode=0o777)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(place / "switch-7.sock"))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+
 from softp4.control.address import own_socket
 from softp4.control.client import CallFailedError, call
 from softp4.control.operations import Operations
@@ -132,7 +133,7 @@ def test_crcs_that_cannot_be_are_refused(path: Path) -> None:
     "command", [("crc", "list"), ("crc", "set", "calc_0", "--polynomial", 1), ("assertions",)]
 )
 def test_without_a_program_there_is_nothing_to_show(command: tuple[str, ...]) -> None:
-    assert refused(*command) == "weir switch ctl: no program is loaded\n"
+    assert refused(*command) == "softp4 ctl: no program is loaded\n"
 
 
 def test_a_program_stays_while_it_is_looked_at(device: Device, controller: Controller, no_info: Path) -> None:

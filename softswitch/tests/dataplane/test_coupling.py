@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
+
 from softp4.dataplane.loop_bindings import library
 
 NOTE = 10  # bytes of a struct virtio_net_hdr

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+
 from softp4.dataplane.interfaces import Interface, interfaces, shared
 from softp4.dataplane.ports import PortError, PortLoop
-
 from weir.netns import Namespace
 
 KNOWN = {
@@ -162,7 +162,7 @@ def test_tunnels_by_one_card_are_ports_of_their_own(machine: Namespace) -> None:
         ["softp4", "run", "--grpc", "127.0.0.1:0", "--no-control", "--port", "1=nic1", "--port", "2=spare"],
         ["softp4.simple_switch", "--no-p4", "-i", "1@nic1", "-i", "2@spare"],
     ],
-    ids=["weir switch", "softp4"],
+    ids=["softp4 run", "softp4"],
 )
 def test_a_switch_does_not_start_with_one_card_twice(machine: Namespace, command: list[str]) -> None:
     done = subprocess.run(

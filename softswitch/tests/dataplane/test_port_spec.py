@@ -4,6 +4,7 @@
 from pathlib import Path
 
 import pytest
+
 from softp4.dataplane.port_spec import Interface, Pcap, PortSpec, Shm, Tunnel, parse_port
 from softp4.runtime.queueing import Queueing
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from scapy.utils import PcapNgReader
+
 from softp4.dataplane.ports import Directions, PortError, PortLoop
 from softp4.state.entry import Entry, Exact
 from softp4.switch import Switch

@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+
 from softp4.dataplane.ports import PortError, PortLoop
 from softp4.native.ring import ShmPort
 from softp4.runtime.queueing import Queueing, QueueStatistics

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scapy.layers.l2 import Ether
 from scapy.utils import PcapNgWriter, PcapWriter
+
 from softp4.dataplane.pcap import Captured, CaptureError, read_capture
 
 FRAMES = [bytes(range(n)) * 2 for n in (14, 30, 61)]

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from softp4.dataplane.ports import PortError, PortLoop
 from softp4.native.ring import MAX_FRAME, ShmPort
 from softp4.runtime.queueing import Queueing

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+
 from softp4.errors import Code, ControlError
 from softp4.runtime.queueing import Queueing, QueueStatistics, parse_rate
 from softp4.switch import Switch
@@ -437,7 +438,7 @@ def test_switches_draw_by_their_seed() -> None:
 
 
 class Model:
-    """Strict priorities and one rate, from the words of softswitch/softp4/dataplane/queueing.py."""
+    """Strict priorities and one rate, from the words of softp4/runtime/queueing.py."""
 
     def __init__(self, rate: int, depth: int) -> None:
         self.rate, self.depth = rate, depth

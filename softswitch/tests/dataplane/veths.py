@@ -11,7 +11,6 @@ from softp4.program.loader import load_program
 from softp4.state.entry import Entry, Exact
 from softp4.switch import Switch
 from tests.p4rt.p4rt_client import CONTROL, PATIENCE
-
 from weir.netns import Namespace
 
 KINDS: Final = ("AF_PACKET", "AF_XDP native", "AF_XDP generic")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
+
 from softp4.state.entry import Entry
 from softp4.switch import Switch
 from tests.differential.scenario import Scenario, batches

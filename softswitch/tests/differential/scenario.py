@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from google.protobuf import text_format
+
 from softp4.p4runtime.schema import p4info_pb2
 from tests.differential.frames import FrameMaker
 from tests.differential.rows import Default, Replicas, Row

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from google.protobuf import text_format
+
 from softp4.p4runtime.schema import p4info_pb2
 from tests.differential.scenario import ScenarioMaker
 from tests.differential.subjects import WEIR, ours

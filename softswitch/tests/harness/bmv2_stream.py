@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
+
 from softp4.channels import open_channel
 from softp4.p4rt.encoding import varint
 from tests.harness.p4runtime import P4Runtime

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
 from softp4.native.build import cache_dir, compiler
 
 _OPTIONS = ("--quiet", "--disable-pip-version-check", "--retries", "0", "--timeout", "15")

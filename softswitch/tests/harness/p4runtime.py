@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import grpc
 from google.protobuf import text_format
+
 from softp4.p4runtime.errors import details
 from softp4.p4runtime.names import Names
 from softp4.p4runtime.schema import p4info_pb2

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from softp4.native import build
 from tests.harness.disk import run_on_small_disk
 
@@ -76,7 +77,10 @@ def test_processes_that_start_together_compile_once(tmp_path: Path, monkeypatch:
     wrapper.chmod(0o700)
     build.compiler.cache_clear()
     monkeypatch.setenv("CC", str(wrapper))
-    script = "from softp4.native import build; build.build_library('t', extra={'t.c': 'int t(void) { return 1; }'})"
+    script = (
+        "from softp4.native import build\n"
+        "build.build_library('t', extra={'t.c': 'int t(void) { return 1; }'})"
+    )
     try:
         running = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(3)]
         assert [process.wait(60) for process in running] == [0, 0, 0]

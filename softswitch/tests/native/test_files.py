@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from softp4.native.files import write_atomically
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+
 from softp4.native.ownership import OwnershipError, peer, read_trusted, trusted_folder
 
 OTHER: Final = 65534

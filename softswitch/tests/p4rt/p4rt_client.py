@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 from google.protobuf import text_format
+
 from softp4 import protobuf
 from softp4.p4runtime.codes import Code
 from softp4.p4runtime.errors import details

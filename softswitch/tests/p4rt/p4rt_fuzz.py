@@ -7,6 +7,7 @@ from typing import Any, Final
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from hypothesis import strategies as st
+
 from softp4.p4runtime.schema import p4info_pb2
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 

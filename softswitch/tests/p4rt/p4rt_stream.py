@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import grpc
+
 from softp4 import protobuf
 from softp4.channels import open_channel
 from softp4.p4runtime.codes import Code

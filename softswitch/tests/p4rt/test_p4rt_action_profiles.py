@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from google.protobuf import text_format
+
 from softp4.errors import ControlError
 from softp4.p4rt import batch, entities
 from softp4.p4rt.p4info import P4InfoIndex

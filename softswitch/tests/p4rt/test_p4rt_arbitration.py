@@ -2,6 +2,7 @@
 """Who is primary, over every way in which controllers come, change and go."""
 
 import pytest
+
 from softp4.errors import Code, ControlError
 from softp4.p4rt.arbitration import MAX_ROLES, MAX_STREAMS, Arbiter, Notice
 

@@ -10,6 +10,7 @@ import pytest
 from google.protobuf import text_format
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from softp4.device import Device
 from softp4.errors import ControlError
 from softp4.p4rt import batch, entities

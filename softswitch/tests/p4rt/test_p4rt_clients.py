@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+
 from softp4.device import Device
 from tests.harness.bmv2_ports import Bmv2WithPorts
 from tests.harness.environments import environment, for_another_python

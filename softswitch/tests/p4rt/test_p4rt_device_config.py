@@ -5,6 +5,7 @@ import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from softp4.errors import Code, ControlError
 from softp4.p4rt.device_config import program_json
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt

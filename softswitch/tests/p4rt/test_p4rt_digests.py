@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from google.protobuf import text_format
+
 from softp4.errors import Code, ControlError
 from softp4.p4rt.digests import DigestLists
 from softp4.p4rt.notifications import Notifications

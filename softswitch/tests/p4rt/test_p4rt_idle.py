@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
+
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 from tests.p4rt.meters_rig import Rig, bmv2_rig, soft_rig
 from tests.p4rt.p4rt_client import Controller

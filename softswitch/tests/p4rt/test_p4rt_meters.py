@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf import text_format
+
 from softp4.p4rt.p4info import P4InfoIndex
 from softp4.p4runtime.schema import p4info_pb2
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+
 from softp4.device import Device
 from softp4.p4rt.service import P4RuntimeService
 from softp4.p4runtime.codes import Code

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
+
 from softp4.device import Device
 from softp4.p4rt import server, sessions
 from softp4.p4rt.sessions import MAX_OPEN, Sessions

@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf import text_format
+
 from softp4.device import Device
 from softp4.p4rt.p4info import P4InfoIndex
 from softp4.p4runtime.schema import p4info_pb2

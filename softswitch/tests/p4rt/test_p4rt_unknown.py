@@ -8,6 +8,7 @@ import grpc
 import pytest
 from google.protobuf import text_format
 from google.protobuf.message import Message
+
 from softp4.device import Device
 from softp4.p4rt.unknown import has_unknown
 from softp4.p4runtime.schema import p4info_pb2

@@ -15,6 +15,7 @@ from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from softp4.p4rt import batch, entities
 from softp4.p4rt.p4info import P4InfoIndex
 from softp4.p4rt.pipeline import EntryNotes, Pipeline

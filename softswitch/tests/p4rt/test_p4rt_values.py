@@ -4,6 +4,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from softp4.errors import Code, ControlError
 from softp4.p4rt.values import decode, decode_signed, encode, encode_signed
 

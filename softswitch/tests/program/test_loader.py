@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from softp4.codegen.module import generate
 from softp4.program.errors import ProgramError, UnsupportedConstruct
 from softp4.program.loader import load_program

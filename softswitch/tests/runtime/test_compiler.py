@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from softp4.program.loader import load_program
 from softp4.runtime import compiler
 from softp4.runtime.compiler import RUNTIME, generator_sources

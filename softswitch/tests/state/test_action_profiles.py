@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 import pytest
+
 from softp4.errors import Code, ControlError
 from softp4.state.action_profiles import ProfileLimits
 from softp4.state.entry import (

@@ -4,6 +4,7 @@
 from collections.abc import Iterator
 
 import pytest
+
 from softp4.state.digests import Digest
 from softp4.switch import Switch
 from tests.programs import program

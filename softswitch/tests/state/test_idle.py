@@ -6,6 +6,7 @@ import tracemalloc
 from collections.abc import Iterator
 
 import pytest
+
 from softp4.errors import Code, ControlError
 from softp4.state.entry import Entry, Exact, Range, Ternary
 from softp4.switch import Switch

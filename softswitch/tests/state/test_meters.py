@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from softp4.errors import Code, ControlError
 from softp4.program.loader import load_program
 from softp4.runtime.queueing import Queueing

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from softp4.errors import Code, ControlError
 from softp4.state.entry import Count, Entry, Exact, Lpm, Match, Optional, Range, Ternary
 from softp4.switch import Switch

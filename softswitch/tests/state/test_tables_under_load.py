@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+
 from softp4 import native
 from softp4.dataplane.ports import PortLoop
 from softp4.native.build import load_library

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+
 from softp4.device import Device
 from softp4.errors import Code, ControlError
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from scapy.utils import wrpcap
+
 from softp4.codegen.module import generate
 from softp4.program.loader import load_program
 from softp4.runtime.queueing import Queueing

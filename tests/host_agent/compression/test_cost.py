@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from softp4.switch import Switch
 
+from softp4.switch import Switch
 from weir.host_agent.compression.encodings import cost, omnireduce
 from weir.host_agent.compression.encodings.cost import Flags
 from weir.host_agent.transport.report import ReduceReport

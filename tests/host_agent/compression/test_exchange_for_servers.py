@@ -10,8 +10,9 @@ from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.collectives.packing import LaneBits
 from weir.host_agent.compression.bucket_layout import BucketLayout
+from weir.host_agent.compression.destination import ALL_WORKERS, Destination, Servers
 from weir.host_agent.compression.encodings import SCALE_BLOCK
-from weir.host_agent.compression.exchange import GradientExchange, Servers
+from weir.host_agent.compression.exchange import GradientExchange
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import SparsifierOptions, create_sparsifier, sparsifier_names
 
@@ -39,11 +40,11 @@ def layout_of(module: torch.nn.Module) -> BucketLayout:
     return BucketLayout.of(0, [name for name, _ in named], [p for _, p in named], SCALE_BLOCK)
 
 
-def run(name: str, bits: LaneBits, exclude: tuple[str, ...], servers: Servers | None) -> list[Any]:
+def run(name: str, bits: LaneBits, exclude: tuple[str, ...], destination: Destination) -> list[Any]:
     """Return by member: its averages step by step, and what of its state all have alike."""
     module = Model()
     layout = layout_of(module)
-    group = InMemoryGroup(WORKERS + (servers.count if servers else 0))
+    group = InMemoryGroup(2 * WORKERS - destination.workers(WORKERS))
 
     def train(communicator: Communicator) -> Any:
         exchange = GradientExchange(
@@ -52,7 +53,7 @@ def run(name: str, bits: LaneBits, exclude: tuple[str, ...], servers: Servers | 
             exclude=exclude,
             lane_bits=bits,
         )
-        exchange.join(module, communicator, SLOTS, servers)
+        exchange.join(module, communicator, SLOTS, destination)
         averages = []
         for step in range(STEPS):
             bucket = torch.zeros(layout.elements)
@@ -72,7 +73,7 @@ def test_servers_get_what_workers_would(name: str, bits: LaneBits) -> None:
     layout = layout_of(Model())
     owner = {segment.name: index % SERVERS for index, segment in enumerate(layout)}
     servers = Servers(SERVERS, {name: WORKERS + index for name, index in owner.items()})
-    expected, _ = run(name, bits, exclude, None)[0]
+    expected, _ = run(name, bits, exclude, ALL_WORKERS)[0]
     members = run(name, bits, exclude, servers)
     for index in range(SERVERS):
         averages, _ = members[WORKERS + index]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.host_agent.compression.test_reductions_per_step import WORKERS, Counted
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import Lanes
-from weir.host_agent.collectives.float_sum import HostVector, contribute, encode
+from weir.host_agent.collectives.float_sum import HostVector, Scales, contribute, encode
 from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.collectives.non_finite import NonFiniteError
 from weir.host_agent.collectives.packing import LaneFormat, PackedLanes, WholeLanes
@@ -230,8 +230,8 @@ def test_sums_are_no_less_exact_than_with_scales_of_the_packed_vector() -> None:
         packed = selection.pack(own).numpy()
         if together:
             settled = scales.settle(communicator, scales.codes, LAYOUT.describe)
-            shared = selection.largest(settled, SCALE_BLOCK, WHOLE.unit)
-            mine = contribute(communicator, HostVector(packed), shared, None, WHOLE.unit, form)
+            shared = Scales(selection.largest(settled, SCALE_BLOCK, WHOLE.unit), WHOLE.unit)
+            mine = contribute(communicator, HostVector(packed), shared, form)
         else:
             mine = encode(communicator, HostVector(packed), str, SCALE_BLOCK, form=form, dense=True)
         total = mine.add(communicator, keep=False)[0].values()

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 import weir.torch
 from weir.host_agent.collectives import data_movement
 from weir.host_agent.compression.sparsifiers.topk import TopK
-from weir.host_agent.torch.backend import WeirProcessGroup
+from weir.host_agent.torch.process_group import WeirProcessGroup
 
 Program = Callable[[int, dist.ProcessGroup], object]
 

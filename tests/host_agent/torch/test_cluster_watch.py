@@ -68,7 +68,7 @@ def test_a_switch_or_controller_that_is_killed_is_named_on_every_rank(
         (pid,) = [
             pid
             for pid, line in processes.items()
-            if f" weir.{doomed.replace('switch', 'softswitch')} " in line
+            if (" softp4 run " if doomed == "switch" else " weir.controller ") in line
         ]
         os.kill(pid, signal.SIGKILL)
         for rank in range(SIZE):

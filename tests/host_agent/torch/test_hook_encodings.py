@@ -18,13 +18,14 @@ from hypothesis import strategies as st
 import weir
 import weir.torch
 from tests.host_agent.torch.worlds import World, raising
-from weir.host_agent.collectives.float_sum import HostVector, encode
+from weir.host_agent.collectives.float_sum import HostVector, agree, contribute
+from weir.host_agent.collectives.packing import WholeLanes
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings import SCALE_BLOCK, Encoding
 from weir.host_agent.compression.encodings.cost import Occupancy, exchange_cost
 from weir.host_agent.compression.encodings.shared_mask import unite
 from weir.host_agent.compression.sparsifiers import Span, Sparsifier, SparsifierOptions, sparsifier_names
-from weir.host_agent.torch.backend import WeirProcessGroup
+from weir.host_agent.torch.process_group import WeirProcessGroup
 
 SIZE = 3
 
@@ -84,9 +85,9 @@ def sum_in_packets(packet: int, dense: bool) -> tuple[bytes, list[int]]:
     notes[rank] = 10 + rank
 
     def run() -> bytes:
-        mine = encode(
-            communicator, HostVector(values), str, SCALE_BLOCK, packet_block=packet, dense=dense, notes=notes
-        )
+        vector, form = HostVector(values), WholeLanes(SIZE)
+        scales = agree(communicator, vector, str, SCALE_BLOCK, form, dense=dense, notes=notes)
+        mine = contribute(communicator, vector, scales, form, packet)
         assert (mine.rows is None) == dense
         where = slice(None) if dense else mine.places()
         sent = np.zeros(values.size // packet, np.bool_)

@@ -15,9 +15,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import weir.torch
 from tests.host_agent.torch.worlds import World, raising
-from weir.host_agent.torch.backend import WeirProcessGroup
 from weir.host_agent.torch.overlap.bucket import Bucket
 from weir.host_agent.torch.overlap.exchange import Exchange
+from weir.host_agent.torch.process_group import WeirProcessGroup
 
 WIDTH = 160
 PIECE = 4096

@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
     import sys, torch, torch.distributed as dist, weir.torch
-    from weir.host_agent.torch.backend import WeirProcessGroup
+    from weir.host_agent.torch.process_group import WeirProcessGroup
     dist.init_process_group(sys.argv[1])
     group = dist.group.WORLD
     assert isinstance(group, WeirProcessGroup), group

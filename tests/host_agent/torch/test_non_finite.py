@@ -122,6 +122,16 @@ class Hooked:
         ddp.register_comm_hook(weir.torch.HookState(ddp, **self.options), weir.torch.hook)
 
 
+def several_at_once(ddp: DistributedDataParallel) -> None:
+    """Sum each bucket together with a second tensor, in one call of the group."""
+
+    def hook(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        work = group.allreduce([bucket.buffer(), torch.zeros_like(bucket.buffer())])
+        return work.get_future().then(lambda done: done.value()[0])  # type: ignore[no-any-return]
+
+    ddp.register_comm_hook(ddp.process_group, hook)
+
+
 METHODS = {
     "plain": as_it_is,
     "fp16": halves,
@@ -131,6 +141,7 @@ METHODS = {
     "blocks": Hooked(sparsifier="topk-block", density=0.2),
     "dfs": Hooked(sparsifier="dfs"),
     "loss": Hooked(sparsifier="topk-block", density=0.2, loss_policy=0.1),
+    "several tensors": several_at_once,
 }
 
 
@@ -235,7 +246,7 @@ def raised(register: Callable[[DistributedDataParallel], None], value: float) ->
 
 
 @pytest.mark.parametrize("value", BAD)
-@pytest.mark.parametrize("method", ["plain", "fp16", "topk", "dfs"])
+@pytest.mark.parametrize("method", ["plain", "fp16", "topk", "dfs", "several tensors"])
 def test_backward_raises_the_error_by_its_class(world: World, method: str, value: float) -> None:
     for rank, said in enumerate(world.run(raised, METHODS[method], value)):
         assert "NaN or infinity on rank 1: " in said

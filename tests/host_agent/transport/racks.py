@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from softp4.dataplane.ports import PortLoop
 from softp4.switch import Switch
-
 from weir.host_agent.transport.codec import Packet
 from weir.host_agent.transport.frames import Framer
 from weir.host_agent.transport.links import Link, ShmLink, UdpLink

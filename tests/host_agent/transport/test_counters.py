@@ -3,8 +3,8 @@
 
 import numpy as np
 import pytest
-from softp4.switch import Switch
 
+from softp4.switch import Switch
 from weir.host_agent.transport import engine
 from weir.host_agent.transport.counters import COUNTERS, TransportCounters
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from softp4.switch import Switch
 
+from softp4.switch import Switch
 from weir.host_agent.collectives import quantize
 from weir.host_agent.transport.service_class import ServiceClass
 from weir.host_agent.transport.slot_transport import FloatScales, SlotTransport, TransportConfig

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
-from softp4.native.ring import SWITCH, ShmPort
 
+from softp4.native.ring import SWITCH, ShmPort
 from tests.host_agent.transport.answers import answer_all, result
 from tests.host_agent.transport.racks import on_every_worker, shm_rack, udp_rack
 from weir.host_agent.transport.codec import Packet

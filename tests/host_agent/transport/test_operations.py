@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from softp4.native.ring import SWITCH, ShmPort
 
+from softp4.native.ring import SWITCH, ShmPort
 from tests.host_agent.transport.answers import result
 from weir.host_agent.transport.codec import Packet
 from weir.host_agent.transport.frames import Addresses, Framer

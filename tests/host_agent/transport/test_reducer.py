@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from softp4.native.ring import SWITCH, ShmPort
 
+from softp4.native.ring import SWITCH, ShmPort
 from tests.host_agent.transport.answers import result
 from tests.host_agent.transport.racks import on_every_worker, shm_rack, udp_rack
 from weir.host_agent.transport.codec import Packet

@@ -51,7 +51,7 @@ static int load_program(int map)
     a.insn_cnt = sizeof program / sizeof program[0];
     a.insns = (uint64_t)(uintptr_t)program;
     a.license = (uint64_t)(uintptr_t)license;
-    memcpy(a.prog_name, "softswitch", sizeof "softswitch");
+    memcpy(a.prog_name, "softp4", sizeof "softp4");
     a.expected_attach_type = BPF_XDP;
     return bpf(BPF_PROG_LOAD, &a, ATTRIBUTES_TO(expected_attach_type));
 }

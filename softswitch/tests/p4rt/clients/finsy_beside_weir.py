@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import finsy as fy
 from lab import STATION, Lab, expect, frame
-from softp4.device import Device
 
+from softp4.device import Device
 from weir.agent_service.client import AgentClient
 from weir.controller.server import running
 from weir.controller.topology import single_switch

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Switches that serve P4Runtime, and controllers of them."""
+"""Switches that serve P4Runtime, their controllers, and what all tests share (``tests.harness.session``).
+
+It lies above ``tests``, because the repository's other ``tests`` has a ``tests.conftest`` of its own.
+"""
 
 import socket
 import subprocess
@@ -9,9 +12,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import pytest
+
 from softp4.device import Device
 from tests.harness.ports import free_port
+from tests.harness.session import interruptible, pytest_configure, pytest_runtest_setup, short_path
 from tests.p4rt.p4rt_client import PATIENCE, Controller
+
+__all__ = ["interruptible", "pytest_configure", "pytest_runtest_setup", "short_path"]
 
 
 @pytest.fixture
