@@ -96,7 +96,7 @@ class Scenario(Fabric):
 
     @property
     def strangers(self) -> IncastBursts:
-        """The background traffic that makes this load."""
+        """Background traffic that makes this load."""
         between_racks = self.racks * self.spines * self.rate
         return IncastBursts(self.load * between_racks * MSS / (MSS + OVERHEAD), self.fan_in, self.burst)
 
