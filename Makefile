@@ -39,8 +39,8 @@ docs: .venv/ready  ## the pages: their links, paths, names and commands
 	$(BIN)/pytest tests/test_docs.py
 
 bench: .venv/ready  ## the figures of the switch and of all-reduce in docs/benchmarks.md
-	$(BIN)/weir bench switch
-	$(BIN)/weir bench allreduce
+	$(BIN)/weir bench run switch/rate
+	$(BIN)/weir bench run collectives/allreduce
 
 clean:  ## everything that make made
 	rm -rf .venv build *.egg-info softswitch/build softswitch/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

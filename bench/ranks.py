@@ -106,6 +106,12 @@ def every_network(
             yield links
 
 
+def check_rates(rates: Sequence[str]) -> None:
+    """Raise ValueError for a rate that is none."""
+    for rate in rates:
+        parse_rate(rate)
+
+
 def least_seconds(elements: float, workers: int, rate_bps: int, *, ring: bool) -> float:
     """Return what an all-reduce of float32 values takes at the line's payload rate.
 

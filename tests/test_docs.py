@@ -9,6 +9,7 @@ import shlex
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -257,7 +258,25 @@ def check_weir(words: list[str]) -> str:
     if "|" in rest:  # alternatives, as in "list | stop"
         return ""
     given = [word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)]
-    return next((f"no option {option}" for option in given if option not in _options(command)), "")
+    if unknown := [option for option in given if option not in _options(command)]:
+        return f"no option {unknown[0]}"
+    return check_bench(rest) if words[:1] == ["bench"] else ""
+
+
+def check_bench(words: list[str]) -> str:
+    """Return what is wrong with a benchmark's name or with the parameters that it is given."""
+    from weir.bench.case import ParameterError
+    from weir.bench.suites import UnknownCaseError, find
+
+    names = [word for word in words if "/" in word and "=" not in word]
+    assigned = dict(after.split("=", 1) for word, after in pairwise(words) if word == "--set")
+    try:
+        for name in names[:1]:
+            (case,) = find(name)
+            case.parameters(assigned)
+    except (ParameterError, UnknownCaseError) as error:
+        return str(error)
+    return ""
 
 
 def _options(command: Any) -> set[str]:

@@ -18,7 +18,7 @@ from weir.bench.case import Run, UnavailableError, parameter
 from weir.bench.collectives.copy import Copies
 from weir.bench.peers import CONTENDERS, GLOO, Contender, all_reduce
 from weir.bench.rank import Place
-from weir.bench.ranks import BRIDGED, RATES, Links, every_network, least_seconds, run_ranks
+from weir.bench.ranks import BRIDGED, RATES, Links, check_rates, every_network, least_seconds, run_ranks
 from weir.bench.results import Column, Row, Table
 from weir.host_agent.collectives.packing import lane_format
 from weir.process.child import ChildError
@@ -54,6 +54,7 @@ class Parameters:
     limit: float = parameter(600.0, "After which a measurement fails.", unit="s", least=1)
 
     def __post_init__(self) -> None:
+        check_rates(self.rates)
         if "gloo" not in self.contenders:
             raise ValueError("contenders: gloo is among them, as sums are compared with its own")
 

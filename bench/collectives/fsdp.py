@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from weir.bench.case import Run, parameter, take_turns
 from weir.bench.peers import CONTENDERS, GLOO, group_of
 from weir.bench.rank import Place
-from weir.bench.ranks import BRIDGED, RATES, every_network, run_ranks
+from weir.bench.ranks import BRIDGED, RATES, check_rates, every_network, run_ranks
 from weir.bench.results import Column, Row, Table
 
 LAYERS: Final = 4
@@ -34,6 +34,7 @@ class Parameters:
     )
 
     def __post_init__(self) -> None:
+        check_rates(self.rates)
         if "gloo" not in self.contenders:
             raise ValueError("contenders: gloo is among them, as models are compared with its own")
 

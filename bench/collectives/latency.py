@@ -15,7 +15,7 @@ import torch.distributed as dist
 from weir.bench.case import Run, parameter, take_turns
 from weir.bench.peers import CONTENDERS, GLOO, group_of
 from weir.bench.rank import Place
-from weir.bench.ranks import BRIDGED, RATES, Links, every_network, run_ranks
+from weir.bench.ranks import BRIDGED, RATES, Links, check_rates, every_network, run_ranks
 from weir.bench.results import Column, Row, Table, plain
 from weir.process.processor import ProcessorTime
 
@@ -81,6 +81,9 @@ class Parameters:
     collectives: tuple[str, ...] = parameter(("all_reduce",), "What is timed.", choices=COLLECTIVES)
     rates: tuple[str, ...] = parameter(("200mbit",), RATES)
     calls: int = parameter(20, "Collectives in a repetition.", least=1)
+
+    def __post_init__(self) -> None:
+        check_rates(self.rates)
 
 
 class Turn(NamedTuple):

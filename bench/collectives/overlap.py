@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 import weir.torch
 from weir.bench.case import Run, parameter, take_turns
 from weir.bench.rank import Place
-from weir.bench.ranks import RATES, Links, every_network, run_ranks
+from weir.bench.ranks import RATES, Links, check_rates, every_network, run_ranks
 from weir.bench.results import Column, Row, Table, share
 from weir.train.config import Model, make_config
 from weir.train.data import share as share_of
@@ -54,6 +54,7 @@ class Parameters:
     )
 
     def __post_init__(self) -> None:
+        check_rates(self.rates)
         if self.accelerator and len(self.accelerator) != len(self.models):
             raise ValueError(f"accelerator: one for each of {', '.join(self.models)}")
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The small P4 programs of these tests, and their compiled form, which lies beside them.
 
-``python -m tests.programs`` compiles them again, and those of ``weir bench tables``
+``python -m tests.programs`` compiles them again, and those of ``weir bench run switch/tables``
 (p4c-bm2-ss on PATH).
 """
 

@@ -83,13 +83,6 @@ def test_training_options_are_those_of_a_training(command: str, name: str) -> No
     assert left_out == (own if command == "compare" else set())
 
 
-def test_a_benchmark_says_at_once_what_it_does() -> None:
-    arguments = ["selection", "--model", "mlp", "--methods", "topk", "--steps", "2"]
-    done = CliRunner().invoke(app, ["bench", *arguments])
-    assert done.exit_code == 0
-    assert done.output.startswith("weir bench selection: training and choosing ...\n")
-
-
 OWN = str(Path(__file__).parents[2] / "examples" / "own_method.py")
 
 
@@ -97,7 +90,7 @@ OWN = str(Path(__file__).parents[2] / "examples" / "own_method.py")
     "arguments",
     [
         ["methods", "--plugin", OWN],
-        ["bench", "selection", "--plugin", OWN, "--methods", "topk,window", "--model", "mlp", "--steps", "2"],
+        ["bench", "run", "gradients/selection", "--quick", "--plugin", OWN, "--set", "methods=topk,window"],
     ],
 )
 def test_a_command_knows_a_method_of_ones_own(arguments: list[str]) -> None:
@@ -109,36 +102,8 @@ def test_a_command_knows_a_method_of_ones_own(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["methods"], ["calibrate"], *(["bench", name] for name in ("accuracy", "training", "density"))],
+    [["methods"], ["calibrate"], ["bench", "run", "gradients/density"]],
 )
 def test_a_plugin_that_is_not_there_is_named(arguments: list[str]) -> None:
     status, output = run(*arguments, "--plugin", "none.py")
     assert status == 2 and "--plugin" in output and "there is no file" in output
-
-
-@pytest.mark.parametrize("name", ["switch", "p4runtime", "allreduce", "accuracy", "training"])
-def test_a_benchmark_says_so_before_it_imports_anything(name: str) -> None:
-    command = [sys.executable, "-m", "weir", "bench", name]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
-        assert process.stderr is not None
-        assert process.stderr.readline().startswith(f"weir bench {name}: ".encode())
-        process.terminate()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named", "remedy"),
-    [
-        (["allreduce", "--density", "5"], "--density", "above 0 and at most 1"),
-        (["allreduce", "--density", "0.1", "--density", "nan"], "--density", "above 0 and at most 1"),
-        (["allreduce", "--rate", "100"], "--rate", "100mbit"),
-        (["allreduce", "--lane-bits", "4"], "--lane-bits", "32, 16 or 8"),
-        (["accuracy", "--density", "5"], "--density", "above 0 and at most 1"),
-        (["accuracy", "--model", "vgg"], "--model", "resnet18"),
-        (["tail", "--load", "3"], "--load", "above 0 and at most 1"),
-        (["tail", "--loss", "1"], "--loss", "0.5"),
-        (["selection", "--density", "-1"], "--density", "above 0 and at most 1"),
-    ],
-)
-def test_bad_benchmark_options_are_refused(arguments: list[str], named: str, remedy: str) -> None:
-    status, output = run("bench", *arguments)
-    assert status == 2 and named in output and remedy in output
