@@ -35,36 +35,17 @@ class Parameters:
     sparsifiers: tuple[str, ...] = parameter(("dense", "dfs", "topk-block", "exdyna"), "methods")
     density: float = parameter(0.01, "share of the values to send", above=0, most=1)
     warmup: int = parameter(2, "steps before those that count", least=0)
-    limit: float = parameter(40.0, "after which a measurement fails", unit="s", least=1)
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Steps with one sparsifier. local: ranks reduce in the host's memory."""
-
-    sparsifier: str
-    local: bool
-    steps: int
-    given: Parameters
+    limit: float = parameter(300.0, "after which the measurement fails", unit="s", least=1)
 
 
 def run(parameters: Parameters, run: Run) -> Iterator[Table]:
     """Measure every sparsifier, over the switch and in the host's memory."""
-    rows = []
     with in_memory(parameters.workers) as links:
-        for sparsifier in parameters.sparsifiers:
-            for local in (False, True):
-                run.say(f"{sparsifier}{', local' if local else ''} ...")
-                spec = Steps(sparsifier, local, run.repeats, parameters)
-                ranks = run_ranks(exchange, spec, links, parameters.device, parameters.limit)
-                slowest = [max(each) for each in zip(*(rank["step"] for rank in ranks), strict=True)]
-                rows.append(
-                    Row(
-                        f"{sparsifier}{' local' if local else ''}",
-                        {**ranks[0], "step": slowest},
-                        {"device": parameters.device},
-                    )
-                )
+        ranks = run_ranks(exchanges, (parameters, run.repeats), links, parameters.device, parameters.limit)
+    rows = []
+    for name in ranks[0]:
+        slowest = [max(each) for each in zip(*(rank[name]["step"] for rank in ranks), strict=True)]
+        rows.append(Row(name, {**ranks[0][name], "step": slowest}, {"device": parameters.device}))
     yield Table(
         f"Exchange of {parameters.model}'s gradients by Weir's hook, {parameters.workers} ranks",
         (
@@ -79,21 +60,28 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
     )
 
 
-def exchange(place: Place, spec: Steps) -> dict[str, Any]:
+def exchanges(place: Place, spec: tuple[Parameters, int]) -> dict[str, dict[str, Any]]:
+    """Return what every sparsifier takes, by name; "local": ranks reduce in the host's memory."""
+    given, steps = spec
+    return {
+        f"{sparsifier}{' local' if local else ''}": _exchange(place, given, steps, sparsifier, local)
+        for sparsifier in given.sparsifiers
+        for local in (False, True)
+    }
+
+
+def _exchange(place: Place, given: Parameters, steps: int, sparsifier: str, local: bool) -> dict[str, Any]:
     """Return the seconds of every step, and counts of the last one."""
-    given = spec.given
     with torch.device("meta"):
         model: nn.Module = Gpt(SHAPES[given.model])
     model = model.to_empty(device=given.device)
-    group = place.weir(local=spec.local)
-    state = weir.torch.HookState(
-        model, process_group=group, sparsifier=spec.sparsifier, density=given.density
-    )
+    group = place.weir(local=local)
+    state = weir.torch.HookState(model, process_group=group, sparsifier=sparsifier, density=given.density)
     layouts = list(buckets(list(model.named_parameters())))
     generator = torch.Generator(given.device).manual_seed(100 + place.rank)
     gradients = [torch.randn(layout.elements, generator=generator, device=given.device) for layout in layouts]
     seconds = []
-    for step in range(given.warmup + spec.steps):
+    for step in range(given.warmup + steps):
         parts = [gradient.roll(_SHIFT * step) for gradient in gradients]
         began = place.begin()
         works = [

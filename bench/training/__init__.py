@@ -64,7 +64,7 @@ CASES: Final[tuple[Case, ...]] = (
             "device": "cpu",
             "model": "tiny",
             "workers": "2",
-            "contenders": "alone,gloo,powersgd-2,weir,dfs",
+            "contenders": "gloo,powersgd-2,weir",
             "batch": "2",
             "length": "16",
         },
