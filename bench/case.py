@@ -30,7 +30,7 @@ class UnavailableError(RuntimeError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a parameter, or each number or word of a list, may be, and what it is.
+    """Limits of a parameter, or of each number or word of a list, and a description of it.
 
     above, least, most: of numbers. choices: all that there are.
     """
@@ -77,7 +77,7 @@ def parameter(
 
 @dataclass(frozen=True)
 class Run:
-    """What the runner gives a case beside its parameters.
+    """Settings that the runner gives a case beside its parameters.
 
     Attributes:
         repeats: repetitions that count, of every contender; one that warms up comes before them.
@@ -123,7 +123,7 @@ class Case:
 
     @property
     def path(self) -> str:
-        """The name by which it is run."""
+        """Name by which it is run."""
         return f"{self.suite}/{self.name}"
 
     def load(self) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who takes part in comparisons: ways to sum a tensor of all ranks, and gradients under DDP."""
+"""Contenders of comparisons: ways to sum a tensor of all ranks, and gradients under DDP."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a benchmark measured: rows with every repetition, and what follows from them.
+"""Results of a benchmark: rows with every repetition, and what follows from them.
 
 A comparison states what it is worth: beside a contender's figures stand its peers in the same setting, its
 twin (the same without the mechanism), what the mechanism did, and the best that is possible.
@@ -39,7 +39,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """What one contender did in one setting.
+    """Results of one contender in one setting.
 
     Attributes:
         contender: in words.
@@ -125,7 +125,7 @@ class Table:
 
     @property
     def idle(self) -> list[str]:
-        """What mechanisms did nothing, in words."""
+        """Mechanisms that did nothing, in words."""
         return [f"{row.label}: no {name}" for row in self.rows for name, n in row.counts.items() if not n]
 
 

@@ -84,7 +84,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Measured:
-    """What a rank measured: samples by density and contender, and seconds of copies, if it has a GPU."""
+    """Results of a rank: samples by density and contender, and seconds of copies, if it has a GPU."""
 
     samples: dict[float, dict[str, list[Sample]]]
     copies: list[float]

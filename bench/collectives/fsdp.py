@@ -41,7 +41,7 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Spec:
-    """What each rank is to time."""
+    """Work that each rank is to time."""
 
     width: int
     contenders: tuple[str, ...]

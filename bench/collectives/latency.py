@@ -99,7 +99,7 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True)
 class Spec:
-    """What each rank is to time. size: of its tensor in bytes."""
+    """Collectives that each rank is to time. size: of its tensor in bytes."""
 
     cases: tuple[tuple[str, int], ...]
     calls: int

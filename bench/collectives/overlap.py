@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step takes with LayersFirst, over slow links, beside DDP alone on them.
+"""Time of a step with LayersFirst, over slow links, beside DDP alone on them.
 
 DDP sums its buckets while the backward pass runs, in the order in which they are ready; a third job sums all
 after it. All are the same job: the same model from the same seed on the same links through the same switch,
@@ -61,7 +61,7 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Spec:
-    """What each rank is to time. accelerator: seconds of a step; 0: they take what they take here."""
+    """Steps that each rank is to time. accelerator: seconds of a step; 0: they take what they take here."""
 
     model: Model
     accelerator: float

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many instructions a packet costs the soft switch, and what for.
+"""Instructions that a packet costs the soft switch, by what they are for.
 
 Counted by valgrind's callgrind, so that no other load disturbs it: two runs of the same load in memory, of
 which one is longer; the difference is the packets'. Compiled for AVX2, as valgrind knows no AVX-512. Also the

@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 
 from softp4.dataplane.ports import HasHandle
 from softp4.native import INCLUDE, Signatures, load_library
+from softp4.runtime.compiler import RUNTIME
 from weir.host_agent.transport.codec import Column, Packet
 from weir.host_agent.transport.frames import Addresses, Endpoint, Framer
 from weir.wire.definition import ECT, GROUP_LANES, GROUPS, Flag, Op, PacketType, columns, dscp
@@ -19,7 +20,7 @@ _ROOT: Final = Path(__file__).resolve().parent
 _INCLUDE: Final = (
     INCLUDE,
     _ROOT.parents[1] / "host_agent" / "transport" / "csrc",
-    _ROOT.parents[1] / "softswitch" / "runtime",
+    RUNTIME,
 )
 _RETRY_NS: Final = 200_000_000  # after which a packet without answer is sent again
 SIGNATURES: Final[Signatures] = {

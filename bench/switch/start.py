@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long ``weir switch`` takes from its command line to the first packet.
+"""Seconds that ``weir switch`` takes from its command line to the first packet.
 
 Cold: with an empty cache, so that the program is read, written as C and compiled. Warm: as every start after
 that. Then the same for programs of more and more actions, which must cost time in proportion.
