@@ -105,7 +105,7 @@ class Outcome:
 
     @property
     def tail(self) -> float:
-        """99th percentile of the times."""
+        """Return the 99th percentile of the times."""
         return percentile(self.times, 99)
 
 
