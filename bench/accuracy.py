@@ -16,7 +16,7 @@ from rich.console import Console
 
 from softp4.native.scratch import scratch_folder
 from weir.bench.table import show
-from weir.child import tied
+from weir.process.child import tied
 from weir.train.config import make_config
 from weir.train.words import method_words
 

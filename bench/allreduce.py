@@ -26,9 +26,9 @@ from weir.cluster import local_cluster
 from weir.host_agent.collectives.packing import lane_format
 from weir.netns.cluster import NetworkCluster, network_cluster
 from weir.netns.namespace import gain_root
+from weir.report.words import factor
 from weir.train.folder import write_json
 from weir.train.wirebytes import TCP_PAYLOAD, WEIR_PAYLOAD
-from weir.train.words import factor
 
 Samples: TypeAlias = dict[str, dict[str, list[Sample]]]  # density -> contender -> one a repetition
 

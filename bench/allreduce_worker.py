@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 import weir.torch
 from weir.host_agent.collectives.packing import LaneBits, lane_format
-from weir.processor import ProcessorTime
+from weir.process.processor import ProcessorTime
 
 BLOCK: Final = 256
 _LARGEST: Final = 6.0  # of 2^32 normal numbers, about

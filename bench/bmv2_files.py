@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from softp4.state.entry import Entry, Exact, Lpm, Match, Range, Ternary
 from weir.bench.ports import free_port
-from weir.child import tied
+from weir.process.child import tied
 
 _HEADER: Final = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1)
 _RECORD: Final = 16  # bytes before each frame

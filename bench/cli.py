@@ -10,10 +10,10 @@ from typer.core import TyperGroup
 from weir.bench.arguments import Density, Workers, begin, numbers, shares
 from weir.bench.cli_gradients import cost, density, dfs, placement, ps_filter, selection
 from weir.bench.cli_virtual import incast, jobs, scale, spraying, tail
-from weir.child import ChildError
 from weir.cluster import ClusterError
 from weir.methods import Plugin
 from weir.netns import NamespaceError
+from weir.process.child import ChildError
 from weir.train import options
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ from weir.bench.cost_cases import BASELINE, OWN, Measured, Setting, measure, sav
 from weir.bench.cost_plot import draw
 from weir.bench.replay import Recording, record
 from weir.bench.table import show
-from weir.pool import one_thread, process_pool
+from weir.process.pool import one_thread, process_pool
+from weir.report.words import byte_count
 from weir.train.config import Model
-from weir.train.words import byte_count
 
 GOAL: Final = 0.8717
 """DFS's headline: communication cost less than OmniReduce's by that share, "up to"."""

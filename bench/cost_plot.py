@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from weir.bench.cost_cases import Measured, saving_at_energy
 from weir.bench.table import command_line
-from weir.pictures import set_source, set_title
+from weir.report.pictures import set_source, set_title
 
 Saving: TypeAlias = Callable[[Measured, Sequence[Measured]], float | None]
 

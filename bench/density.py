@@ -19,10 +19,10 @@ from rich.progress import track
 
 from weir.bench.replay import Replay, ReplayedStep, train
 from weir.bench.table import command_line, show
-from weir.pictures import count_steps, set_source, set_title
+from weir.report.pictures import count_steps, set_source, set_title
+from weir.report.words import factor
 from weir.train.config import Model, make_config
 from weir.train.task import make_task
-from weir.train.words import factor
 
 console = Console(stderr=True)
 

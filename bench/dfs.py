@@ -26,8 +26,8 @@ from weir.bench.dfs_training import Trained
 from weir.bench.dfs_training import run as run_training
 from weir.bench.grid import simulate
 from weir.bench.table import show
+from weir.report.words import byte_count
 from weir.train.config import Model
-from weir.train.words import byte_count
 
 TOLERANCE: Final = 0.005
 """Of accuracy, below which two trainings are equal."""

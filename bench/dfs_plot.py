@@ -6,7 +6,7 @@ from pathlib import Path
 
 from weir.bench.dfs_cases import PLANNED, Curves
 from weir.bench.table import command_line
-from weir.pictures import set_source, set_title
+from weir.report.pictures import set_source, set_title
 
 _DRAWN = {
     "dfs": "o-",

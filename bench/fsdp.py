@@ -13,8 +13,8 @@ from weir.bench.fsdp_worker import LAYERS, FsdpSpec
 from weir.bench.ranks import run_ranks
 from weir.bench.table import command_line, show, spread
 from weir.netns.namespace import gain_root
+from weir.report.words import factor
 from weir.train.folder import write_json
-from weir.train.words import factor
 
 _PEER: Final = "gloo"
 console = Console(stderr=True)

@@ -14,8 +14,8 @@ from softp4.native.scratch import scratch_folder
 from weir.bench.gpu_place import Item
 from weir.bench.gpu_worker import encode
 from weir.bench.ports import free_port
-from weir.child import ChildError, end, how_it_ended, log_tail, spawn
 from weir.cluster import ClusterError, LocalCluster, local_cluster
+from weir.process.child import ChildError, end, how_it_ended, log_tail, spawn
 
 _START_S: Final = 60.0  # that ranks may take until they measure
 _POLL_S: Final = 0.02

@@ -13,7 +13,7 @@ from weir.bench.gpu_place import PIECES
 from weir.bench.gpu_ranks import Outcome
 from weir.bench.gpu_train import WAYS, TrainItem
 from weir.bench.table import show, spread
-from weir.train.words import factor
+from weir.report.words import factor
 
 Row: TypeAlias = dict[str, Any]
 

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 
-from weir.pool import process_pool
+from weir.process.pool import process_pool
 
 T = TypeVar("T")
 

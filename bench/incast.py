@@ -15,7 +15,7 @@ from weir.bench.grid import simulate
 from weir.bench.table import show
 from weir.bench.tail import percentile
 from weir.bench.tail_cases import CONTENDERS, Scenario, TailResult, run
-from weir.train.words import factor
+from weir.report.words import factor
 
 _DCTCP, _LOSSLESS, _BOUNDED = "d", "f", "g"
 _CONTENDERS: Final = {one.name[0]: one for one in CONTENDERS if one.name[0] in (_DCTCP, _LOSSLESS, _BOUNDED)}

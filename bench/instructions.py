@@ -26,8 +26,8 @@ from softp4.switch import Switch
 from weir.bench import native
 from weir.bench.switch import JOB, admit
 from weir.bench.table import show
-from weir.child import tied
 from weir.p4src import PROGRAM
+from weir.process.child import tied
 
 WORKERS: Final = 4
 SLOTS: Final = 64

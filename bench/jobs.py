@@ -30,6 +30,7 @@ from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.classes import LayerClasses, magnitude_classes
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.transport.service_class import ServiceClass
+from weir.report.words import factor
 from weir.simulator.clock import SECOND
 from weir.simulator.host import Work
 from weir.simulator.link import Faults
@@ -39,7 +40,6 @@ from weir.simulator.tcp import TcpConfig
 from weir.train.config import Model, make_config
 from weir.train.data import share
 from weir.train.task import make_task, mean_loss
-from weir.train.words import factor
 from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES, Op, Treatment
 
 BLOCK: Final = 256

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 import weir.torch  # noqa: F401  registers the backend
-from weir.processor import ProcessorTime
+from weir.process.processor import ProcessorTime
 
 CONTENDERS: Final = ("gloo", "weir")
 

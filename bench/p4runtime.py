@@ -25,8 +25,8 @@ from softp4.p4runtime.schema import p4info_pb2, p4runtime_pb2
 from softp4.p4runtime.session import Session, SessionError
 from weir.bench.ports import free_port
 from weir.bench.table import show, spread
-from weir.child import tied
-from weir.train.words import factor
+from weir.process.child import tied
+from weir.report.words import factor
 
 P4: Final = Path(__file__).resolve().parent / "p4"
 SWITCHES: Final = ("soft switch", "BMv2")

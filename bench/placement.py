@@ -27,9 +27,9 @@ from weir.host_agent.placement.partitioners.refined import cost_of
 from weir.host_agent.placement.plan import BOTH_RANDOM, Hashing, Plan, make_plan
 from weir.host_agent.placement.samples import Samples, power_law, text_samples
 from weir.host_agent.placement.traffic import SLACK
+from weir.report.words import byte_count
 from weir.train.placed_machine import quality as measure_quality
 from weir.train.sparse_models import LEARNING_RATES, Entries, SparseModel
-from weir.train.words import byte_count
 
 WAYS: Final[tuple[tuple[str, Hashing], ...]] = (
     (BOTH_RANDOM, "none"),

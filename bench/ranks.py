@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from softp4.native.scratch import scratch_folder
 from weir.bench.ports import free_port
-from weir.child import end, spawn, wait_for_all
+from weir.process.child import end, spawn, wait_for_all
 
 Start: TypeAlias = Callable[[int], tuple[list[str], dict[str, str]]]  # rank -> command prefix, environment
 

@@ -15,11 +15,11 @@ from rich.console import Console
 
 from weir.bench.table import show
 from weir.controller.topology import Topology, leaf_spine, leaf_spine_core
+from weir.report.words import digits
 from weir.simulator.clock import SECOND
 from weir.simulator.host import Work
 from weir.simulator.link import Faults
 from weir.simulator.network import LinkSpec, Network
-from weir.train.words import digits
 from weir.wire.definition import MAX_CHILDREN, Op
 
 console = Console(stderr=True)

@@ -15,14 +15,14 @@ from rich.console import Console
 
 from weir.bench.table import show
 from weir.bench.training import trained, ways
-from weir.bench.training_ways import PEERS, Kind, WayResult
+from weir.bench.training_ways import PEERS, TraceKind, WayResult
 from weir.netns.namespace import gain_root
+from weir.report.words import byte_count, duration, factor
 from weir.train.config import Model, TrainConfig, make_config
-from weir.train.netrows import NOT_KNOWN, links_line
 from weir.train.record import mean_known
-from weir.train.words import byte_count, duration, factor
+from weir.train.words import NOT_KNOWN, links_line
 
-PEERS_HERE: Final[tuple[Kind, ...]] = ("gloo", "ps")
+PEERS_HERE: Final[tuple[TraceKind, ...]] = ("gloo", "ps")
 
 console = Console(stderr=True)
 
@@ -227,7 +227,7 @@ def _common(of_seed: Sequence[WayResult]) -> float:
     return min(accuracy for accuracy in best.values() if accuracy >= least)
 
 
-def _index_of(of_seed: Sequence[WayResult], kind: Kind) -> int:
+def _index_of(of_seed: Sequence[WayResult], kind: TraceKind) -> int:
     return next(index for index, run in enumerate(of_seed) if run.way.kind == kind)
 
 

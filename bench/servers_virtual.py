@@ -27,13 +27,13 @@ from weir.host_agent.parameter_server.terms import BUCKET_BYTES
 from weir.host_agent.torch.parameter_server.rounds import Rider, RidingCommunicator
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
+from weir.report.words import factor
 from weir.simulator.clock import SECOND
 from weir.simulator.host import Work
 from weir.simulator.link import Faults
 from weir.simulator.network import Allocation, LinkSpec, Network
 from weir.simulator.ring import Ring
 from weir.simulator.tcp import TcpConfig
-from weir.train.words import factor
 from weir.wire.definition import GROUP_LANES, RELIABLE_DSCP, SLOT_LANES, Op
 
 console = Console(stderr=True)

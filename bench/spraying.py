@@ -28,11 +28,11 @@ from weir.host_agent.flows.config import FlowConfig
 from weir.host_agent.flows.frames import Address
 from weir.host_agent.flows.receiver import FlowReceiver
 from weir.host_agent.flows.sender import FlowSender
-from weir.pool import process_pool
+from weir.process.pool import process_pool
+from weir.report.words import factor
 from weir.simulator.clock import SECOND
 from weir.simulator.network import LinkSpec, Network
 from weir.simulator.tcp import TcpConfig
-from weir.train.words import factor
 
 MODES: Final[tuple[SprayName, ...]] = ("hash", "random", "round_robin", "least_loaded")
 DCTCP: Final = "DCTCP, hashed"

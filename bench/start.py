@@ -22,8 +22,8 @@ from softp4.control.client import CallFailedError, call
 from softp4.native.ring import ShmPort
 from softp4.native.scratch import scratch_folder
 from weir.bench.table import show
-from weir.child import tied
 from weir.p4src import PROGRAM
+from weir.process.child import tied
 
 _PATIENCE: Final = 600.0  # seconds
 _LOOK: Final = 0.005  # seconds between looks

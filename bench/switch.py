@@ -35,8 +35,8 @@ from weir.netns.cluster import NetworkCluster, network_cluster
 from weir.netns.lab import Lab, lab
 from weir.netns.namespace import why_not
 from weir.p4src import PROGRAM
+from weir.report.words import factor
 from weir.simulator.entries import install
-from weir.train.words import factor
 
 JOB: Final = 7
 SHARED_MEMORY: Final = "soft switch, shared memory"

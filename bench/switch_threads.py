@@ -28,7 +28,7 @@ from weir.bench import native
 from weir.bench.switch import JOB, admit, over_rings
 from weir.bench.table import show, spread
 from weir.p4src import PROGRAM
-from weir.train.words import factor
+from weir.report.words import factor
 
 EQUAL: Final = 1.1  # times as fast as the slowest is the fastest, at most
 TURNS: Final = 20  # for each that is to count, at most

@@ -11,7 +11,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from weir.tables import InParts
+from weir.report.tables import InParts
 
 _HEAD_WIDTH: Final = 14
 

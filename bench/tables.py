@@ -22,8 +22,8 @@ from weir.bench import bmv2_files, native
 from weir.bench.rules import PORTS, Packet, filtered, filters, flows, routed, routes, strangers
 from weir.bench.table import show, spread
 from weir.bench.tables_plot import draw
-from weir.child import tied
 from weir.p4src import PROGRAM
+from weir.process.child import tied
 
 P4: Final = Path(__file__).resolve().parent / "p4"
 LENGTH: Final = 64  # bytes of a frame

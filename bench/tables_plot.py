@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from weir.bench.table import command_line
-from weir.pictures import set_source
+from weir.report.pictures import set_source
 
 
 class Measured(Protocol):

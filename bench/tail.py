@@ -17,8 +17,8 @@ from rich.console import Console
 from weir.bench import grid
 from weir.bench.table import show
 from weir.bench.tail_cases import CONTENDERS, Contender, Scenario, Setting, TailResult, run
-from weir.pictures import plain_log
-from weir.train.words import factor
+from weir.report.pictures import plain_log
+from weir.report.words import factor
 
 console = Console(stderr=True)
 

@@ -27,8 +27,14 @@ from weir.controller.tables.spraying import UP_GROUP
 from weir.controller.topology import Topology, leaf_spine
 from weir.host_agent.flows.config import FlowConfig
 from weir.host_agent.flows.frames import Address
-from weir.host_agent.flows.server import ParameterServer, ServerConfig, WorkerFlows, bounded
-from weir.host_agent.flows.worker import ServerClient
+from weir.host_agent.parameter_server.clocks import Consistency
+from weir.host_agent.parameter_server.flow_ends import ServerEnds, WorkerEnd
+from weir.host_agent.parameter_server.residual import Residual
+from weir.host_agent.parameter_server.shards import ParameterInfo, Shards
+from weir.host_agent.parameter_server.terms import OptimizerSpec
+from weir.host_agent.parameter_server.update_server import ServerRules, UpdateServer
+from weir.host_agent.parameter_server.update_worker import UpdateWorker, WorkerRules
+from weir.host_agent.torch.parameter_server.asynchronous_server import TorchOptimizer
 from weir.host_agent.transport.service_class import ServiceClass
 from weir.simulator.background import Background, IncastBursts
 from weir.simulator.clock import SECOND
@@ -441,75 +447,74 @@ def _flows(
     servers: list[str],
     outcome: TailResult,
 ) -> Begin:
-    """Run Weir's flows: bounded pushes, lossless pulls."""
+    """Run Weir's parameter servers, synchronous over flows: bounded pushes, lossless pulls."""
     lanes = scenario.tensor // LANE // len(servers)
-
-    def pair(server: int, worker: int) -> WorkerFlows:
-        number = 2 * (server * len(workers) + worker)
-        push, pull = (
-            FlowConfig(
-                1 + number + way,
-                worker,
-                early_stop=contender.sheds == "stopped",
-                first_window=scenario.first_window,
-                initial_rto=2 * scenario.min_rto,
-            )
-            for way in (0, 1)
-        )
-        return WorkerFlows(push, pull)
-
+    share = scenario.budget if contender.sheds != "nothing" else 0.0
+    config = partial(
+        FlowConfig,
+        early_stop=contender.sheds == "stopped",
+        first_window=scenario.first_window,
+        initial_rto=2 * scenario.min_rto,
+        max_loss=share,
+    )
     addresses = {name: Address(network.stations[name].host.ip) for name in [*workers, *servers]}
-    peers = [addresses[name] for name in workers]
     hosts = {name: network.flows(name) for name in [*workers, *servers]}
-    for number, name in enumerate(servers):
-        agreed = [pair(number, worker) for worker in range(len(workers))]
-        server = ParameterServer(agreed, ServerConfig(push_loss=scenario.budget))
-        server.attach(hosts[name].mux, peers)
-        hosts[name].react = partial(_serve, server)
+    pieces = Shards.of([ParameterInfo("tensor", (lanes,))], 1).pieces
+    together = Consistency(0)
+    machines: list[UpdateServer] = []
+    served: list[ServerEnds] = []
+    for name in servers:
+        optimizer = TorchOptimizer(pieces, OptimizerSpec("SGD", ({"lr": 1e-3},)))
+        machines.append(UpdateServer(optimizer, ServerRules(together)))
+        served.append(ServerEnds(machines[-1], hosts[name].mux))
+        hosts[name].react = served[-1].advance
     current = _Count(0)
-    clients: list[list[ServerClient]] = []
+    clients: list[list[tuple[UpdateWorker, WorkerEnd]]] = []
 
-    def collect(own: list[ServerClient]) -> None:
-        for client in own:
-            for result in client.results():
-                current.one()
+    def collect(own: list[tuple[UpdateWorker, WorkerEnd]]) -> None:
+        for client, end in own:
+            for message in end.received():
+                waited = not client.may_step
+                client.on_message(message)
+                if waited and client.may_step:
+                    current.one()
+            for settled in end.settlements():
                 counts = outcome.counts
                 for what, value in (
-                    ("timeouts", result.pushed.timeouts),
-                    ("retransmissions", result.pushed.resent),
-                    ("trimmed", result.pushed.trimmed),
-                    ("lanes", result.pushed.entered.lanes),
-                    ("missing", result.pushed.returned.lanes),
+                    ("timeouts", settled.timeouts),
+                    ("retransmissions", settled.resent),
+                    ("trimmed", settled.trimmed),
+                    ("lanes", settled.entered.lanes),
+                    ("missing", settled.returned.lanes),
                 ):
                     counts[what] = counts.get(what, 0) + value
 
-    def react(own: list[ServerClient]) -> Callable[[], None]:
-        return lambda: collect(own)
-
-    for worker, name in enumerate(workers):
-        own = [ServerClient(pair(number, worker)) for number in range(len(servers))]
-        for client, server_name in zip(own, servers, strict=True):
-            client.attach(hosts[name].mux, addresses[server_name])
+    for rank, name in enumerate(workers):
+        own = []
+        for number, (server, ends) in enumerate(zip(machines, served, strict=True)):
+            words = np.empty(lanes, np.uint32)
+            client = UpdateWorker(rank, 1, words, WorkerRules(together), Residual(lanes))
+            for answer in server.handle(client.hello()):  # before the run, so that steps alone are measured
+                client.on_message(answer)
+            first = 1 + 2 * (number * len(workers) + rank)
+            up, down = config(first, rank), config(first + 1, rank)
+            ends.connect(rank, 1, up, down, addresses[name])
+            own.append(
+                (client, WorkerEnd(hosts[name].mux, addresses[servers[number]], up, down, loss_budget=share))
+            )
         clients.append(own)
-        hosts[name].react = react(own)
+        hosts[name].react = partial(collect, own)
     values = np.random.default_rng(1).standard_normal(lanes).astype(np.float32)
 
     def begin(_number: int) -> Callable[[], bool]:
         current.left = len(workers) * len(servers)
-        share = scenario.budget if contender.sheds != "nothing" else 0.0
-        service = bounded(lanes, share) if share else ServiceClass()
         for name, own in zip(workers, clients, strict=True):
-            for client in own:
-                client.push(values, service, previous=values)
+            for client, end in own:
+                end.submit(client.push(values, 1e-3))
             hosts[name].pump()
         return current
 
     return begin
-
-
-def _serve(server: ParameterServer) -> None:
-    server.advance()
-    server.settlements()  # nobody asks how pulls ended
 
 
 def _tell_streams(outcome: TailResult, streams: Sequence[Stream]) -> None:

@@ -19,14 +19,14 @@ from weir.bench.line import least_seconds
 from weir.bench.table import show
 from weir.bench.training_plot import draw
 from weir.bench.training_virtual import Reduced
-from weir.bench.training_ways import PEERS, Kind, Way, WayResult, train
+from weir.bench.training_ways import PEERS, TraceKind, Way, WayResult, train
 from weir.methods import find_method
 from weir.netns.cluster import bridged_network, network_cluster
 from weir.netns.namespace import NamespaceError, gain_root
+from weir.report.words import byte_count, duration, factor
 from weir.train.config import TrainConfig
 from weir.train.models import parameter_count
-from weir.train.netrows import NOT_KNOWN, links_line
-from weir.train.words import byte_count, duration, factor, method_words
+from weir.train.words import NOT_KNOWN, links_line, method_words
 
 _USE: Final = ("line", "worker", "switches", "machine")
 
@@ -35,7 +35,7 @@ console = Console(stderr=True)
 
 def run(
     configs: Sequence[TrainConfig],
-    peers: Sequence[Kind],
+    peers: Sequence[TraceKind],
     budget: float,
     peer_minutes: float,
     target: float | None,
@@ -80,7 +80,7 @@ def trained(these: Sequence[Way]) -> Iterator[WayResult]:
 
 def ways(
     configs: Sequence[TrainConfig],
-    peers: Sequence[Kind],
+    peers: Sequence[TraceKind],
     budget: float = 0.0,
     limit_s: float = float("inf"),
 ) -> list[Way]:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from weir.bench.table import command_line
-from weir.pictures import set_source, set_title
+from weir.report.pictures import set_source, set_title
+from weir.report.words import duration
 from weir.train.config import TrainConfig
-from weir.train.netrows import links_line
-from weir.train.words import duration
+from weir.train.words import links_line
 
 if TYPE_CHECKING:
     from weir.bench.training_ways import WayResult

@@ -13,20 +13,19 @@ from typing import Final, Literal
 from rich.console import Console
 
 from softp4.native.scratch import scratch_folder
-from weir.child import ChildError, end, how_it_ended, log_tail, spawn
 from weir.netns.cluster import BridgedNetwork, NetworkCluster
-from weir.processor import ProcessorTime
+from weir.process.child import ChildError, end, how_it_ended, log_tail, spawn
+from weir.process.processor import ProcessorTime
+from weir.report.words import duration
 from weir.train.config import TrainConfig
-from weir.train.messages import Failed
+from weir.train.messages import Failed, WorkerSpec
 from weir.train.record import RunRecord, StepSummary
-from weir.train.spec import WorkerSpec
 from weir.train.watch import NetworkCounts, read_counts
-from weir.train.words import duration
 from weir.train.workers import Exited, Workers, worker_environment
 
-Kind = Literal["weir", "gloo", "ps"]
+TraceKind = Literal["weir", "gloo", "ps"]
 
-PEERS: Final[dict[Kind, str]] = {"gloo": "Gloo", "ps": "PS"}
+PEERS: Final[dict[TraceKind, str]] = {"gloo": "Gloo", "ps": "PS"}
 SERVER: Final = "WEIR_BENCH_SERVER"  # environment of a worker: address:port of its parameter server
 _PORT: Final = 29433  # in a namespace of its own, any port is free
 _TICK_S: Final = 0.5
@@ -42,7 +41,7 @@ class Way:
     """A way to train. limit_s: of training; after that it is cut short."""
 
     name: str
-    kind: Kind
+    kind: TraceKind
     config: TrainConfig
     limit_s: float = float("inf")
 

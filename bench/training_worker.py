@@ -15,8 +15,7 @@ from weir.bench.parameter_server import Client
 from weir.bench.training_ways import SERVER
 from weir.train.backends import Exchange
 from weir.train.exchange import make_exchange
-from weir.train.messages import Sent
-from weir.train.spec import WorkerSpec
+from weir.train.messages import Sent, WorkerSpec
 from weir.train.wirebytes import TcpMeter
 from weir.train.worker import main
 

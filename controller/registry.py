@@ -473,7 +473,7 @@ class JobRegistry:
         message = (
             f"no slots for job {job.name!r} on {where}: {error}; held by {holders or 'nobody'}. "
             "Ask for fewer (GroupOptions(slots=N)), wait until another job is over, or compile the switch's "
-            "program with more (SLOTS in p4src/include/config.p4, then python p4src/build.py)"
+            "program with more (SLOTS in p4src/v1model/config.p4, then python p4src/build.py)"
         )
         return GatherFailed(job, JobError(Refusal.EXHAUSTED, message), ranges)
 

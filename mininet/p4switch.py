@@ -178,7 +178,15 @@ def spawn(node: Node, command: list[str], log: Path, **extra: str) -> subprocess
 
 def tied(command: list[str]) -> list[str]:
     """Return a command that becomes this one and is killed when this program ends, also when it is killed."""
-    return [sys.executable, "-IS", str(ROOT / "weir" / "tie.py"), str(os.getpid()), *command]
+    return [
+        sys.executable,
+        "-IS",
+        str(ROOT / "weir/process/become.py"),
+        "--parent",
+        str(os.getpid()),
+        "--",
+        *command,
+    ]
 
 
 def end(process: subprocess.Popen) -> None:

@@ -53,8 +53,7 @@ class BuildError(Exception):
 
 def sources(p4src: Path = P4SRC) -> dict[str, Path]:
     """Return every P4 file that the program is made of, by its path below ``p4src``."""
-    found = [p4src / f"{PROGRAM}.p4", *(p4src / f"include/{name}.p4" for name in ("network", "wire"))]
-    found += sorted(p4src.glob("tna/*.p4"))
+    found = [p4src / f"{PROGRAM}.p4", *sorted(p4src.glob("shared/*.p4")), *sorted(p4src.glob("tna/*.p4"))]
     return {path.relative_to(p4src).as_posix(): path for path in found if path.is_file()}
 
 

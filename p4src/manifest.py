@@ -16,7 +16,7 @@ MANIFEST: Final = "manifest.json"
 
 def sources(p4src: Path) -> dict[str, Path]:
     """Return every P4 file that the programs are made of, by its path below ``p4src``, in a fixed order."""
-    found = sorted([p4src / SOURCE, *p4src.glob("include/*.p4")])
+    found = sorted([p4src / SOURCE, *p4src.glob("shared/*.p4"), *p4src.glob("v1model/*.p4")])
     found = [path for path in found if path.is_file()]
     return {path.relative_to(p4src).as_posix(): path for path in found}
 

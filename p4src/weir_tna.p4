@@ -13,8 +13,8 @@
 #include <core.p4>
 #include <tna.p4>
 
-#include "include/network.p4"
-#include "include/wire.p4"
+#include "shared/network.p4"
+#include "shared/wire.p4"
 #include "tna/config.p4"
 #include "tna/headers.p4"
 #include "tna/parser.p4"

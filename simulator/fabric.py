@@ -18,7 +18,7 @@ _CSRC: Final = Path(__file__).resolve().parent / "csrc"
 
 
 class Target(IntEnum):
-    """Kind of place that a switch's port leads to: C ``target``."""
+    """TraceKind of place that a switch's port leads to: C ``target``."""
 
     TO_SWITCH = 1
     TO_HOST = 2

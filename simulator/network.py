@@ -51,7 +51,7 @@ from weir.wire.definition import FLOW_PORT, MAX_CHILDREN, UDP_PORT
 
 _FIRST_PORT: Final = 10_000  # of jobs after the first: below what streams use
 _DESCRIBED: Final = 8  # workers that are named when nothing moves any more
-SLOTS: Final = 1024  # of a switch, in p4src/include/config.p4
+SLOTS: Final = 1024  # of a switch, in p4src/v1model/config.p4
 
 
 _loaded = cache(load_program)  # a program is large, and does not change

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import pytest
+
+from softp4.device import Device
 from tests.harness.ports import free_port
 from tests.harness.session import interruptible, pytest_configure, pytest_runtest_setup, short_path
 from tests.p4rt.p4rt_client import PATIENCE, Controller
-
-from softp4.device import Device
 
 __all__ = ["interruptible", "pytest_configure", "pytest_runtest_setup", "short_path"]
 

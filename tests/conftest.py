@@ -4,6 +4,7 @@
 import os
 
 import pytest
+
 from tests.harness.session import interruptible, pytest_configure, pytest_runtest_setup, short_path
 
 # Tests run side by side, in processes of their own: one thread each is what there are cores for. Before torch

@@ -148,6 +148,51 @@ def test_processes_are_started_as_modules_of_the_package() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.fixture(scope="module")
+def bare(switch_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of an environment with the switch's wheel alone."""
+    folder = with_dependencies(switch_wheel, tmp_path_factory)
+    install(switch_wheel, folder)
+    return folder
+
+
+def test_the_switchs_wheel_holds_every_source_of_one_package(switch_wheel: Path) -> None:
+    with zipfile.ZipFile(switch_wheel) as archive:
+        names = set(archive.namelist())
+    sources = {path for path in tracked("softswitch/softp4") if path.suffix in KINDS}
+    assert {str(path.relative_to("softswitch")) for path in sources} - names == set()
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"softp4"}
+
+
+def test_the_switch_alone_serves_any_program_from_any_folder(bare: Path, tmp_path: Path) -> None:
+    place = site_packages(bare)
+    found = [*place.iterdir(), *Path((place / "dependencies.pth").read_text()).iterdir()]
+    assert not {"torch", "numpy", "pydantic", "weir"} & {path.name for path in found}
+    shown = TestInstalled.run(bare, "softp4", "--help", folder=tmp_path)
+    assert (shown.returncode, "--grpc-server-addr" in shown.stdout) == (0, True), shown.stderr
+    refused = TestInstalled.run(bare, "softp4", "ctl", "list", folder=tmp_path)
+    assert (refused.returncode, refused.stderr.count("pip install 'softp4[ctl]'")) == (1, 1), refused.stderr
+    shutil.copy(ROOT / "examples" / "router" / "router.json", tmp_path)
+    serve = ("softp4", "router.json", "--", "--grpc-server-addr", "127.0.0.1:0")
+    with TestInstalled.start(bare, tmp_path, *serve) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        process.terminate()
+        _, complained = process.communicate(timeout=60)
+    assert re.fullmatch(r"P4Runtime on 127\.0\.0\.1:\d+, device 0\n", said), complained
+    assert process.returncode == 0, complained
+
+
+def test_weirs_wheel_finds_the_switchs(wheel: Path, switch_wheel: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "environment", with_pip=False)
+    python = str(tmp_path / "environment" / "bin" / "python")
+    line = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet"]
+    found = ["--no-index", "--find-links", str(switch_wheel.parent), "--no-deps"]
+    wanted = next(each for each in metadata(wheel).get_all("Requires-Dist", ()) if each.startswith("softp4"))
+    subprocess.run([*line, *found, wanted, str(wheel)], check=True)
+    assert {"softp4", "weir"} <= installed(tmp_path / "environment")
+
+
 class TestInstalled:
     """The wheel in a new environment, with what it depends on and none of its extras."""
 

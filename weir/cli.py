@@ -62,7 +62,9 @@ _COMMANDS: Final = {
         "Find how much of its gradients a model can miss.",
         ("train",),
     ),
-    "clean": _Command("weir.clean", "clean", "Remove what killed Weir processes have left on this machine."),
+    "clean": _Command(
+        "weir.process.clean", "clean", "Remove what killed Weir processes have left on this machine."
+    ),
     "bench": _Command(
         "weir.bench.cli",
         "app",

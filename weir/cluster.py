@@ -17,8 +17,8 @@ from typing import Any, Final
 from softp4.native.build import is_compiling
 from softp4.native.scratch import scratch_folder
 from softp4.native.shared_memory import PORT_BYTES, is_full, no_room
-from weir.child import Lookout, end, how_it_ended, log_tail, spawn
 from weir.network import LOOPBACK, NetworkPlan, NetworkSpec, incast, make_plan, switch_ports
+from weir.process.child import Lookout, end, how_it_ended, log_tail, spawn
 from weir.wire.definition import MAX_CHILDREN
 
 MEMORY: Final = Path("/dev/shm")

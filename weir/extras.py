@@ -5,7 +5,7 @@ import importlib.util
 from typing import Final
 
 _BRINGS: Final = {
-    "train": ("sklearn", "matplotlib", "scapy"),
+    "train": ("sklearn", "matplotlib", "scapy", "pyroute2"),
 }
 
 

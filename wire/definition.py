@@ -2,7 +2,7 @@
 """Definition of Weir's packets: constants, header layouts, packet types and switch events.
 
 Everything else that needs one of these facts is generated from this module (``python -m
-weir.wire.generate``): the P4 headers (``p4src/include/wire.p4``), the C header
+weir.wire.generate``): the P4 headers (``p4src/shared/wire.p4``), the C header
 (``host_agent/transport/csrc/wire.h``) and the Wireshark dissector (``wire/weir.lua``). Python code imports
 it; the scapy layer is built from it at import.
 

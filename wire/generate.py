@@ -305,9 +305,9 @@ def _lua_values(members: Iterable[IntEnum], spell: Callable[[str], str] = str.lo
 
 
 OUTPUTS: Final[dict[str, Callable[[], str]]] = {
-    "p4src/include/wire.p4": p4,
-    "p4src/include/events.p4": p4_v1model,
-    "p4src/include/wide.p4": p4_wide,
+    "p4src/shared/wire.p4": p4,
+    "p4src/v1model/events.p4": p4_v1model,
+    "p4src/v1model/wide.p4": p4_wide,
     "host_agent/transport/csrc/wire.h": c,
     "wire/weir.lua": lua,
 }

@@ -51,14 +51,6 @@ class Delivery:
             raise ValueError(f"tensor {self.tensor} is not whole: {self.account.lanes} of {self.values.size}")
         return unpack_bytes(self.values, f"tensor {self.tensor}")
 
-    def onto(self, previous: Floats) -> Floats:
-        """Return the values that came, and those of ``previous`` where none did."""
-        if previous.shape != self.values.shape:
-            raise ValueError(
-                f"tensor {self.tensor} has {self.values.size} lanes, its previous value {previous.shape}"
-            )
-        return np.where(self.lanes_received(), self.values, previous)
-
 
 @dataclass(frozen=True)
 class Settlement:

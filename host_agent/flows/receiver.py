@@ -7,8 +7,7 @@ Example::
     receiver.on_packet(payload, now, traffic_class)
     datagrams, _ = receiver.poll(now)           # send them
     for delivery in receiver.deliveries():
-        gradient = delivery.values              # zero where nothing came
-        parameters = delivery.onto(parameters)  # or stale there
+        gradient = delivery.values  # zero where nothing came
 """
 
 import ctypes

@@ -98,7 +98,7 @@ class JobConnection(Connection):
             self._name(),
             Reducer(
                 port.link,
-                _config(membership, keep=port.outlives_switch),
+                transport_config(membership, keep=port.outlives_switch),
                 timeout_s=timeout.total_seconds(),
             ),
             membership.slot_count if elastic else None,
@@ -281,7 +281,7 @@ class JobConnection(Connection):
             ranks=self._seat.own,
             revocable=True,
         )
-        config = _config(membership, keep=self._port.outlives_switch)
+        config = transport_config(membership, keep=self._port.outlives_switch)
         return Extension(client, membership, Reducer(BorrowedLink(self._port.link), config))
 
     def _status(self) -> Any:
@@ -356,7 +356,7 @@ class JobConnection(Connection):
         return f"the host of ranks {ranks} in job {self.job!r}"
 
 
-def _config(membership: Membership, *, keep: bool) -> TransportConfig:
+def transport_config(membership: Membership, *, keep: bool) -> TransportConfig:
     """Return the place in a job that a membership gives a worker."""
     return TransportConfig(
         membership.job_id,

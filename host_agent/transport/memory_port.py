@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from softp4.native.ownership import distrust
+from softp4.native.ring import layout_problem
 from weir.host_agent.transport import engine
 
 
@@ -68,9 +69,10 @@ def _opened(path: Path, number: int) -> int:
     code = ctypes.get_errno()
     hint = {
         errno.ENOENT: f"no switch made it: start one with `--port {number}=shm` in that directory",
-        errno.EPROTO: "it is of another version of Weir: restart the switch",
         errno.EACCES: "it belongs to another user: run the switch as this one",
     }.get(code, os.strerror(code))
+    if code == errno.EPROTO:
+        hint = layout_problem(path)
     if code == errno.EPERM:
         why = distrust(path.lstat()) or distrust(bell.lstat())
         hint = f"{why or hint}, and run the switch as this user"

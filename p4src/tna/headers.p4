@@ -3,8 +3,8 @@
 #ifndef WEIR_TNA_HEADERS_P4
 #define WEIR_TNA_HEADERS_P4
 
-#include "../include/network.p4"
-#include "../include/wire.p4"
+#include "../shared/network.p4"
+#include "../shared/wire.p4"
 
 // What egress is to do with a packet.
 const bit<8> ROLE_FORWARDED = 0;

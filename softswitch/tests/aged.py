@@ -6,9 +6,8 @@ import json
 from collections import Counter
 from typing import Any
 
-from tests.programs import raw
-
 from softp4.program.loader import Program, load_program
+from tests.programs import raw
 
 _Json = Any
 

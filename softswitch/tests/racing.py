@@ -7,13 +7,12 @@ import sys
 import threading
 from pathlib import Path
 
-from tests.programs import program
-from tests.test_threads import REQUESTED, fill, requests
-
 from softp4.dataplane.ports import PortLoop
 from softp4.native.ring import ShmPort
 from softp4.state.entry import Entry, Exact
 from softp4.switch import Switch
+from tests.programs import program
+from tests.test_threads import REQUESTED, fill, requests
 
 
 def main(folder: Path) -> None:

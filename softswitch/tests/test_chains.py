@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.programs import one, pack, program, unpack
 
 from softp4.codegen.module import generate
 from softp4.switch import Switch
+from tests.programs import one, pack, program, unpack
 
 QUIET, BLOCKS, LOUD = 1, 2, 3
 ROW, PLACES = 20, 64

@@ -15,15 +15,15 @@ import grpc
 import pytest
 from scapy.layers.l2 import Ether
 from scapy.utils import PcapNgReader, wrpcap, wrpcapng
-from tests.harness.capabilities import Capability, without
-from tests.harness.disk import run_on_small_disk, then
-from tests.p4rt.p4rt_client import CONTROL, PATIENCE, Controller
 from typer.testing import CliRunner, Result
 
 from softp4.channels import open_channel
 from softp4.cli import app
 from softp4.native.ring import ShmPort
 from tests.harness import certificates
+from tests.harness.capabilities import Capability, without
+from tests.harness.disk import run_on_small_disk, then
+from tests.p4rt.p4rt_client import CONTROL, PATIENCE, Controller
 from weir.agent_service.tls import TlsFiles
 
 _COMMAND = [sys.executable, "-m", "softp4", "run"]

@@ -4,14 +4,14 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.p4rt.p4rt_client import PATIENCE, Controller
-from tests.p4rt.test_p4rt_action_profiles import INFO, PROGRAM, entry, one_shot
-from tests.programs import unpack
-from tests.state.test_action_profiles import CHOSEN, frame
 
 from softp4.dataplane.port_spec import Pcap, PortSpec
 from softp4.dataplane.ports import PortError
 from softp4.device import Device
+from tests.p4rt.p4rt_client import PATIENCE, Controller
+from tests.p4rt.test_p4rt_action_profiles import INFO, PROGRAM, entry, one_shot
+from tests.programs import unpack
+from tests.state.test_action_profiles import CHOSEN, frame
 
 _ASKS, _WATCHED = 3, 5  # the program answers at port 3
 

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from tests.harness.ports import free_port
 from tests.p4rt.p4rt_client import CONTROL, PATIENCE, Controller
 

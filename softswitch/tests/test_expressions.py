@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.programs import one, pack, program, unpack
 
 from softp4.switch import Switch
+from tests.programs import one, pack, program, unpack
 
 OPERANDS = (32, 32, 8, 8, 48, 128, 7, 1)
 RESULTS = {

@@ -8,10 +8,6 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.programs import one, pack, raw, unpack
-from tests.state.test_state import checksum, crc16
-from tests.test_expressions import edges
-from tests.tracing.test_trace import trace
 
 from softp4.errors import Code, ControlError
 from softp4.program.calculations import CrcParameters
@@ -20,6 +16,10 @@ from softp4.program.loader import Program, load_program
 from softp4.program.messages import message_parts
 from softp4.state.entry import Entry, Exact, Lpm, Ternary
 from softp4.switch import Switch
+from tests.programs import one, pack, raw, unpack
+from tests.state.test_state import checksum, crc16
+from tests.test_expressions import edges
+from tests.tracing.test_trace import trace
 
 (WRITE, READ, HASH, CUSTOM, CUSTOM32, ASSERT, ASSUME, TRUNCATE, LOG, EXACT, LPM, TERNARY, EXTRA, TWO) = range(
     1, 15

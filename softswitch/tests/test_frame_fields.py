@@ -6,8 +6,6 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.differential.weir_jobs import Jobs
-from tests.programs import FOLDER, NAMES
 
 from softp4.codegen.frame_fields import frame_field_function
 from softp4.codegen.headers import header_functions
@@ -20,6 +18,8 @@ from softp4.program.loader import load_program
 from softp4.program.types import Program
 from softp4.runtime.compiler import RUNTIME
 from softp4.switch import Switch
+from tests.differential.weir_jobs import Jobs
+from tests.programs import FOLDER, NAMES
 from weir.p4src import PROGRAM, WIDE_PROGRAM
 
 HEAD = "".join(f'#include "{name}.h"\n' for name in ("digest", "headers", "meter", "packet", "queue"))

@@ -9,9 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fuzzing.sanitized import run_worker, runtime
-from tests.programs import FOLDER, NAMES, pack, program
-from tests.state import test_value_sets
 
 from softp4.codegen.module import generate
 from softp4.native.build import DIALECT, compiler
@@ -19,6 +16,9 @@ from softp4.runtime.compiler import RUNTIME
 from softp4.runtime.queueing import Queueing
 from softp4.switch import MAX_FRAME, Switch
 from tests import test_unions, test_varbits
+from tests.fuzzing.sanitized import run_worker, runtime
+from tests.programs import FOLDER, NAMES, pack, program
+from tests.state import test_value_sets
 
 SANITIZE = "-fsanitize=address,undefined"
 FRAMES = 4_000

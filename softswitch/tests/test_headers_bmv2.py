@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.bmv2_stream import Bmv2DiedError, Bmv2Stream
-from tests.programs import FOLDER, program, raw
-from tests.state import test_value_sets
 
 from softp4.state.entry import Exact
 from softp4.switch import Switch
 from tests import test_unions, test_varbits
+from tests.harness.bmv2_stream import Bmv2DiedError, Bmv2Stream
+from tests.programs import FOLDER, program, raw
+from tests.state import test_value_sets
 
 pytestmark = pytest.mark.bmv2
 

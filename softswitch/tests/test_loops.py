@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.programs import one, pack, program, unpack
 
 from softp4.codegen.module import generate
 from softp4.switch import Switch
+from tests.programs import one, pack, program, unpack
 
 ADD, MAX, WALK, DOWN, STRIDE, CHAIN, SCAN, SHIFT, SMEAR, SATURATE, WIDE = range(1, 12)
 LANES = 16

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from softp4.switch import Switch
 from tests.aged import aged, aged_program, with_own_metadata
 from tests.harness.bmv2_stream import Bmv2Stream
 from tests.programs import raw
@@ -23,8 +25,6 @@ from tests.test_traffic import (
     UNICAST,
     order,
 )
-
-from softp4.switch import Switch
 
 pytestmark = pytest.mark.bmv2
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.programs import one, pack, program, unpack
 
 from softp4.switch import Switch
+from tests.programs import one, pack, program, unpack
 
 TOO_SHORT, STACK_FULL, BAD_VERSION = 1, 3, 100
 ODD = (3, 13, 33, 48, 7, 72, 16)

@@ -2,6 +2,7 @@
 """The compiled programs these tests run are what p4c makes of their sources."""
 
 import pytest
+
 from tests.programs import CONTROLLED, FOLDER, NAMES, compiled
 
 

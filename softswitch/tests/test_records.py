@@ -4,11 +4,11 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.programs import program
 
 from softp4.codegen.records import records
 from softp4.program.loader import load_program
 from softp4.switch import Switch
+from tests.programs import program
 from weir.bench import native
 from weir.bench.switch import JOB, admit
 from weir.p4src import PROGRAM

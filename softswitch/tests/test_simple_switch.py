@@ -15,11 +15,11 @@ import grpc
 import pytest
 from scapy.layers.l2 import Ether
 from scapy.utils import PcapReader, RawPcapReader, wrpcap
-from tests.dataplane.veths import Veths, mac_bytes, made_veths
-from tests.p4rt.p4rt_client import CONTROL, PATIENCE, Controller
 
 from softp4.channels import open_channel
 from softp4.simple_switch import main
+from tests.dataplane.veths import Veths, mac_bytes, made_veths
+from tests.p4rt.p4rt_client import CONTROL, PATIENCE, Controller
 from weir.netns import offloads_off
 
 SOFT = (sys.executable, "-m", "softp4.simple_switch")

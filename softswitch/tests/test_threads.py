@@ -10,6 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+
+from softp4.dataplane.pcap import read_capture
+from softp4.dataplane.port_spec import PortSpec, Shm
+from softp4.device import Device
+from softp4.native.ring import ShmPort
+from softp4.runtime.queueing import Queueing
+from softp4.state.entry import Entry, Exact
+from softp4.state.meters import MeterConfig
+from softp4.switch import Switch
 from tests.conformance.cases import Case, compile_case
 from tests.differential import play
 from tests.differential.recording import load, path_of
@@ -22,15 +31,6 @@ from tests.programs import FOLDER, program
 from tests.random_state import ACTIONS
 from tests.random_state import program as random_program
 from tests.shared import Frames, compare
-
-from softp4.dataplane.pcap import read_capture
-from softp4.dataplane.port_spec import PortSpec, Shm
-from softp4.device import Device
-from softp4.native.ring import ShmPort
-from softp4.runtime.queueing import Queueing
-from softp4.state.entry import Entry, Exact
-from softp4.state.meters import MeterConfig
-from softp4.switch import Switch
 from weir.p4src import PROGRAM, WIDE_PROGRAM
 
 REQUESTED = "In.requested"

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from tests.aged import aged_program
-from tests.programs import pack, program, unpack
 
 from softp4.errors import Code, ControlError
 from softp4.switch import MAX_FRAME, Switch
+from tests.aged import aged_program
+from tests.programs import pack, program, unpack
 
 UNICAST, MULTICAST, DROPPED, CLONE_IN, RESUBMIT, CLONE_OUT, RECIRCULATE, TRUNCATE, ONLY_CLONE, FOREVER = (
     range(1, 11)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.programs import one, program, raw
 
 from softp4.program.errors import ProgramError, UnsupportedConstruct
 from softp4.program.loader import load_program
 from softp4.switch import Switch
+from tests.programs import one, program, raw
 
 PLAIN, CLEAR_SIZED, COPY, AGAIN = 0x00, 0x02, 0x03, 0x04
 MANY, POP, PUSH, POP_ALL, MOVE, SWAP = 0x20, 0x21, 0x22, 0x25, 0x26, 0x27

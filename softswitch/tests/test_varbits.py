@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.programs import pack, program, raw
 
 from softp4.program.errors import ProgramError
 from softp4.program.loader import load_program
 from softp4.switch import Switch
+from tests.programs import pack, program, raw
 
 PLAIN, COPY, REMOVE, COPY_DATA, POP, PUSH, COPY_OPTION, FLOOD, AGAIN, CHECKED = range(10)
 TOO_SHORT, FULL, TOO_LONG, INVALID, WRONG_SUM = 1, 3, 4, 6, 0x80

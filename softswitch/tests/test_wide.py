@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.programs import one, pack, raw, unpack
-from tests.test_expressions import edges
 
 from softp4.program.loader import Program, load_program
 from softp4.switch import Switch
+from tests.programs import one, pack, raw, unpack
+from tests.test_expressions import edges
 
 PADDING = bytes(768)
 OPERANDS = (256, 256, 200, 200, 128, 128, 16, 131, 5)

@@ -6,10 +6,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.harness.bmv2_stream import Bmv2Stream
-from tests.harness.target import Lpm, Ternary
-from tests.programs import FOLDER, pack
-from tests.test_wide import OPERANDS, PADDING
 
 from softp4.program.loader import load_program
 from softp4.state.entry import Entry, Exact
@@ -17,6 +13,10 @@ from softp4.state.entry import Lpm as SoftLpm
 from softp4.state.entry import Ternary as SoftTernary
 from softp4.switch import Switch
 from tests import test_externs as externs
+from tests.harness.bmv2_stream import Bmv2Stream
+from tests.harness.target import Lpm, Ternary
+from tests.programs import FOLDER, pack
+from tests.test_wide import OPERANDS, PADDING
 
 pytestmark = [pytest.mark.bmv2, pytest.mark.p4c]
 

@@ -5,11 +5,10 @@ import json
 import os
 from pathlib import Path
 
-from tests.p4rt.p4rt_client import CONTROL
-
 from softp4.program.loader import load_program
 from softp4.state.entry import Entry, Exact
 from softp4.switch import Switch
+from tests.p4rt.p4rt_client import CONTROL
 from weir.bench.start import start, with_actions
 
 

@@ -4,9 +4,9 @@
 from pathlib import Path
 
 import pytest
-from tests.programs import compiled
 
 from softp4.switch import Switch
+from tests.programs import compiled
 from weir.bench.rules import PORTS, filtered, filters, routed, routes
 from weir.bench.switch import PROGRAM
 from weir.bench.tables import (

@@ -15,7 +15,7 @@ from weir.calibrate.trial import Trial
 from weir.calibrate.trial import run as run_trial
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.network import NetworkSpec, parse_shape
-from weir.processor import ProcessorTime
+from weir.process.processor import ProcessorTime
 from weir.train.config import make_config
 from weir.train.messages import Evaluated, Ready
 from weir.train.record import RunRecord

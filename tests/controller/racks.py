@@ -6,15 +6,14 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.harness.ports import free_port
-
 from softp4.device import Device
+from tests.harness.ports import free_port
 from weir.agent_service.client import Membership
 from weir.controller.topology import Topology, leaf_spine, leaf_spine_core
+from weir.host_agent.torch.job_connection import transport_config
 from weir.host_agent.transport.frames import Addresses, Endpoint
 from weir.host_agent.transport.links import ShmLink
 from weir.host_agent.transport.reducer import Reducer
-from weir.host_agent.transport.slot_transport import TransportConfig
 
 LOOPBACK = "127.0.0.1"
 
@@ -77,15 +76,6 @@ class Racks:
         there, here = member.aggregation, member.host
         addresses = Addresses(Endpoint(here.mac, here.ip), Endpoint(there.mac, there.ip))
         assert member.shm_dir is not None
-        config = TransportConfig(
-            member.job_id,
-            member.number,
-            member.size,
-            slots=member.slot_count,
-            path=member.paths[member.rank],
-            fill=member.fill,
-            narrow=member.narrow,
-            key=member.key,
-        )
+        config = transport_config(member, keep=False)
         with Reducer(ShmLink(member.shm_dir, member.switch_port, addresses), config) as reducer:
             yield reducer

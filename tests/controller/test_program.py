@@ -36,19 +36,19 @@ def test_a_different_program_has_a_different_cookie(checkout: Path) -> None:
 
 
 def _edit_source(checkout: Path) -> str:
-    source = checkout / "include" / "slots.p4"
+    source = checkout / "v1model" / "slots.p4"
     source.write_text(source.read_text() + "\n// changed\n")
-    return "source include/slots.p4 has changed"
+    return "source v1model/slots.p4 has changed"
 
 
 def _add_source(checkout: Path) -> str:
-    (checkout / "include" / "extra.p4").write_text("")
-    return "source include/extra.p4 is new"
+    (checkout / "v1model" / "extra.p4").write_text("")
+    return "source v1model/extra.p4 is new"
 
 
 def _remove_source(checkout: Path) -> str:
-    (checkout / "include" / "slots.p4").unlink()
-    return "source include/slots.p4 is gone"
+    (checkout / "v1model" / "slots.p4").unlink()
+    return "source v1model/slots.p4 is gone"
 
 
 def _edit_output(checkout: Path) -> str:
@@ -97,5 +97,5 @@ def test_a_program_that_is_not_weirs(checkout: Path) -> None:
 
 
 def _remove_sources(checkout: Path) -> None:
-    for path in [*checkout.glob("*.p4"), *checkout.glob("include/*.p4")]:
+    for path in checkout.glob("**/*.p4"):
         path.unlink()

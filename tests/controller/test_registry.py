@@ -180,7 +180,7 @@ def test_slot_exhaustion_says_what_is_free_and_who_has_the_rest(registry: JobReg
         "no slots for job 'large' on switch s1: 200 consecutive slots are wanted of 256; "
         "192 are free (longest run: 192); held by 'small' (64 slots). "
         "Ask for fewer (GroupOptions(slots=N)), wait until another job is over, or compile the switch's "
-        "program with more (SLOTS in p4src/include/config.p4, then python p4src/build.py)"
+        "program with more (SLOTS in p4src/v1model/config.p4, then python p4src/build.py)"
     )
     assert effect.ranges == "free: 64-255; held: 'small' 0-63"  # for the log alone
     assert [job.name for job in registry.jobs()] == ["small"]

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
+
+from softp4.native.ring import ShmPort
 from tests.harness.needs import SYSTEM_PYTHON
 from tests.programs import compiled
 from tests.test_cli import serving
-
-from softp4.native.ring import ShmPort
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "router"
 _PATIENCE_S = 30.0

@@ -21,7 +21,6 @@ from typing import Final
 
 from tests.harness.p4runtime import P4Runtime
 from tests.harness.target import CPU_PORT, EVENTS, P4INFO, PORTS, PROGRAM, Count, Key, Sent, Target
-
 from weir.netns import Namespace
 from weir.wire.definition import Event
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
-from tests.harness.target import EGRESS_EVENTS, EVENTS, PORTS, Sent, Target
 
+from tests.harness.target import EGRESS_EVENTS, EVENTS, PORTS, Sent, Target
 from weir.wire.addresses import mac_number
 from weir.wire.definition import (
     ECT,

@@ -14,15 +14,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.harness.target import EVENTS, Count, Key, Sent, Target
-from tests.harness.target import Ternary as GivenTernary
-
 from softp4.p4runtime.names import Names
 from softp4.program.loader import load_program
 from softp4.program.types import Program
 from softp4.state.entry import Entry, Exact, Match, Ternary
 from softp4.state.table_store import TableStore
 from softp4.switch import Switch
+from tests.harness.target import EVENTS, Count, Key, Sent, Target
+from tests.harness.target import Ternary as GivenTernary
 from tests.harness.tna_translation import MIRRORED, translate
 from weir import p4src
 from weir.controller.entries import Match as WantedMatch

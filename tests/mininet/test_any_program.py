@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.p4rt.p4rt_client import CONTROL
 
 from tests.mininet.scripts import FOLDER, NEEDED, SWITCHES, SYSTEM_PYTHON, refusal
+from tests.p4rt.p4rt_client import CONTROL
 
 pytestmark = NEEDED
 

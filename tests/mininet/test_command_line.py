@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.p4rt.p4rt_client import CONTROL
 
 from tests.mininet.scripts import FOLDER, SYSTEM_PYTHON
+from tests.p4rt.p4rt_client import CONTROL
 
 
 def _typed(script: str, *options: str, lines: list[str]) -> str:

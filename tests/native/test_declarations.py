@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tests.dataplane import test_ports
-from tests.state import test_tables_under_load
 
 import weir
 from softp4.dataplane import loop_bindings
@@ -23,6 +21,8 @@ from softp4.native import ring
 from softp4.native.build import DIALECT, Signatures, compiler
 from softp4.p4rt import updates
 from softp4.runtime import bindings, queueing
+from tests.dataplane import test_ports
+from tests.state import test_tables_under_load
 from weir.bench import native as bench
 from weir.host_agent.compression import changes
 from weir.host_agent.flows import native as flows

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.harness.environments import libraries
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 import pytest
-from tests.harness.soft import SoftTarget
-from tests.harness.target import Target
 
 from tests.harness.bmv2 import Bmv2Target
 from tests.harness.lab import Lab
+from tests.harness.soft import SoftTarget
+from tests.harness.target import Target
 from tests.harness.tna import NarrowTarget, TnaTarget
 from tests.harness.tofino import BfaTarget
 from weir.p4src import WIDE_PROGRAM

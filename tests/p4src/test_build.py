@@ -29,16 +29,16 @@ def test_the_checked_in_build_is_up_to_date() -> None:
 
 
 def test_a_changed_source_makes_it_stale(copy: Path) -> None:
-    with (copy / "include" / "slots.p4").open("a") as source:
+    with (copy / "v1model" / "slots.p4").open("a") as source:
         source.write("// changed\n")
-    (copy / "include" / "extra.p4").write_text("// new\n")
-    (copy / "include" / "arp.p4").unlink()
+    (copy / "v1model" / "extra.p4").write_text("// new\n")
+    (copy / "v1model" / "arp.p4").unlink()
     done = build(copy, "--check")
     assert done.returncode == 1
     assert "run `python p4src/build.py`" in done.stderr
-    assert "source include/slots.p4 has changed" in done.stderr
-    assert "source include/extra.p4 is new" in done.stderr
-    assert "source include/arp.p4 is gone" in done.stderr
+    assert "source v1model/slots.p4 has changed" in done.stderr
+    assert "source v1model/extra.p4 is new" in done.stderr
+    assert "source v1model/arp.p4 is gone" in done.stderr
     assert done.stderr.count("source ") == 3
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.harness.target import Sent
 
 from tests.harness.lab import Job, Lab
+from tests.harness.target import Sent
 from weir.wire.definition import NO_BLOCK, Op, columns
 
 WORKERS, SLOTS = 3, 2

@@ -11,9 +11,9 @@ import pytest
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
-from tests.harness.target import Sent
 
 from tests.harness.lab import Job, Lab, group_of, mac_number
+from tests.harness.target import Sent
 from weir.wire.definition import (
     CE,
     ECT,

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import ARP, Ether
-from tests.harness.soft import SoftTarget
-from tests.harness.target import Sent
 
 from tests.harness.lab import AGGREGATION_IP, AGGREGATION_MAC, PROTECTED_FRONT, Job, Lab, Uplink, group_of
+from tests.harness.soft import SoftTarget
+from tests.harness.target import Sent
 from tests.harness.tna import SOURCE, NarrowTarget, TnaTarget
 from tests.harness.tna_translation import register_programs
 from weir.wire.definition import (

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
-from tests.harness.target import Sent
 
 from tests.harness.lab import AGGREGATION_IP, AGGREGATION_MAC, Lab
+from tests.harness.target import Sent
 from tests.harness.tna import NarrowTarget, TnaTarget
 from tests.host_agent.transport.answers import combine
 from weir.host_agent.collectives.packing import WholeLanes

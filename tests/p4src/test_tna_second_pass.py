@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from scapy.layers.l2 import Ether
-from tests.harness.target import Sent
 
 from tests.harness.lab import Job, Lab, Lanes, Uplink, group_of
+from tests.harness.target import Sent
 from tests.harness.tna import CELLS, NarrowTarget, TnaTarget
 from weir.controller.tables import tofino
 from weir.wire.definition import NO_BLOCK, Event, Flag, Op, PacketType

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
-from tests.harness.soft import SoftTarget
-from tests.harness.target import Sent
 
 from tests.harness.bfa.assembly import UnknownLineError
 from tests.harness.bfa.pipeline import load
 from tests.harness.lab import Lab
+from tests.harness.soft import SoftTarget
+from tests.harness.target import Sent
 from tests.harness.tofino import BfaTarget, assembly
 from tests.p4src import test_tna
 from tests.p4src.test_tna import (

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from tests.harness.target import EVENTS
 
 from softp4.switch import Switch
 from tests.controller.helpers import job
+from tests.harness.target import EVENTS
 from tests.harness.tofino import BfaTarget
 from tests.host_agent.transport.answers import combine
 from weir.controller.desired import desired_state

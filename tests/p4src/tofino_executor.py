@@ -10,10 +10,9 @@ ends it.
 import argparse
 from collections import Counter
 
+from tests.harness.bfa.tables import Table
 from tests.harness.soft import SoftTarget
 from tests.harness.target import EVENTS
-
-from tests.harness.bfa.tables import Table
 from tests.harness.tofino import BfaTarget
 from tests.p4src import test_tna
 from weir.wire.definition import GROUP_LANES, Event

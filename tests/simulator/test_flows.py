@@ -2,28 +2,24 @@
 """Flows through the real switch program: workers push to a server and pull from it, congested and sprayed."""
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from softp4.runtime.queueing import Queueing
+from tests.host_agent.parameter_server.world import Sum
 from weir.controller.qos import WEIR_CLASSES, ClassSpec, Qos
 from weir.controller.topology import Topology, leaf_spine
-from weir.host_agent.flows import (
-    FlowConfig,
-    FlowReceiver,
-    FlowSender,
-    ParameterServer,
-    PullResult,
-    ServerClient,
-    ServerConfig,
-    WorkerFlows,
-)
+from weir.host_agent.flows import FlowConfig, FlowReceiver, FlowSender, Settlement
 from weir.host_agent.flows.frames import Address
-from weir.host_agent.flows.server import bounded
-from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
-from weir.simulator.flowhost import FlowHost
+from weir.host_agent.parameter_server.clocks import Consistency
+from weir.host_agent.parameter_server.flow_ends import ServerEnds, WorkerEnd
+from weir.host_agent.parameter_server.residual import Residual
+from weir.host_agent.parameter_server.update_server import ServerRules, UpdateServer
+from weir.host_agent.parameter_server.update_worker import UpdateWorker, WorkerRules
+from weir.host_agent.transport.service_class import ServiceClass
 from weir.simulator.host import Work
 from weir.simulator.link import Faults
 from weir.simulator.network import LinkSpec, Network
@@ -39,45 +35,75 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass
 class Cluster:
-    """The last host is the server, all others are its workers."""
+    """The last host is the server, all others are its workers, who make their steps together.
+
+    budget: share of a push's values that may be lost.
+    """
 
     network: Network
-    config: ServerConfig
-    hosts: list[FlowHost] = field(default_factory=list)
-    clients: list[ServerClient] = field(default_factory=list)
+    budget: float = 0.0
+    lanes: int = LANES
+    workers: list[UpdateWorker] = field(default_factory=list)
+    ends: list[WorkerEnd] = field(default_factory=list)
+    settled: list[Settlement] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         *names, server_name = self.network.stations
-        flows = [
-            WorkerFlows(FlowConfig(100 + rank, rank), FlowConfig(200 + rank, rank))
-            for rank in range(len(names))
-        ]
         self.hosts = [self.network.flows(name) for name in names]
-        self.clients = [ServerClient(one) for one in flows]
-        self.server = ParameterServer(flows, self.config)
-        self.server_host = self.network.flows(server_name)
-        self.server_host.react = self.server.advance
-        peers = [self._address(name) for name in names]
-        self.server.attach(self.server_host.mux, peers)
-        for client, host in zip(self.clients, self.hosts, strict=True):
-            client.attach(host.mux, self._address(server_name))
+        self.server = UpdateServer(Sum(np.zeros(self.lanes, np.float32)), ServerRules(Consistency(0)))
+        server_host = self.network.flows(server_name)
+        self.served = ServerEnds(self.server, server_host.mux)
+        server_host.react = self.served.advance
+        for rank, (name, host) in enumerate(zip(names, self.hosts, strict=True)):
+            words = np.empty(self.lanes, np.uint32)
+            worker = UpdateWorker(rank, 1, words, WorkerRules(Consistency(0)), Residual(self.lanes))
+            for answer in self.server.handle(worker.hello()):
+                worker.on_message(answer)
+            up = FlowConfig(100 + rank, rank, max_loss=self.budget)
+            down = FlowConfig(200 + rank, rank)
+            self.served.connect(rank, 1, up, down, self._address(name))
+            end = WorkerEnd(host.mux, self._address(server_name), up, down, self.budget, layer=3)
+            self.workers.append(worker)
+            self.ends.append(end)
+            host.react = partial(self._take, worker, end)
 
     def _address(self, name: str) -> Address:
         return Address(self.network.stations[name].host.ip)
 
-    def exchange(self, vectors: list[Floats], service: ServiceClass, previous: Floats) -> list[PullResult]:
-        """Return one round of push and pull."""
-        for client, host, vector in zip(self.clients, self.hosts, vectors, strict=True):
-            client.push(vector, service, previous)
+    def _take(self, worker: UpdateWorker, end: WorkerEnd) -> None:
+        for message in end.received():
+            worker.on_message(message)
+        self.settled += end.settlements()
+
+    def exchange(self, vectors: list[Floats]) -> list[Settlement]:
+        """Make one step, and return what became of the pushes; every value is accounted for."""
+        for worker, end, host, vector in zip(self.workers, self.ends, self.hosts, vectors, strict=True):
+            end.submit(worker.push(vector, 1.0))
             host.pump()
-        self.network.run(lambda: all(client.idle for client in self.clients) and self.server.idle, limit=60)
-        return [result for client in self.clients for result in client.results()]
+        self.network.run(self._stepped, limit=60)
+        found, self.settled = self.settled, []
+        for settled in found:
+            assert settled.entered == settled.kept + settled.returned
+            assert (settled.missing <= settled.budgets).all()
+        return found
+
+    def _stepped(self) -> bool:
+        return all(
+            worker.settled and worker.may_step and end.idle
+            for worker, end in zip(self.workers, self.ends, strict=True)
+        ) and all(sender.idle for sender in self.served.senders)
+
+    def check(self, entered: list[Floats]) -> None:
+        """Workers have the server's model, which lacks of what entered only what they hold."""
+        model = self.server.optimizer.parameters
+        for worker in self.workers:
+            np.testing.assert_array_equal(worker.replica.words, model.view(np.uint32))
+        held = sum(worker.held.arrays()["sum"] for worker in self.workers)
+        np.testing.assert_array_equal(held - model, sum(entered))
 
     def timeouts(self) -> int:
-        return sum(sender.counts.timeouts for sender in self.senders())
-
-    def senders(self) -> list[FlowSender]:
-        return [*self.server.senders, *(client.sender for client in self.clients)]
+        own = sum(end.stats.timeouts for end in self.ends)
+        return own + sum(sender.counts.timeouts for sender in self.served.senders)
 
 
 def treatments(network: Network, treatment: Treatment) -> int:
@@ -100,17 +126,6 @@ def gradients(seed: int, workers: int) -> list[Floats]:
     return [rng.integers(-1000, 1000, LANES).astype(np.float32) for _ in range(workers)]
 
 
-def check(vectors: list[Floats], results: list[PullResult], previous: Floats) -> None:
-    """Sum, residuals and stale values account for every value."""
-    delivered = sum(v - result.pushed.residual() for v, result in zip(vectors, results, strict=True))
-    for result in results:
-        came = result.pulled.lanes_received()
-        np.testing.assert_array_equal(result.values, np.where(came, delivered, previous))
-        assert result.stale == int((~came).sum())
-        assert result.pushed.entered == result.pushed.kept + result.pushed.returned
-        assert (result.pushed.missing <= result.pushed.budgets).all()
-
-
 def rack(trim_at: int = 16) -> Topology:
     """Five hosts behind one switch (and a spine with nothing to do)."""
     classes = {code: ClassSpec(trim_at=trim_at) for code in WEIR_CLASSES}
@@ -119,15 +134,13 @@ def rack(trim_at: int = 16) -> Topology:
 
 @pytest.mark.parametrize("loss", [0.0, 0.05])
 def test_four_workers_push_and_pull_without_budgets(loss: float) -> None:
-    vectors, previous = gradients(1, 4), np.zeros(LANES, np.float32)
+    vectors = gradients(1, 4)
     link = LinkSpec(None, Faults(delay=1_000, jitter=5_000, loss=loss, duplicate=loss))
     with Network(rack(), seed=1, link=link) as network:
-        cluster = Cluster(network, ServerConfig())
+        cluster = Cluster(network)
         for _ in range(2):
-            for result in cluster.exchange(vectors, LOSSLESS, previous):
-                np.testing.assert_array_equal(result.values, sum(vectors))
-                assert result.pushed.complete
-                assert not result.stale
+            assert all(settled.complete for settled in cluster.exchange(vectors))
+        cluster.check(2 * vectors)
 
 
 @pytest.mark.parametrize(("racks", "spines"), [(1, 1), (2, 2)])
@@ -135,30 +148,27 @@ def test_switches_trim_what_may_be_lost_and_no_timer_fires(racks: int, spines: i
     """Four workers send to one server at once: its port is congested, and all others are not."""
     topology = leaf_spine(racks, spines, 5 if racks == 1 else 3, target="soft", qos=Qos())
     workers = len(topology.hosts) - 1
-    vectors, previous = gradients(2, workers), np.full(LANES, 7, np.float32)
+    vectors = gradients(2, workers)
     with Network(topology, seed=1, link=LINK, queueing=Queueing(depth_packets=400)) as network:
-        cluster = Cluster(network, ServerConfig(pull_loss=0.05))
-        results = cluster.exchange(vectors, bounded(LANES, 0.1, layer=3), previous)
-        check(vectors, results, previous)
+        cluster = Cluster(network, 0.1)
+        found = cluster.exchange(vectors)
+        cluster.check(vectors)
         assert treatments(network, Treatment.TRIMMED) > 0
         assert treatments(network, Treatment.MARKED) > 0
-        assert sum(result.pushed.trimmed for result in results) > 0
+        assert sum(settled.trimmed for settled in found) > 0
         assert cluster.timeouts() == 0
-        for result in results:
-            assert result.pushed.returned.lanes <= LANES // 10
-            assert result.stale <= LANES // 20
+        assert all(settled.returned.lanes <= LANES // 10 for settled in found)
 
 
 def test_without_budgets_nothing_is_trimmed_and_marks_slow_the_senders() -> None:
-    vectors, previous = gradients(3, 4), np.zeros(LANES, np.float32)
+    vectors = gradients(3, 4)
     with Network(rack(), seed=1, link=LINK, queueing=Queueing(depth_packets=400)) as network:
-        cluster = Cluster(network, ServerConfig())
-        for result in cluster.exchange(vectors, LOSSLESS, previous):
-            np.testing.assert_array_equal(result.values, sum(vectors))
+        cluster = Cluster(network)
+        cluster.exchange(vectors)
+        cluster.check(vectors)
         assert treatments(network, Treatment.TRIMMED) == 0
         assert treatments(network, Treatment.MARKED) > 0
         assert cluster.timeouts() == 0
-        assert all(client.sender.window.shrunk for client in cluster.clients)
 
 
 def test_front_layers_arrive_first_through_a_congested_port() -> None:
@@ -203,9 +213,9 @@ def test_spraying_over_unequal_paths_changes_no_value() -> None:
 
 def test_thresholds_changed_while_flows_run_hold_from_the_next_packet() -> None:
     """First nothing is trimmed; from the middle of the push on, whatever may be is."""
-    vectors, previous = gradients(5, 4), np.zeros(LANES, np.float32)
+    vectors = gradients(5, 4)
     with Network(rack(1000), seed=1, link=LINK, queueing=Queueing(depth_packets=400)) as network:
-        cluster = Cluster(network, ServerConfig())
+        cluster = Cluster(network, 1.0)
         before: list[int] = []
 
         def tighten() -> None:
@@ -213,11 +223,11 @@ def test_thresholds_changed_while_flows_run_hold_from_the_next_packet() -> None:
             network.program(rack(0))
 
         network.clock.after(20 * MS, tighten)
-        results = cluster.exchange(vectors, bounded(LANES, 1.0, layer=3), previous)
-        check(vectors, results, previous)
+        found = cluster.exchange(vectors)
+        cluster.check(vectors)
         assert before == [0]
         trimmed = treatments(network, Treatment.TRIMMED)
-        assert trimmed == sum(result.pushed.trimmed for result in results) > 100
+        assert trimmed == sum(settled.trimmed for settled in found) > 100
         assert cluster.timeouts() == 0
 
 
@@ -226,7 +236,7 @@ def test_flows_and_collectives_share_a_network(loss: float) -> None:
     """The same hosts push to a server and all-reduce over the spines at once, both within their budgets."""
     topology = leaf_spine(2, 2, 3, target="soft", qos=Qos())
     workers, blocks = 5, 300
-    vectors, previous = gradients(6, workers), np.zeros(LANES, np.float32)
+    vectors = gradients(6, workers)
     link = LinkSpec(LINK.rate_bps, Faults(delay=5_000, loss=loss))
     service = ServiceClass(
         layer=1,
@@ -240,10 +250,10 @@ def test_flows_and_collectives_share_a_network(loss: float) -> None:
         after = [lanes.copy() for lanes in before]
         for worker, lanes in zip(job.workers, after, strict=True):
             worker.submit(Work(Op.ADD, 256, lanes, service=service))
-        cluster = Cluster(network, ServerConfig(pull_loss=0.05))
-        results = cluster.exchange(vectors, bounded(LANES, 0.1, layer=3), previous)
+        cluster = Cluster(network, 0.1)
+        cluster.exchange(vectors)
         network.run(lambda: job.idle, limit=60)
-        check(vectors, results, previous)
+        cluster.check(vectors)
         expected = sum(before, np.zeros(blocks * 256, np.uint32))
         for worker in job.workers:
             report = worker.reports[0]

@@ -16,8 +16,6 @@ from tests.simulator.reductions import submit, vectors
 from tests.simulator.test_flows import LANES, Cluster, gradients
 from weir.controller.qos import Qos
 from weir.controller.topology import Topology, leaf_spine, leaf_spine_core
-from weir.host_agent.flows import ServerConfig
-from weir.host_agent.flows.server import bounded
 from weir.host_agent.transport.service_class import ServiceClass
 from weir.pcap.audit import Finding, PacketAudit, Rule
 from weir.pcap.capture import RawFrame, read_raw
@@ -93,7 +91,7 @@ def wide(path: Path) -> Path:
 def shared(path: Path, lanes: int = LANES) -> Path:
     """Capture a collective and a parameter server on every link of two racks, both congested and trimmed."""
     topology = leaf_spine(2, 2, 3, target="soft", qos=Qos())
-    pushed, previous = [one[:lanes] for one in gradients(6, 5)], np.zeros(lanes, np.float32)
+    pushed = [one[:lanes] for one in gradients(6, 5)]
     queueing = Queueing(depth_packets=400)
     link = LinkSpec(100_000_000, CALM)
     with Network(topology, seed=1, link=link, queueing=queueing) as network, Trace(path) as trace:
@@ -102,8 +100,7 @@ def shared(path: Path, lanes: int = LANES) -> Path:
         half = np.array([150 * 256 // 2], np.uint64)
         service = ServiceClass(layer=3, accounts=np.zeros(150, np.uint16), budgets=half)
         submit(job, vectors(7, 5, 150), service)
-        cluster = Cluster(network, ServerConfig(pull_loss=0.05))
-        cluster.exchange(pushed, bounded(lanes, 0.1, layer=3), previous)
+        Cluster(network, 0.1, lanes).exchange(pushed)
         network.run(lambda: job.idle, limit=60)
     return path
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.processes import wait_until_gone
-from weir.child import end, how_it_ended, log_tail, spawn
+from weir.process.child import end, how_it_ended, log_tail, spawn
 
 STUBBORN = """
 import signal, time
@@ -72,7 +72,7 @@ def test_a_child_imports_nothing_from_the_working_directory(
 def test_a_child_dies_with_a_parent_that_is_killed(tmp_path: Path, module: str) -> None:
     (tmp_path / "private").mkdir()
     script = (
-        "import sys, time; from pathlib import Path; from weir.child import spawn\n"
+        "import sys, time; from pathlib import Path; from weir.process.child import spawn\n"
         f"folder = Path({str(tmp_path)!r})\n"
         f"child = spawn({module!r}, [], log=folder / 'log', remove=folder / 'private')\n"
         "print(child.pid, flush=True); time.sleep(600)"

@@ -12,12 +12,13 @@ import pytest
 
 from softp4.native.scratch import scratch_folder
 from tests.harness.processes import children, is_alive, wait_until_gone
-from weir.child import PARENT, identity
+from weir.process.child import PARENT, identity
 
 SCRIPT = """
 import sys, time
 from pathlib import Path
-from weir.child import spawn
+from weir.process.child import spawn
+from weir.process.child import spawn
 from softp4.native.scratch import scratch_folder
 with scratch_folder("net"), scratch_folder("build", sys.argv[1]):
     spawn("waits", [], log=Path(sys.argv[1], "log"))
@@ -93,10 +94,10 @@ def test_a_process_that_got_its_environment_from_a_child_stays_while_the_first_p
 
 
 def test_sockets_of_dead_switches_and_free_locks_go(folder: Path) -> None:
-    (folder / "weir").mkdir(mode=0o700)
+    (folder / "softp4").mkdir(mode=0o700)
     gone = subprocess.Popen(["true"])
     gone.wait()
-    living, left = (folder / "weir" / f"switch-{pid}.sock" for pid in (os.getpid(), gone.pid))
+    living, left = (folder / "softp4" / f"switch-{pid}.sock" for pid in (os.getpid(), gone.pid))
     lock = folder / "program-0123.lock"
     for path in (living, left, lock):
         path.touch()

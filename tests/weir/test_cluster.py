@@ -11,17 +11,17 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.harness.disk import run_on_small_disk
 
 import weir
 from softp4.native.build import cache_dir
+from tests.harness.disk import run_on_small_disk
 from tests.harness.processes import children, wait_until_gone
 from weir.cluster import ClusterError
 
 
 def mine() -> set[int]:
     """This process's children that belong to a cluster."""
-    return {pid for pid, line in children(os.getpid()).items() if "weir.child" in line}
+    return {pid for pid, line in children(os.getpid()).items() if "weir.process.child" in line}
 
 
 def test_a_cluster_serves_its_workers_and_leaves_nothing(short_path: Path) -> None:

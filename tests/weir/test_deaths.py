@@ -17,8 +17,8 @@ from signal import SIGCONT, SIGINT, SIGKILL, SIGSTOP, SIGTERM
 from typing import Final
 
 import pytest
-from tests.harness.needs import SYSTEM_PYTHON
 
+from tests.harness.needs import SYSTEM_PYTHON
 from tests.harness.started import TORCHRUN, WEIR, Started, started
 from weir.controller.topology import single_switch
 

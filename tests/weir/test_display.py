@@ -10,9 +10,9 @@ from weir.host_agent.transport.counters import TransportCounters
 from weir.train.config import make_config
 from weir.train.display import LiveTable
 from weir.train.messages import Delivery
-from weir.train.netrows import network_rows
 from weir.train.record import RunRecord
 from weir.train.watch import NetworkCounts
+from weir.train.words import network_rows
 
 
 def test_a_phase_is_shown_while_it_lasts_and_no_longer() -> None:

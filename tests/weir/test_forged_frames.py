@@ -17,10 +17,10 @@ from scapy.layers.l2 import ARP, Dot1Q, Ether
 
 from tests.controller.helpers import until
 from weir.agent_service.client import AgentClient, Membership
+from weir.host_agent.torch.job_connection import transport_config
 from weir.host_agent.transport.codec import Column, Packet
 from weir.host_agent.transport.links import UdpLink
 from weir.host_agent.transport.reducer import Reducer
-from weir.host_agent.transport.slot_transport import TransportConfig
 from weir.netns.cluster import NetworkCluster, network_cluster
 from weir.wire.definition import UDP_PORT, Event, Flag, Op, PacketType
 
@@ -70,16 +70,9 @@ class Pair:
         for link, member in zip(links, self.members, strict=True):
             link.connect((member.aggregation.ip, member.aggregation.udp_port))
         self._reducers = [
-            stack.enter_context(Reducer(link, self._config(member), timeout_s=PATIENCE_S))
+            stack.enter_context(Reducer(link, transport_config(member, keep=False), timeout_s=PATIENCE_S))
             for link, member in zip(links, self.members, strict=True)
         ]
-
-    @staticmethod
-    def _config(member: Membership) -> TransportConfig:
-        path = member.paths[member.rank]
-        return TransportConfig(
-            member.job_id, member.number, member.size, member.slot_count, path=path, key=member.key
-        )
 
     def sums(self) -> None:
         """Reduce, and see that the sums are right."""

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.harness.disk import run_on_small_disk, then
 
 _PAGE = 4096

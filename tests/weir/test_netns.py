@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.harness.capabilities import Capability, without
 
+from tests.harness.capabilities import Capability, without
 from weir.netns import Namespace, NetlinkError, TokenBucket, why_not
 from weir.netns.lab import Lab, bridged_lab, lab
 from weir.network import NetworkSpec, parse_shape
@@ -88,7 +88,7 @@ class TestLinks:
         for links, name in ((here.links, "left"), (there.links, "right")):
             links.set(name, up=True)
 
-        here.links.shape("left", TokenBucket(8, burst=2000, latency_s=1000))  # 1000 bytes may wait besides
+        here.links.shape("left", TokenBucket(4000, burst=2000, latency_s=2))  # 1000 bytes may wait besides
         assert accepted(here, "left", 20) == 2 + 3
         here.links.unshape("left")
         assert accepted(here, "left", 20) == 20

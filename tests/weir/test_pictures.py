@@ -8,13 +8,12 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from weir.pictures import Label, count_steps, place_labels, plain_log, set_title
+from weir.report.pictures import Label, count_steps, place_labels, plain_log, set_title
 from weir.train.config import make_config
-from weir.train.messages import Evaluated, Step, WireCounters
+from weir.train.messages import BackendName, Evaluated, Step, WireCounters
 from weir.train.messages import Sent as Part
 from weir.train.record import RunRecord
 from weir.train.report import draw
-from weir.train.spec import BackendName
 
 
 def picture(width: float = 6, height: float = 4) -> Figure:

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from weir.processor import ProcessorTime, machine_seconds, process_seconds
+from weir.process.processor import ProcessorTime, machine_seconds, process_seconds
 
 BURN = """
 import threading, time

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from weir.host_agent.transport.counters import TransportCounters
-from weir.processor import ProcessorTime
+from weir.process.processor import ProcessorTime
 from weir.train.config import make_config
 from weir.train.messages import Delivery, Evaluated, Failed, Ready, Sent, Step, WireCounters, decode, encode
 from weir.train.record import ReplicasDifferError, RunRecord, StepSummary

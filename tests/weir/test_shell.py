@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.harness.environments import environment
-from tests.p4rt.p4rt_client import CONTROL, Controller
 
 from softp4.device import Device
 from softp4.p4runtime.session import Session
+from tests.harness.environments import environment
+from tests.p4rt.p4rt_client import CONTROL, Controller
 
 QUESTION = 'for entry in table_entry["stations"].read(): print("dst", entry.match["dst"].exact.value.hex())\n'
 

@@ -10,10 +10,10 @@ from signal import SIGKILL
 
 import pytest
 
-from weir import child
 from weir.controller.wiring import Target
 from weir.netns.cluster import NetworkCluster, network_cluster, start_switches
 from weir.network import SINGLE, NetworkSpec, Shape, parse_shape
+from weir.process import child
 from weir.train.workers import worker_environment
 
 pytestmark = pytest.mark.root

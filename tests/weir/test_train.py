@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.capabilities import Capability, without
-from tests.harness.ports import free_port
 
 import weir
+from tests.harness.capabilities import Capability, without
+from tests.harness.ports import free_port
 from tests.harness.processes import children, wait_until_gone
 from weir.pcap.audit import PacketAudit
 from weir.pcap.frames import read_frames
@@ -372,7 +372,7 @@ def without_rights(*command: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_without_namespaces_the_user_is_told_so_and_shared_memory_serves() -> None:
-    code = "from weir.train.hosts import choose_hosts; print(*choose_hosts('auto'))"
+    code = "from weir.train.cli import choose_hosts; print(*choose_hosts('auto'))"
     told = without_rights(sys.executable, "-c", code).stdout
     assert told.startswith("processes No network namespaces here: "), told
     assert "share memory with the switch" in told

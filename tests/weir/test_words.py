@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.train.words import duration, factor, percent, ratio, times
+from weir.report.words import duration, factor, percent, ratio, times
 
 
 @pytest.mark.parametrize(

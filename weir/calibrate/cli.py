@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 
 from weir.calibrate.config import make_calibration
-from weir.child import ChildError
 from weir.methods import Plugin
+from weir.process.child import ChildError
 from weir.train.config import ConfigError
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from weir.calibrate.runner import Calibration, Check, mean_accuracy
 from weir.calibrate.search import Finding
-from weir.pictures import set_title
+from weir.report.pictures import set_title
 from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
 
 _NAMES: Final = {

@@ -25,7 +25,7 @@ from weir.calibrate.trial import Trial, TrialOutcome
 from weir.host_agent.compression.classes import LayerClasses
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.methods import load_plugin
-from weir.pool import one_thread, process_pool
+from weir.process.pool import one_thread, process_pool
 from weir.train.task import make_task
 
 # Of the shares that the classes tolerate one by one, how much they tolerate all at once.

@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from weir.compare.finished import Comparison, Finished, FinishedError, compared
-from weir.pictures import count_steps, set_title
-from weir.tables import InParts
+from weir.report.pictures import count_steps, set_title
+from weir.report.tables import InParts
+from weir.report.words import byte_count, duration, percent, ratio
 from weir.train.folder import FolderError, make_folder, write_json, writing
-from weir.train.words import byte_count, duration, percent, ratio
 
 _COLOURS: Final = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#17becf")
 _HEADS: Final = (

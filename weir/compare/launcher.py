@@ -19,10 +19,9 @@ from weir.train.config import TrainConfig
 from weir.train.deployment import Deployment, deploy, joined_deployment, starting_line
 from weir.train.folder import FolderError, StepsFile, make_folder, write_json, writing
 from weir.train.launcher import EXIT_STATUS, USAGE
-from weir.train.messages import Evaluated
+from weir.train.messages import Evaluated, WorkerSpec
 from weir.train.record import ReplicasDifferError, RunRecord, Status, StepSummary
 from weir.train.running import WorkerError, interruptible, run_workers
-from weir.train.spec import WorkerSpec
 
 _STARTED_BY_OTHERS: Final = "weir compare: it starts all workers itself; RANK is set, as torchrun would"
 

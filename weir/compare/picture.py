@@ -9,8 +9,8 @@ from typing import Any, Final
 from weir.compare.config import Comparison
 from weir.compare.results import DENSE, Row, Run
 from weir.compare.view import title
-from weir.pictures import Label, count_steps, place_labels, plain_log, set_title
-from weir.train.words import factor
+from weir.report.pictures import Label, count_steps, place_labels, plain_log, set_title
+from weir.report.words import factor
 
 _GREY: Final = "#7a7a7a"  # of dense, the reference
 _COLOURS: Final = (

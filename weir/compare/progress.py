@@ -17,9 +17,9 @@ from rich.text import Text
 from weir.compare.config import Comparison
 from weir.compare.results import Run, make_rows
 from weir.compare.view import ResultTable, title
+from weir.report.words import byte_count, duration, percent
 from weir.train.messages import Evaluated
 from weir.train.record import RunRecord, StepSummary
-from weir.train.words import byte_count, duration, percent
 
 _LINE_EVERY_S: Final = 10.0
 

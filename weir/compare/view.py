@@ -11,9 +11,9 @@ from rich.text import Text
 
 from weir.compare.config import Comparison
 from weir.compare.results import Row, dense_source
-from weir.tables import InParts
-from weir.train.netrows import network_line
-from weir.train.words import byte_count, duration, percent, times, workers
+from weir.report.tables import InParts
+from weir.report.words import byte_count, duration, percent, times, workers
+from weir.train.words import network_line
 
 NOT_KNOWN: Final = "–"
 

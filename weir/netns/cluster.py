@@ -14,12 +14,12 @@ from typing import Any, Final
 from softp4.native.build import is_compiling
 from softp4.native.scratch import scratch_folder
 from softp4.native.trains import trains_wanted
-from weir import child
 from weir.agent_service.client import AgentClient
 from weir.controller.wiring import Target
 from weir.netns.lab import Lab, bridged_lab, lab
 from weir.netns.namespace import NamespaceError
 from weir.network import NetworkSpec, incast, switch_ports
+from weir.process import child
 
 _FIRST_TUNNEL: Final = 20001  # UDP ports of tunnels; in a namespace of its own all are free
 _START_TIMEOUT_S: Final = 240.0  # without a compiler at work, which a first start waits for

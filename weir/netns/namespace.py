@@ -6,7 +6,6 @@ administer networks: root's, or that of a user namespace (``gain_root``).
 """
 
 import contextlib
-import ctypes
 import os
 import subprocess
 import sys
@@ -15,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
-from weir.netns.enter import CLONE_NEWNET
 from weir.netns.netlink import Links
+from weir.process.become import CLONE_NEWNET, call, new_network
+from weir.process.child import BECOME
 
-_ENTER: Final = (sys.executable, "-IS", str(Path(__file__).with_name("enter.py")))
 _GAINED: Final = "WEIR_USER_NAMESPACE"
 _SETTINGS: Final = {
     "ipv6/conf/default/disable_ipv6": "1",
@@ -39,7 +38,8 @@ class Namespace:
 
     def __init__(self) -> None:
         """Make one. Raises NamespaceError when this process may not."""
-        self._file, self.links = _in_thread(_make)
+        self._file = _in_thread(_make)
+        self.links = Links(self.call)
 
     def __enter__(self) -> Self:
         return self
@@ -49,7 +49,6 @@ class Namespace:
 
     def close(self) -> None:
         """Let go of it: it ends, with its interfaces, once no process and no socket is in it."""
-        self.links.close()
         os.close(self._file)
 
     @property
@@ -65,13 +64,13 @@ class Namespace:
     @property
     def prefix(self) -> list[str]:
         """Return what to put before a command that is to run in it: a command that becomes the other."""
-        return [*_ENTER, "--net", self.path, "--"]
+        return [*BECOME, "--net", self.path, "--"]
 
     def call(self, function: Callable[[], _T]) -> _T:
         """Return what a function returns when a thread inside calls it; sockets that it makes stay inside."""
 
         def inside() -> _T:
-            _system("setns", self._file, CLONE_NEWNET)
+            call("setns", self._file, CLONE_NEWNET)
             return function()
 
         return _in_thread(inside)
@@ -99,35 +98,26 @@ def gain_root() -> str | None:
     if reason is None or _GAINED in os.environ:
         return reason
     probe = subprocess.run(
-        [*_ENTER, "--new-user", "--net", "new", "--", "true"], capture_output=True, text=True, check=False
+        [*BECOME, "--new-user", "--net", "new", "--", "true"], capture_output=True, text=True, check=False
     )
     if probe.returncode:
         return f"{reason}, and no user namespace is to be had: {probe.stderr.strip()}"
     sys.stdout.flush()
     sys.stderr.flush()
-    command = [*_ENTER, "--new-user", "--", sys.executable, *sys.orig_argv[1:]]
+    command = [*BECOME, "--new-user", "--", sys.executable, *sys.orig_argv[1:]]
     return os.execve(command[0], command, {**os.environ, _GAINED: "1"})
 
 
-def _make() -> tuple[int, Links]:
-    """Give the calling thread a new network; return the file that holds it, and its links."""
+def _make() -> int:
+    """Give the calling thread a new network; return the file that holds it."""
     try:
-        _system("unshare", CLONE_NEWNET)
+        new_network()
     except OSError as error:
         raise NamespaceError(f"network namespaces need root ({error})") from error
     for name, value in _SETTINGS.items():
         with contextlib.suppress(OSError):  # a kernel without this, a container whose /proc/sys is read-only
             Path("/proc/sys/net", name).write_text(value)
-    links = Links()
-    links.set("lo", up=True)
-    return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC), links
-
-
-def _system(name: str, *arguments: int) -> None:
-    """Call a function of the C library that Python 3.11 lacks. Raises OSError."""
-    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments):
-        error = ctypes.get_errno()
-        raise OSError(error, f"{name}: {os.strerror(error)}")
+    return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _in_thread(function: Callable[[], _T]) -> _T:

@@ -15,7 +15,7 @@ from weir.host_agent.placement.plan import BOTH_RANDOM, Plan
 from weir.host_agent.placement.racks import hops, rack_of
 from weir.host_agent.placement.samples import Samples
 from weir.host_agent.placement.traffic import VALUE_BYTES, users
-from weir.train.words import byte_count
+from weir.report.words import byte_count
 
 EXPLANATION: Final = (
     dedent(

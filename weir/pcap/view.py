@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from weir.pcap.rounds import ColumnSeen, PacketSeen, Round, Trace
-from weir.train.words import byte_count
+from weir.report.words import byte_count
 
 LEGEND = (
     "■ block with its lanes, · block without; →n the sender's next non-zero block, in a result the one "

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``weir train``: options of the command line to a TrainConfig, checked before anything is started."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,9 +9,9 @@ import typer
 from rich.console import Console
 
 from weir.extras import MissingExtraError, require
+from weir.netns import gain_root
 from weir.train import options
 from weir.train.config import DEFAULT_METHOD, ConfigError, TrainConfig, make_config
-from weir.train.hosts import choose_hosts
 
 
 @options.takes_training_options
@@ -164,3 +165,31 @@ def _by_plan(file: Path, hosts: str, seed: int, settings: dict[str, Any]) -> Non
         typer.echo(f"weir train: {error}", err=True)
         raise typer.Exit(1 if isinstance(error, WorkerError) else 2) from None
     show(file, trained, Console())
+
+
+def choose_hosts(wanted: str) -> tuple[str, str]:
+    """Return the kind of hosts to train on, and a remark for the user, mostly empty.
+
+    Call it before anything is started: where namespaces need a user namespace, this program starts again in
+    one, and the call does not return.
+
+    Args:
+        wanted: "processes", "namespaces", or "auto": namespaces where they are to be had.
+
+    Raises:
+        ConfigError: there are no namespaces to be had, and nothing else would do.
+    """
+    if wanted not in ("auto", "namespaces"):
+        return wanted, ""
+    if "RANK" in os.environ:
+        raise ConfigError(f"--hosts {wanted}: this worker (RANK is set) is on a host already")
+    reason = gain_root()
+    if reason is None:
+        return "namespaces", ""
+    if wanted == "namespaces":
+        raise ConfigError(f"--hosts namespaces: {reason}")
+    return "processes", (
+        f"No network namespaces here: {reason}.\n"
+        "So the workers share memory with the switch, whose ports keep to the links' rate, and Gloo runs "
+        "over loopback at any rate: compare accuracy and bytes, not times."
+    )

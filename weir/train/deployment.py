@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from softp4.native.scratch import scratch_folder
 from weir.cluster import LocalCluster, local_cluster
-from weir.processor import ProcessorTime
+from weir.process.processor import ProcessorTime
 from weir.train.config import TrainConfig
 from weir.train.watch import NetworkWatch
 from weir.train.workers import worker_environment

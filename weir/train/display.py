@@ -13,12 +13,12 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from weir.report.words import byte_count, duration, percent, times
 from weir.train.config import TrainConfig
 from weir.train.messages import Evaluated
-from weir.train.netrows import network_line, network_rows
 from weir.train.record import RunRecord, StepSummary
 from weir.train.wirebytes import dense_bytes
-from weir.train.words import byte_count, duration, epochs, percent, times, training_line
+from weir.train.words import epochs, network_line, network_rows, training_line
 
 _LINE_EVERY_S = 5.0
 

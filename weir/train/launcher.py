@@ -18,11 +18,10 @@ from weir.train.config import TrainConfig
 from weir.train.deployment import Deployment, deploy, deploy_reference, joined_deployment, starting_line
 from weir.train.display import Display, make_display
 from weir.train.folder import FolderError, StepsFile, make_folder, write_json, writing
-from weir.train.messages import Evaluated
+from weir.train.messages import BackendName, Evaluated, WorkerSpec
 from weir.train.record import ReplicasDifferError, RunRecord, Status, StepSummary
 from weir.train.report import write_report
 from weir.train.running import WorkerError, interruptible, run_workers
-from weir.train.spec import BackendName, WorkerSpec
 from weir.train.summary import summarize, summary_view
 from weir.train.watch import NetworkWatch
 

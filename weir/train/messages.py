@@ -1,17 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages from a worker to the launcher: one JSON object per line on a pipe.
+"""The settings that the launcher hands a worker on its command line, and the worker's messages to it.
 
-Each message is a frozen dataclass whose fields are JSON values; ``encode`` and ``decode`` add and read the
-kind. Times are seconds, traffic counts include all headers from Ethernet up.
+A worker's messages are lines of JSON on a pipe, one object each. Each is a frozen dataclass whose fields are
+JSON values; ``encode`` and ``decode`` add and read the kind. Times are seconds, traffic counts include all
+headers from Ethernet up.
 """
 
 import json
 from dataclasses import asdict, dataclass, field, fields
-from typing import Final, Self
+from pathlib import Path
+from typing import Final, Literal, Self
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from weir.host_agent.transport.counters import TransportCounters
+from weir.train.config import TrainConfig
+
+BackendName = Literal["weir", "gloo"]
+
+
+class WorkerSpec(BaseModel):
+    """One run, as its workers need to know it.
+
+    ``init_method``: torch.distributed's, where ranks find each other. ``replicas``: who compares the
+    parameters of all ranks after each step: the launcher, which hears every rank, or the group itself,
+    when each rank has a launcher of its own. ``save``: where checkpoints go. ``resume``: where that of an
+    earlier run is.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    config: TrainConfig
+    backend: BackendName
+    init_method: str
+    replicas: Literal["launcher", "group"] = "launcher"
+    save: Path | None = None
+    resume: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -21,17 +21,17 @@ from rich.table import Table
 from rich.text import Text
 
 from softp4.native.scratch import scratch_folder
-from weir.child import end, how_it_ended, log_tail, spawn
 from weir.host_agent.parameter_server.shards import ParameterInfo
 from weir.host_agent.parameter_server.turns import HEAD_WORDS
 from weir.host_agent.parameter_server.units import Integers, Units
 from weir.host_agent.torch.parameter_server.lines import frames
 from weir.host_agent.torch.parameter_server.placed_worker import UNIT
 from weir.partition.planfile import PlanFile
+from weir.process.child import end, how_it_ended, log_tail, spawn
+from weir.report.words import byte_count
 from weir.train.placed_machine import PlacedSpec, Result, batches_of, owners
 from weir.train.running import WorkerError
 from weir.train.sparse_models import LEARNING_RATES, TABLE, Entries, SparseModel, SparseModelName
-from weir.train.words import byte_count
 from weir.train.workers import worker_environment
 
 if TYPE_CHECKING:

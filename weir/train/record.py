@@ -6,9 +6,8 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean, median
 from typing import Any, Final, Literal
 
-from weir.processor import ProcessorTime
-from weir.train.messages import Delivery, Evaluated, Message, Ready, Step, WireCounters
-from weir.train.spec import BackendName
+from weir.process.processor import ProcessorTime
+from weir.train.messages import BackendName, Delivery, Evaluated, Message, Ready, Step, WireCounters
 from weir.train.watch import NetworkCounts
 
 _IN_STEPS: Final = {

@@ -9,14 +9,14 @@ import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from weir.pictures import count_steps, plain_log, set_title
+from weir.report.pictures import count_steps, plain_log, set_title
+from weir.report.words import percent
 from weir.train.config import TrainConfig
 from weir.train.display import headline
-from weir.train.netrows import NOT_KNOWN
 from weir.train.record import RunRecord
 from weir.train.summary import use_rows
 from weir.train.wirebytes import dense_bytes
-from weir.train.words import percent
+from weir.train.words import NOT_KNOWN
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

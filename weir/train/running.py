@@ -12,9 +12,8 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from weir.train.deployment import Deployment
-from weir.train.messages import Evaluated, Failed
+from weir.train.messages import Evaluated, Failed, WorkerSpec
 from weir.train.record import RunRecord, StepSummary
-from weir.train.spec import WorkerSpec
 from weir.train.watch import NetworkWatch
 from weir.train.workers import Exited, Workers
 

@@ -11,8 +11,7 @@ from torch.optim import Optimizer
 
 from weir.train.backends import Exchange, WeirMeter, delivery_of, sent_of
 from weir.train.config import PRESETS, TrainConfig
-from weir.train.messages import Delivery, Sent
-from weir.train.spec import WorkerSpec
+from weir.train.messages import Delivery, Sent, WorkerSpec
 
 if TYPE_CHECKING:
     from weir.torch import PlacedServers

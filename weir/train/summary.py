@@ -10,11 +10,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from weir.report.words import byte_count, duration, percent, ratio, times
 from weir.train.config import TrainConfig
-from weir.train.netrows import NOT_KNOWN, network_line, network_rows
 from weir.train.record import RunRecord, Status, delivery_json
 from weir.train.wirebytes import dense_bytes
-from weir.train.words import byte_count, duration, percent, ratio, times, training_line
+from weir.train.words import NOT_KNOWN, network_line, network_rows, training_line
 
 SCHEMA: Final = 1
 

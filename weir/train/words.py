@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers and settings as people read them."""
+"""A run's settings in words, and what its network kept back: lines and rows for displays and summaries."""
 
-import math
 from typing import Final
 
 from weir.methods import find_method
+from weir.report.words import percent, workers
 from weir.train.config import TrainConfig
+from weir.train.record import RunRecord
 
+NOT_KNOWN: Final = "–"
 _SETTINGS: Final = {
     "density": "density",
     "threshold": "threshold",
@@ -16,53 +18,6 @@ _SETTINGS: Final = {
 }
 
 
-def byte_count(value: float) -> str:
-    """Return bytes with a decimal prefix: 999 B, 1.2 kB, 46.0 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(value) < 1000:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} TB"
-
-
-def digits(value: float, decimals: int) -> str:
-    """Return a number with so many decimals, or with more, for two significant digits: with 1, 97.2, 4.0 and
-    0.0042. Zero is "0".
-    """
-    if not value or not math.isfinite(value):
-        return "0" if value == 0 else "–"
-    return f"{value:.{max(decimals, 1 - math.floor(math.log10(abs(value))))}f}"
-
-
-def factor(value: float) -> str:
-    """Return a ratio: 12.50, 0.063, 0.0042; never 0.00 of one that is not zero."""
-    return digits(value, 2)
-
-
-def times(value: float) -> str:
-    """Return a ratio as a factor: 12.50x, 0.0042x."""
-    return f"{factor(value)}x" if math.isfinite(value) else factor(value)
-
-
-def duration(seconds: float) -> str:
-    """Return seconds with a fitting unit: 0.31 ms, 850 ms, 12.3 s, 2 min 05 s."""
-    if seconds < 1:
-        return f"{digits(seconds * 1000, 0)} ms"
-    if seconds < 100:
-        return f"{seconds:.1f} s"
-    return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
-
-
-def percent(share: float) -> str:
-    """Return a share as a percentage: 4.9 %, 97.2 %, 0.042 %."""
-    return f"{digits(share * 100, 1)} %"
-
-
-def workers(count: int) -> str:
-    """Return how many workers: 1 worker, 4 workers."""
-    return f"{count} worker" if count == 1 else f"{count} workers"
-
-
 def epochs(config: TrainConfig) -> str:
     """Return how long is trained: 1 epoch, 3 epochs of at most 20 steps each."""
     count = "1 epoch" if config.epochs == 1 else f"{config.epochs} epochs"
@@ -70,11 +25,6 @@ def epochs(config: TrainConfig) -> str:
         return count
     steps = "1 step" if config.max_steps == 1 else f"{config.max_steps} steps"
     return f"{count} of at most {steps}{'' if config.epochs == 1 else ' each'}"
-
-
-def ratio(ours: float, theirs: float) -> str:
-    """Return ours : theirs as a factor, 0.063x; a dash when there is nothing to compare with."""
-    return times(ours / theirs) if theirs else "–"
 
 
 def training_line(config: TrainConfig) -> str:
@@ -102,3 +52,74 @@ def method_words(config: TrainConfig) -> str:
     if config.exclude:
         parts.append(f"whole: {' '.join(config.exclude)}")
     return ", ".join(parts)
+
+
+def network_line(config: TrainConfig) -> str:
+    """Describe the network between the workers in one line; empty when it is one switch with perfect
+    links.
+    """
+    if not config.network_matters:
+        return ""
+    if config.loss_policy:
+        budget = f"budgets of {config.loss_policy.name}"
+    else:
+        budget = f"loss budget {percent(config.loss_budget)}" if config.loss_budget else "lossless"
+    return f"{links_line(config)}, {budget}"
+
+
+def links_line(config: TrainConfig) -> str:
+    """Describe switches, links, and what disturbs them, in one line."""
+    parts = ["one switch" if config.network.shape.single else config.topology]
+    if config.hosts == "namespaces":
+        parts.append("hosts in network namespaces")
+    if config.links:
+        parts.append(f"links of {config.links}")
+    if config.loss:
+        parts.append(f"{percent(config.loss)} lost on each")
+    if config.background != "none":
+        of_class = f" in DSCP {config.background_dscp}" if config.background_dscp else ""
+        parts.append(f"{config.background} of {config.background_load * 100:g} %{of_class}")
+    return ", ".join(parts)
+
+
+def network_rows(config: TrainConfig, record: RunRecord) -> list[tuple[str, str]]:
+    """Return label and value of each row; none when the network is one switch with perfect links.
+
+    The reference run has other links: all its values are dashes.
+    """
+    if not config.network_matters:
+        return []
+    ours = record.run == "weir"
+    counts, done = record.counts if ours else None, record.delivery
+    rows = [("timeouts, all workers", f"{done.counters.timeouts:,}" if ours else NOT_KNOWN)]
+    if config.hosts != "namespaces":  # there the kernel's token buckets hold the queues
+        rows.append(("packets trimmed by switches", f"{counts.trims:,}" if counts else NOT_KNOWN))
+        rows.append(("packets marked by switches", f"{counts.marks:,}" if counts else NOT_KNOWN))
+    if config.loss:
+        rows.append(("packets lost on purpose", f"{counts.lost:,}" if counts else NOT_KNOWN))
+    if config.background != "none":
+        rows.append(("background packets", f"{counts.background:,}" if counts else NOT_KNOWN))
+    if config.lossy:
+        rows.append(("releases, all workers", f"{done.counters.releases:,}" if ours else NOT_KNOWN))
+        rows.append(("missing of the gradient", _missing(record) if ours else NOT_KNOWN))
+    if not config.network.shape.single:
+        rows.append(("summed by spines", _spines(record) if ours else NOT_KNOWN))
+    return rows
+
+
+def _missing(record: RunRecord) -> str:
+    """Return the missing share beside the largest allowed: "0.31 % of at most 7.00 %"."""
+    done = record.delivery
+    if not done.lanes:
+        return NOT_KNOWN
+    return f"{done.missing_share * 100:.2f} % of at most {done.budget / done.lanes * 100:.2f} %"
+
+
+def _spines(record: RunRecord) -> str:
+    """Return each spine's share of the bytes; a dead one is named so."""
+    if record.counts is None or not any(record.counts.spines.values()):
+        return NOT_KNOWN
+    shares = record.counts.shares
+    return ", ".join(
+        f"{name} {percent(shares[name])}{' (dead)' if name in record.counts.dead else ''}" for name in shares
+    )

@@ -27,10 +27,19 @@ from weir.train.config import PRESETS
 from weir.train.data import TooFewSamplesError, learning_rate, share
 from weir.train.exchange import make_exchange
 from weir.train.hooks import CommunicationClock, timed
-from weir.train.messages import Evaluated, Failed, Finished, Message, Ready, Step, WireCounters, encode
+from weir.train.messages import (
+    Evaluated,
+    Failed,
+    Finished,
+    Message,
+    Ready,
+    Step,
+    WireCounters,
+    WorkerSpec,
+    encode,
+)
 from weir.train.models import parameter_checksum, parameter_count
 from weir.train.record import ReplicasDifferError
-from weir.train.spec import WorkerSpec
 from weir.train.task import Task, evaluate, make_task, mean_loss
 
 _EXPLAINED: Final = frozenset(

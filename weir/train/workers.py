@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from weir.child import end, how_it_ended, log_tail, spawn
+from weir.process.child import end, how_it_ended, log_tail, spawn
 from weir.train.folder import writing
 from weir.train.messages import Failed, Finished, Message, decode
 

@@ -6,7 +6,6 @@ import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -18,12 +17,12 @@ from torch._C._distributed_c10d import Store
 
 from softp4.native.files import write_atomically
 from weir.host_agent.collectives.tensor_memory import array_of
-from weir.host_agent.flows import FlowConfig, FlowReceiver, FlowSender
+from weir.host_agent.flows import FlowConfig
 from weir.host_agent.flows.frames import Address
 from weir.host_agent.flows.udp import UdpFlows
 from weir.host_agent.parameter_server.clocks import parse_consistency
+from weir.host_agent.parameter_server.flow_ends import ServerEnds
 from weir.host_agent.parameter_server.journal import Journal, JournalError
-from weir.host_agent.parameter_server.messages import FromServer, FromWorker, MessageError
 from weir.host_agent.parameter_server.shards import Piece
 from weir.host_agent.parameter_server.terms import OptimizerSpec, Terms
 from weir.host_agent.parameter_server.update_server import ServerRules, UpdateServer
@@ -85,17 +84,6 @@ class TorchOptimizer:
         self._shard.load_state_dict(state)
 
 
-@dataclass
-class _Line:
-    """A worker's two flows, and when it was last heard of, in seconds of the monotonic clock."""
-
-    worker: int
-    incarnation: int
-    receiver: FlowReceiver
-    sender: FlowSender
-    heard: float
-
-
 class AsynchronousServer:
     """One server of a job whose terms say "async" or "ssp:S".
 
@@ -117,7 +105,6 @@ class AsynchronousServer:
         self.index, self._terms, self._timeout = index, terms, timeout
         self._store, self._meeting = store, Meeting(store)
         self._stall = Stall(log, self._meeting, index)
-        self._lines: dict[int, _Line] = {}
         self._looked = 0.0
         optimizer = TorchOptimizer(terms.shards().of_server(index), terms.optimizer)
         rules = ServerRules(
@@ -146,6 +133,7 @@ class AsynchronousServer:
                 log.warning("server %d: %s", self.index, FINISHED)
                 return
             self._flows = stack.enter_context(UdpFlows.at(self._meeting.own_ip))
+            self._ends = ServerEnds(self.server, self._flows.mux)
             ip, port = self._flows.address
             self._meeting.announce(self.index, Place(ip, port, time.time_ns()))
             limit_s = self._timeout.total_seconds()
@@ -173,43 +161,15 @@ class AsynchronousServer:
 
     def _connect(self, call: CallOfWorker) -> None:
         """Open the flows of a worker that calls, instead of those that it had."""
-        before = self._lines.pop(call.worker, None)
-        if before is not None:
-            self._flows.mux.remove(before.receiver)
-            self._flows.mux.remove(before.sender)
-        line = _Line(
-            call.worker,
-            call.incarnation,
-            FlowReceiver(FlowConfig(call.up, call.worker, max_loss=self._terms.loss_budget)),
-            FlowSender(FlowConfig(call.down, call.worker)),
-            time.monotonic(),
-        )
-        self._lines[call.worker] = line
-        for flow in (line.receiver, line.sender):
-            self._flows.mux.add(flow, Address(call.ip, call.port))
+        up = FlowConfig(call.up, call.worker, max_loss=self._terms.loss_budget)
+        down = FlowConfig(call.down, call.worker)
+        self._ends.connect(call.worker, call.incarnation, up, down, Address(call.ip, call.port))
 
     def _react(self) -> None:
         """Take what has come, and send what follows."""
         now = time.monotonic()
-        for line in list(self._lines.values()):
-            for delivery in line.receiver.deliveries():
-                line.heard = self._silent_since[line.worker] = now
-                try:
-                    message = FromWorker.received(delivery.values.view(np.uint32), delivery.lanes_received())
-                except MessageError as error:
-                    log.warning("server %d, worker %d: %s", self.index, line.worker, error)
-                    continue
-                if message.worker != line.worker:
-                    log.warning("worker %d speaks as worker %d: not heard", line.worker, message.worker)
-                    continue
-                self._send(self.server.handle(message))
-            line.sender.settlements()
-
-    def _send(self, messages: Sequence[FromServer]) -> None:
-        for message in messages:
-            line = self._lines.get(message.worker)
-            if line is not None and line.incarnation == message.incarnation:
-                line.sender.submit(message.encode().view(np.float32))
+        for worker in self._ends.advance():
+            self._silent_since[worker] = now
 
     def _dismiss_silent(self, now: float) -> None:
         """Take out workers that were silent for too long, so that nobody waits for them."""
@@ -234,7 +194,7 @@ class AsynchronousServer:
                     worker,
                     silent,
                 )
-                self._send(self.server.dismiss(worker))
+                self._ends.send(self.server.dismiss(worker))
                 self._meeting.leave(worker)
 
 

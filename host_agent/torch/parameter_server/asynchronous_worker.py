@@ -23,22 +23,20 @@ from torch._C._distributed_c10d import Store
 from weir.agent_service.waiting import WaitLines, logged_wait
 from weir.host_agent.collectives.tensor_memory import array_of
 from weir.host_agent.compression.classes import layer_classes
-from weir.host_agent.flows import FlowConfig, FlowReceiver, FlowSender, new_flow_id
+from weir.host_agent.flows import FlowConfig, new_flow_id
 from weir.host_agent.flows.frames import Address
 from weir.host_agent.flows.udp import UdpFlows
 from weir.host_agent.parameter_server.clocks import parse_consistency
-from weir.host_agent.parameter_server.messages import FromServer, FromWorker, MessageError
+from weir.host_agent.parameter_server.flow_ends import WorkerEnd
+from weir.host_agent.parameter_server.messages import FromServer, FromWorker
 from weir.host_agent.parameter_server.payload import PayloadError
 from weir.host_agent.parameter_server.residual import Residual
 from weir.host_agent.parameter_server.terms import Terms
 from weir.host_agent.parameter_server.update_worker import UpdateWorker, WorkerRules
 from weir.host_agent.parameter_server.value_filter import parse_filter
 from weir.host_agent.torch.connection import GroupBrokenError
-from weir.host_agent.torch.parameter_server.bounded_push import service_of
 from weir.host_agent.torch.parameter_server.meeting import CallOfWorker, Meeting, Place, StoreGoneError
 from weir.host_agent.transport.counters import TransportCounters
-from weir.host_agent.transport.report import FRAME_OVERHEAD
-from weir.wire.definition import FLOW
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +60,7 @@ class _Line:
     worker: UpdateWorker
     first: slice
     place: Place | None = None
-    sender: FlowSender | None = None
-    receiver: FlowReceiver | None = None
+    end: WorkerEnd | None = None
     inbox: deque[FromServer] = field(default_factory=deque)
     outbox: deque[FromWorker] = field(default_factory=deque)
     heard: float = 0.0
@@ -71,27 +68,9 @@ class _Line:
     asked: float = 0.0
 
     @property
-    def sent(self) -> TransportCounters:
-        """Return the packets that these flows have sent."""
-        found = TransportCounters()
-        for flow in (self.sender, self.receiver):
-            if flow is not None:
-                found += TransportCounters(packets_up=flow.counts.packets, bytes_up=flow.counts.bytes)
-        if self.sender is not None:
-            counts = self.sender.counts
-            found += TransportCounters(
-                retransmissions=counts.resent,
-                probes=counts.probes,
-                timeouts=counts.timeouts,
-                trimmed=counts.trimmed,
-                marked=counts.marked,
-            )
-        return found
-
-    @property
     def idle(self) -> bool:
         """Return whether the server has got all that was sent."""
-        return not self.outbox and (self.sender is None or self.sender.idle)
+        return not self.outbox and (self.end is None or self.end.idle)
 
     @property
     def waits(self) -> bool:
@@ -174,7 +153,7 @@ class AsynchronousSession:
     def stats(self) -> TransportCounters:
         """Return the packets of all flows so far. Of what comes, those of data: no probes, no answers."""
         with self._change:
-            return sum((line.sent for line in self._lines), self._counted)
+            return sum((line.end.stats for line in self._lines if line.end is not None), self._counted)
 
     @property
     def pushed(self) -> int:
@@ -376,10 +355,10 @@ class AsynchronousSession:
                 for line in self._lines:
                     self._look_after(line, now)
             for line in self._lines:
-                while line.sender is not None and line.outbox:
-                    self._submit(line, line.outbox.popleft())
-                if line.sender is not None:
-                    line.sender.settlements()
+                while line.end is not None and line.outbox:
+                    line.end.submit(line.outbox.popleft())
+                if line.end is not None:
+                    line.end.settlements()
         return self._stopping
 
     def _look_after(self, line: _Line, now: float) -> None:
@@ -390,27 +369,28 @@ class AsynchronousSession:
             place = self._meeting.find(line.index)
             if place is not None and place != line.place:
                 self._call(line, place)
-        if line.sender is None:
+        if line.end is None:
             return
         if (line.waits and silent > _PATIENCE_S) or silent > self._terms.silence_s / 4:
             line.asked = now
             joined = line.worker.made is not None
-            self._submit(line, line.worker.alive() if joined else line.worker.hello())
+            line.end.submit(line.worker.alive() if joined else line.worker.hello())
 
     def _call(self, line: _Line, place: Place) -> None:
         """Open flows to a server, give it all that it may lack, and ask it for what is lacking here."""
-        self._counted += line.sent
-        for flow in (line.sender, line.receiver):
-            if flow is not None:
-                self._flows.mux.remove(flow)
-        up, down = new_flow_id(), new_flow_id()
+        if line.end is not None:
+            self._counted += line.end.stats
+            line.end.close()
+        up, down, budget = new_flow_id(), new_flow_id(), self._terms.loss_budget
         line.place = place
-        line.sender, line.receiver = (
-            FlowSender(FlowConfig(up, self._rank, max_loss=self._terms.loss_budget)),
-            FlowReceiver(FlowConfig(down, self._rank)),
+        line.end = end = WorkerEnd(
+            self._flows.mux,
+            Address(place.ip, place.port),
+            FlowConfig(up, self._rank, max_loss=budget),
+            FlowConfig(down, self._rank),
+            budget,
+            self._layers[line.index],
         )
-        for flow in (line.sender, line.receiver):
-            self._flows.mux.add(flow, Address(place.ip, place.port))
         ip, port = self._flows.address
         incarnation = line.worker.incarnation
         call = CallOfWorker(self._rank, incarnation, ip, port, up, down, place.start)
@@ -418,29 +398,17 @@ class AsynchronousSession:
         line.asked = time.monotonic()
         line.outbox.clear()
         if self._beginnings and not line.worker.ready:
-            self._submit(line, self._beginnings[line.index])
-        self._submit(line, line.worker.hello())
+            end.submit(self._beginnings[line.index])
+        end.submit(line.worker.hello())
         for push in line.worker.unapplied():
-            self._submit(line, push)
+            end.submit(push)
         if self._leaving:
-            self._submit(line, line.worker.leave())
-
-    def _submit(self, line: _Line, message: FromWorker) -> None:
-        assert line.sender is not None, "connected"
-        words, budget = message.encode(), self._terms.loss_budget
-        service = service_of(message, words, line.sender.config, budget, self._layers[line.index])
-        line.sender.submit(words.view(np.float32), service)
+            end.submit(line.worker.leave())
 
     def _arrived(self) -> None:
         with self._change:
             for line in self._lines:
-                for delivery in line.receiver.deliveries() if line.receiver is not None else ():
+                if line.end is not None and (messages := line.end.received()):
                     line.heard = time.monotonic()
-                    packets = line.receiver.config.chunks(delivery.values.size) if line.receiver else 0
-                    size = delivery.values.nbytes + packets * (FRAME_OVERHEAD + FLOW.size)
-                    self._counted += TransportCounters(packets_down=packets, bytes_down=size)
-                    try:
-                        line.inbox.append(FromServer.decode(delivery.values.view(np.uint32)))
-                    except MessageError as error:
-                        log.warning("worker %d, parameter server %d: %s", self._rank, line.index, error)
+                    line.inbox += messages
             self._change.notify_all()

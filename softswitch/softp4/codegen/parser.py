@@ -7,7 +7,7 @@ from softp4.codegen.expressions import Compiler, literal, machine_bits, unsigned
 from softp4.codegen.headers import load_field
 from softp4.codegen.layout import Layout
 from softp4.codegen.statements import StatementWriter
-from softp4.codegen.tracepoints import Kind, Tracepoints
+from softp4.codegen.tracepoints import TraceKind, Tracepoints
 from softp4.codegen.usage import (
     header_and_siblings,
     headers_changed,
@@ -67,7 +67,7 @@ class ParserWriter:
             lines.append(f"{self._labels[state.name]}: {{ // {state.name}")
             lines += (f"    {line}" for line in self._state(state))
             lines.append("}")
-        lines += ["accept:", *self._trace.record(Kind.PARSED, "*error", "at"), "return at;"]
+        lines += ["accept:", *self._trace.record(TraceKind.PARSED, "*error", "at"), "return at;"]
         body = "\n".join(f"    {line}" for line in lines)
         head = (
             f"SW_INLINE uint32_t {name}(sw_state *s, phv *p, state *m, const uint8_t *b, uint32_t length,\n"
@@ -104,7 +104,7 @@ class ParserWriter:
         where = f"parser state {state.name}"
         compiler = Compiler(self._layout, (), where, lookahead=_lookahead)
         number = list(self._parser.states).index(state.name)
-        lines = self._trace.record(Kind.STATE, number)
+        lines = self._trace.record(TraceKind.STATE, number)
         if self._loops:
             lines.append(f"if (++steps > {MAX_STEPS}) {self._fail('ParserTimeout')}")
         ops = state.ops[: self._last.get(state.name)]
@@ -133,7 +133,7 @@ class ParserWriter:
             f"k{i}.w[{w}]" if state.key_bits[i] > 128 else f"(uint64_t)(k{i}{f' >> {64 * w}' if w else ''})"
             for i, w in _key_words(state)
         ]
-        lines += self._trace.record(Kind.SELECT, list(self._parser.states).index(state.name), *keys)
+        lines += self._trace.record(TraceKind.SELECT, list(self._parser.states).index(state.name), *keys)
         key = [(f"k{number}", bits) for number, bits in enumerate(state.key_bits)]
         for case in state.transitions:
             if case.value_set is not None:

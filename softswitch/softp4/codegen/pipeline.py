@@ -6,7 +6,7 @@ from softp4.codegen.keys import KeyLayout, Piece, arg_word_count, entry_words, k
 from softp4.codegen.layout import Layout
 from softp4.codegen.skips import skips
 from softp4.codegen.statements import meter_colour, word_assignment
-from softp4.codegen.tracepoints import Kind, Tracepoints
+from softp4.codegen.tracepoints import TraceKind, Tracepoints
 from softp4.program.ir import Binary, Exit, Expr, FieldRef, Valid, can_fail
 from softp4.program.tables import successors
 from softp4.program.types import Action, ActionCall, MatchKind, Meter, Pipeline, Table, TableKey
@@ -45,7 +45,7 @@ class PipelineWriter:
         if self._trace.enabled:
             held = f"const int held = {compiler.boolean(conditional.condition)};"
             number = list(self._layout.program.conditionals).index(name)
-            return [held, *self._trace.record(Kind.CONDITION, number, "held"), f"if (held) {yes}", no]
+            return [held, *self._trace.record(TraceKind.CONDITION, number, "held"), f"if (held) {yes}", no]
         skip = self._skips.get(name)
         first = [f"if (!({skip.condition})) {self._go(skip.to)}"] if skip is not None else []
         return [*first, *_tests(compiler, conditional.condition, yes, no), no]
@@ -154,7 +154,7 @@ class PipelineWriter:
             lines.append(f"static const uint64_t a[] = {{{', '.join(values)}}};")
             argument = "a"
         args = [f"a[{i}]" for i in range(arg_word_count([action]))]
-        lines += self._trace.record(Kind.CALL, action.id, *args)
+        lines += self._trace.record(TraceKind.CALL, action.id, *args)
         lines.append(f"action_{action.id}(s, p, m, {argument});{self._after(action)}")
         return [*lines, self._go(table.fixed_next)]
 

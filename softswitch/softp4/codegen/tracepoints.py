@@ -26,7 +26,7 @@ from softp4.program.ir import (
 )
 
 
-class Kind(IntEnum):
+class TraceKind(IntEnum):
     """The kinds of records, as in runtime/trace.h."""
 
     FRAME = 1
@@ -79,14 +79,14 @@ class Tracepoints:
             return ""
         return '#include "trace.h"\nstatic _Thread_local sw_trace *tracing;\n'
 
-    def record(self, kind: Kind, site: int | str = 0, *values: str) -> list[str]:
+    def record(self, kind: TraceKind, site: int | str = 0, *values: str) -> list[str]:
         """Return the C line that records something; `values` are texts of 64-bit integers."""
         if not self.enabled:
             return []
         listed = "".join(f", {value}" for value in values)
         return [f"SW_TRACE(tracing, SW_TRACE_{kind.name}, {site}{listed});"]
 
-    def text(self, indent: int, kind: Kind, site: int | str = 0, *values: str) -> str:
+    def text(self, indent: int, kind: TraceKind, site: int | str = 0, *values: str) -> str:
         """Return what `record` does as a whole line of text, for templates."""
         return "".join(f"{' ' * indent}{line}\n" for line in self.record(kind, site, *values))
 
@@ -107,20 +107,20 @@ class Tracepoints:
     def destination(self, spec: str, group: str) -> str:
         """Record what ingress decided; `replicas` are the group's, in its scope only."""
         copies = f"{group} != 0 && s->groups[{group}] == NULL ? SW_TRACE_NONE : count"
-        return self.text(4, Kind.DESTINATION, spec, group, copies)
+        return self.text(4, TraceKind.DESTINATION, spec, group, copies)
 
     def clone(self, session: str) -> str:
         """Record that a clone is made, to the replicas `to` of a session."""
         copies = "to == NULL ? SW_TRACE_NONE : to->count"
-        return self.text(4, Kind.CLONE, f"{session} & 0x7fff", copies)
+        return self.text(4, TraceKind.CLONE, f"{session} & 0x7fff", copies)
 
     def checksum(self) -> list[str]:
         """Record whether the parsed packet's checksums are right, which the program itself may not ask."""
-        return [f"if (checksums_wrong(s, p, m)) {line}" for line in self.record(Kind.CHECKSUM)]
+        return [f"if (checksums_wrong(s, p, m)) {line}" for line in self.record(TraceKind.CHECKSUM)]
 
     def lost(self, indent: int, why: Lost, value: str = "0") -> str:
         """Record that the switch itself drops a packet; `value` is its length, or the limit it met."""
-        return self.text(indent, Kind.LOST, int(why), value)
+        return self.text(indent, TraceKind.LOST, int(why), value)
 
     def _lines(self, *lines: str) -> str:
         return "".join(f"    {line}\n" for line in lines) if self.enabled else ""
@@ -135,15 +135,15 @@ class Tracepoints:
         if isinstance(op, Extract | ExtractNext):
             stack = [f"{layout.next_index(op.stack)} - 1u"] if isinstance(op, ExtractNext) else []
             after = [
-                *self.record(Kind.PARSER_OP, site, *stack),
+                *self.record(TraceKind.PARSER_OP, site, *stack),
                 "sw_trace_bytes(tracing, b + before, at - before);",
             ]
             return ["{ const uint32_t before = at; (void)before;", *lines, *after, "}"]
         if isinstance(op, LogMessage | Assert):
-            return [*self.record(Kind.PARSER_OP, site, *_read(op, compiler)), *lines]
+            return [*self.record(TraceKind.PARSER_OP, site, *_read(op, compiler)), *lines]
         if isinstance(op, Statement):
-            return [*lines, *self.record(Kind.PARSER_OP, site, *_assigned(op, compiler))]
-        return [*lines, *self.record(Kind.PARSER_OP, site)]
+            return [*lines, *self.record(TraceKind.PARSER_OP, site, *_assigned(op, compiler))]
+        return [*lines, *self.record(TraceKind.PARSER_OP, site)]
 
     def emitted(self, layout: Layout, header: str, count: str) -> str:
         """Return the C text for a header that has just been written in the `count` bytes below `o`."""
@@ -151,7 +151,7 @@ class Tracepoints:
             return ""
         number = list(layout.program.headers).index(header)
         written = f"sw_trace_bytes(tracing, o - {count}, {count});"
-        return " ".join(["", *self.record(Kind.HEADER, number), written])
+        return " ".join(["", *self.record(TraceKind.HEADER, number), written])
 
     # -- pipelines ---------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class Tracepoints:
         key = [f"key[{i}]" for i in range(key_words)]
         args = [f"a[{i}]" for i in range(arg_words)]
         values = ["(uint64_t)hit", "e->handle", "(uint64_t)(int64_t)e->priority", "e->action", "action"]
-        return self.record(Kind.TABLE, number, *values, *key, *args)
+        return self.record(TraceKind.TABLE, number, *values, *key, *args)
 
     def statement(
         self, action: int, number: int, statement: Statement, lines: list[str], compiler: Compiler
@@ -173,13 +173,13 @@ class Tracepoints:
             return lines
         if isinstance(statement, Jump):
             taken = "0" if statement.unless is None else f"!({compiler.boolean(statement.unless)})"
-            return [*self.record(Kind.STATEMENT, action, str(number), taken), *lines]
+            return [*self.record(TraceKind.STATEMENT, action, str(number), taken), *lines]
         if isinstance(statement, LogMessage | Assert):
             values = _read(statement, compiler)
-            return [*self.record(Kind.STATEMENT, action, str(number), *values), *lines]
+            return [*self.record(TraceKind.STATEMENT, action, str(number), *values), *lines]
         read = [] if isinstance(statement, Assign) else _read(statement, compiler)
         names = [f"read[{i}]" for i in range(len(read))]
-        after = self.record(Kind.STATEMENT, action, str(number), *names, *_assigned(statement, compiler))
+        after = self.record(TraceKind.STATEMENT, action, str(number), *names, *_assigned(statement, compiler))
         if not read:
             return [*lines, *after]
         return [f"{{ const uint64_t read[] = {{{', '.join(read)}}};", *lines, *after, "}"]

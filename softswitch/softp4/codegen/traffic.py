@@ -15,7 +15,7 @@ from softp4.codegen.digests import digest_function
 from softp4.codegen.intrinsic import Intrinsic, keep_fields_function
 from softp4.codegen.layout import Layout
 from softp4.codegen.queueing import QUEUED_TYPE, copies_for_egress, keep_time, queueing_functions
-from softp4.codegen.tracepoints import Kind, Lost, Tracepoints
+from softp4.codegen.tracepoints import Lost, TraceKind, Tracepoints
 from softp4.codegen.usage import pipeline_actions
 from softp4.program.ir import Clone, Recirculate, Resubmit, Statement, can_fail
 from softp4.program.types import DROP_PORT, Pipeline
@@ -198,7 +198,7 @@ static __attribute__((unused)) void clone_at_egress(run *r, const phv *p, state 
     def _send(self) -> str:
         recirculate = ""
         if self._recirculates:
-            shown = self._trace.text(8, Kind.RECIRCULATE, 0, "total")
+            shown = self._trace.text(8, TraceKind.RECIRCULATE, 0, "total")
             recirculate = f"""    if (m->recirculate && total <= SW_MAX_FRAME) {{
 {shown}        begin_anew(r, m, c->out, total, m->recirculate, {_RECIRCULATED});
         return 0;
@@ -227,7 +227,7 @@ SW_INLINE uint32_t send(run *r, phv *p, state *m, uint32_t port) {{
 {self._trace.lost(8, Lost.TOO_LONG, "total")}        r->s->stats.packets_dropped++;
         return 0;
     }}
-{self._trace.text(4, Kind.OUT, "port", "total")}    r->s->stats.packets_out++;
+{self._trace.text(4, TraceKind.OUT, "port", "total")}    r->s->stats.packets_out++;
     r->s->stats.bytes_out += total;
     r->emit(r->ctx, port, c->out, total);
     return total;
@@ -258,9 +258,9 @@ SW_INLINE uint32_t leave(run *r, phv *p, state *m, uint32_t port, uint64_t enter
         return 0;
     }}
 {_indented(begin)}
-{self._trace.text(4, Kind.PIPELINE, 1, "port", self._intrinsic.get("egress_rid"))}    egress(s, p, m);
+{self._trace.text(4, TraceKind.PIPELINE, 1, "port", self._intrinsic.get("egress_rid"))}    egress(s, p, m);
 {failed}{clone}    if ({self._intrinsic.get("egress_spec")} != {DROP_PORT}) return send(r, p, m, port);
-{self._trace.text(4, Kind.EGRESS_DROP)}    s->stats.packets_dropped++;
+{self._trace.text(4, TraceKind.EGRESS_DROP)}    s->stats.packets_dropped++;
     return 0;
 }}
 """
@@ -305,7 +305,7 @@ static void clone_at_ingress(run *r, state *from, const uint8_t *frame, uint32_t
         const state *m = from;
         {keep_port}
     }}
-{self._trace.text(4, Kind.PASS, _CLONED_AT_INGRESS, "length")}    forget_before_parsing(q);
+{self._trace.text(4, TraceKind.PASS, _CLONED_AT_INGRESS, "length")}    forget_before_parsing(q);
     const uint32_t parsed = parse(r->s, q, n, frame, length, &error);
     forget_after_parsing(q, n);
     n->payload = frame + parsed;
@@ -325,7 +325,7 @@ static void clone_at_ingress(run *r, state *from, const uint8_t *frame, uint32_t
         resubmit = ""
         if self._resubmits:
             resubmit = f"""    if (m->resubmit) {{
-{self._trace.text(8, Kind.RESUBMIT)}        begin_anew(r, m, frame, length, m->resubmit, {_RESUBMITTED});
+{self._trace.text(8, TraceKind.RESUBMIT)}        begin_anew(r, m, frame, length, m->resubmit, {_RESUBMITTED});
         return;
     }}
 """
@@ -334,7 +334,7 @@ static void clone_at_ingress(run *r, state *from, const uint8_t *frame, uint32_t
             *self._intrinsic.set("parser_error", "error"),
             *self._intrinsic.set("checksum_error", "(uint32_t)checksums_wrong(s, p, m)"),
             *self._trace.checksum(),
-            *self._trace.record(Kind.PIPELINE, 0),
+            *self._trace.record(TraceKind.PIPELINE, 0),
         ]
         program = self._layout.program
         in_parser = [op for state in program.parser.states.values() for op in state.ops]
@@ -372,7 +372,9 @@ static void clone_at_ingress(run *r, state *from, const uint8_t *frame, uint32_t
     def _begin_waiting(self) -> str:
         drain = ""
         if self._waits:
-            shown = "".join(f"\n        {each}" for each in self._trace.record(Kind.PASS, 0, "w->length"))
+            shown = "".join(
+                f"\n        {each}" for each in self._trace.record(TraceKind.PASS, 0, "w->length")
+            )
             drain = f"""    for (; r->count != 0; r->first = (r->first + 1) % WAITING, r->count--) {{
         waiting *w = &here(r)->queue[r->first];
         here(r)->written = UINT32_MAX;{shown}

@@ -20,11 +20,11 @@ class ControlAddressError(Exception):
 
 
 def folder() -> Path:
-    """Return ``$XDG_RUNTIME_DIR/weir``, or ``weir-UID`` under the directory for temporary files."""
+    """Return ``$XDG_RUNTIME_DIR/softp4``, or ``softp4-UID`` under the directory for temporary files."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and Path(runtime).is_dir():
-        return Path(runtime) / "weir"
-    return Path(tempfile.gettempdir()) / f"weir-{os.getuid()}"
+        return Path(runtime) / "softp4"
+    return Path(tempfile.gettempdir()) / f"softp4-{os.getuid()}"
 
 
 def own_socket() -> Path:

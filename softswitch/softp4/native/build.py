@@ -46,7 +46,7 @@ class CompileError(RuntimeError):
 
 
 def cache_dir() -> Path:
-    """Return where compiled libraries are kept: ``$SOFTP4_CACHE``, or ``weir`` under the user's cache
+    """Return where compiled libraries are kept: ``$SOFTP4_CACHE``, or ``softp4`` under the user's cache
     folder.
 
     Raises CompileError for a user without a home, as in many containers.
@@ -54,7 +54,7 @@ def cache_dir() -> Path:
     if chosen := os.environ.get("SOFTP4_CACHE"):
         return Path(chosen)
     try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weir"
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "softp4"
     except RuntimeError as error:
         raise CompileError(f"there is no folder for compiled code: {error} {_REMEDY}") from None
 

@@ -32,6 +32,8 @@
 #define SP4_RING_BYTES (1u << 20)
 #define SP4_MAX_FRAME 4216u
 #define SP4_RING_MAGIC 0x57454953u
+/* To be raised with any change of what both sides write into a port's or the bell's file, or of its meaning. */
+#define SP4_RING_VERSION 1u
 
 enum { SP4_SIDE_SWITCH = 0, SP4_SIDE_HOST = 1 };
 
@@ -54,7 +56,7 @@ typedef struct {
 } sp4_ring;
 
 typedef struct {
-    uint32_t magic, bytes;
+    uint32_t magic, version, bytes;
     sp4_ring ring[2]; /* indexed by the producer's side */
 } sp4_port_memory;
 
@@ -204,15 +206,18 @@ static inline int sp4_bell_wait(sp4_bell *bell, uint32_t seen, int64_t timeout_n
     return sp4_bell_value(bell) != seen;
 }
 
-/* Create (switch) or attach (host) a port. `bell` stays the caller's. NULL with errno set on failure. */
+/* Create (switch) or attach (host) a port. `bell` stays the caller's. NULL with errno set on failure; EPROTO: the file
+ * is of another version or layout, see layout_problem in ring.py. */
 static inline sp4_port *sp4_port_open(const char *path, int create, sp4_bell *bell)
 {
     sp4_port_memory *memory = sp4_map(path, sizeof *memory, create);
     if (!memory) return NULL;
     if (create) {
+        memory->version = SP4_RING_VERSION;
         memory->bytes = SP4_RING_BYTES;
         memory->magic = SP4_RING_MAGIC;
-    } else if (memory->magic != SP4_RING_MAGIC || memory->bytes != SP4_RING_BYTES) {
+    } else if (memory->magic != SP4_RING_MAGIC || memory->version != SP4_RING_VERSION ||
+               memory->bytes != SP4_RING_BYTES) {
         munmap(memory, sizeof *memory);
         errno = EPROTO;
         return NULL;

@@ -2,8 +2,10 @@
 """Shared-memory ports from Python, one frame at a time: for tools and tests, not for data paths."""
 
 import ctypes
+import errno
 import functools
 import os
+import struct
 from ctypes import c_char_p, c_int, c_int64, c_uint32, c_void_p
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +16,9 @@ from softp4.native.build import Signatures, load_library
 SWITCH: Final = 0
 HOST: Final = 1
 MAX_FRAME: Final = 4216  # SP4_MAX_FRAME in ring.h
+VERSION: Final = 1  # SP4_RING_VERSION there
+_MAGIC: Final = 0x57454953
+_HEAD: Final = struct.Struct("=2I")  # magic, version
 _HERE: Final = Path(__file__).resolve().parent
 
 
@@ -32,11 +37,28 @@ def _library() -> ctypes.CDLL:
     return load_library("ring", [_HERE / "ring_api.c"], include=[_HERE], signatures=SIGNATURES)
 
 
+def layout_problem(path: Path) -> str:
+    """Return why a port's file is refused (EPROTO) by this version of the rings, and what to do, in words."""
+    try:
+        head = path.read_bytes()[: _HEAD.size]
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
+    magic, version = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, 0)
+    if magic != _MAGIC:
+        return "no switch made it as it is: remove it, and restart the switch"
+    if version != VERSION:
+        return (
+            f"its switch has version {version} of shared-memory ports, this process version {VERSION}: "
+            "install the same release of softp4 for both, and restart the switch"
+        )
+    return "its file, or the switch's bell beside it, is of another size: restart the switch"
+
+
 class ShmPort:
     """One end of a shared-memory port: frames in, frames out.
 
     ``side`` HOST attaches to a port that a switch made in ``directory``; SWITCH makes it (and the bell, if
-    it is not there yet). Raises OSError when the port does not exist, or is of another layout or user.
+    it is not there yet). Raises OSError when the port does not exist, or is of another version or user.
     """
 
     def __init__(self, directory: Path, number: int, side: int = HOST) -> None:
@@ -51,7 +73,8 @@ class ShmPort:
         if not self._port:
             error = ctypes.get_errno()
             self._lib.ring_bell_close(self._bell)
-            raise OSError(error, os.strerror(error), str(path))
+            why = layout_problem(path) if error == errno.EPROTO else os.strerror(error)
+            raise OSError(error, why, str(path))
         self._buffer = ctypes.create_string_buffer(MAX_FRAME)
 
     def send(self, frame: bytes) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from softp4.codegen.keys import arg_words, key_layout
-from softp4.codegen.tracepoints import Kind, Lost
+from softp4.codegen.tracepoints import Lost, TraceKind
 from softp4.program.ir import Extract, ExtractNext, ParserOp, Statement
 from softp4.program.types import Action, Conditional, HeaderType, ParserState, Program, Table
 from softp4.state.action_profiles import BY_GROUP, BY_MEMBER
@@ -252,7 +252,7 @@ Event = (
 
 @dataclass(frozen=True)
 class _Record:
-    kind: Kind
+    kind: TraceKind
     site: int
     values: tuple[int, ...]
 
@@ -274,10 +274,12 @@ class Decoder:
         """Yield the events of whole blocks, as `Library.read_trace` gives them."""
         taken: _Record | None = None  # the record that bytes belong to
         for record in _records(records):
-            if record.kind is Kind.BYTES:
+            if record.kind is TraceKind.BYTES:
                 assert taken is not None
                 yield self._with_bytes(taken, _bytes(record))
-            elif record.kind is Kind.HEADER or (record.kind is Kind.PARSER_OP and self._takes(record)):
+            elif record.kind is TraceKind.HEADER or (
+                record.kind is TraceKind.PARSER_OP and self._takes(record)
+            ):
                 taken = record
             else:
                 yield self._event(record)
@@ -291,7 +293,7 @@ class Decoder:
         return isinstance(self._op(record), Extract | ExtractNext)
 
     def _with_bytes(self, record: _Record, data: bytes) -> Event:
-        if record.kind is Kind.HEADER:
+        if record.kind is TraceKind.HEADER:
             header = self._headers[record.site]
             return Emitted(header.name, header.type, field_values(header.type, data))
         match self._op(record):
@@ -308,26 +310,26 @@ class Decoder:
     def _event(self, record: _Record) -> Event:
         site, values = record.site, record.values
         match record.kind:
-            case Kind.FRAME:
+            case TraceKind.FRAME:
                 self._begin(in_egress=False)
                 return FrameIn(values[0], site, values[1], values[2])
-            case Kind.TURN:
+            case TraceKind.TURN:
                 self._begin(in_egress=True)
                 return Turn(values[0], site, *values[1:])
-            case Kind.PASS:
+            case TraceKind.PASS:
                 return Pass("cloned" if site else self._next_anew(), values[0])
-            case Kind.STATE:
+            case TraceKind.STATE:
                 return State(self._states[site])
-            case Kind.PARSER_OP:
+            case TraceKind.PARSER_OP:
                 return Parsing(self._op(record), tuple(_tagged(values)))
-            case Kind.SELECT:
+            case TraceKind.SELECT:
                 return Selected(self._states[site], tuple(_split(values, self._states[site].key_bits)))
-            case Kind.PARSED:
+            case TraceKind.PARSED:
                 name = self._errors.get(site, f"error {site}")
                 return Parsed(None if name == "NoError" or not site else name, values[0])
-            case Kind.CHECKSUM:
+            case TraceKind.CHECKSUM:
                 return ChecksumWrong()
-            case Kind.PIPELINE:
+            case TraceKind.PIPELINE:
                 self._in_egress = site == 1
                 return Egress(*values) if site else Ingress()
             case _:
@@ -336,14 +338,14 @@ class Decoder:
     def _in_pipeline(self, record: _Record) -> Event:
         site, values = record.site, record.values
         match record.kind:
-            case Kind.CONDITION:
+            case TraceKind.CONDITION:
                 return Tested(self._conditionals[site], bool(values[0]))
-            case Kind.TABLE:
+            case TraceKind.TABLE:
                 return self._applied(self._tables[site], values)
-            case Kind.CALL:
+            case TraceKind.CALL:
                 action = self._program.actions[site]
                 return Called(action, _arguments(action, values))
-            case Kind.STATEMENT:
+            case TraceKind.STATEMENT:
                 return Executed(self._program.actions[site], values[0], tuple(_tagged(values[1:])))
             case _:
                 return self._around(record)
@@ -351,26 +353,26 @@ class Decoder:
     def _around(self, record: _Record) -> Event:
         site, values = record.site, record.values
         match record.kind:
-            case Kind.CLONE:
+            case TraceKind.CLONE:
                 copies = _optional(values[0])
                 if self._in_egress and copies is not None:
                     self._anew.append("cloned")
                 return Cloned(site, copies)
-            case Kind.RESUBMIT:
+            case TraceKind.RESUBMIT:
                 self._anew.append("resubmitted")
                 return Resubmitted()
-            case Kind.RECIRCULATE:
+            case TraceKind.RECIRCULATE:
                 self._anew.append("recirculated")
                 return Recirculated(values[0])
-            case Kind.DESTINATION:
+            case TraceKind.DESTINATION:
                 return Destined(site, values[0], _optional(values[1]))
-            case Kind.QUEUED:
+            case TraceKind.QUEUED:
                 return Queued(site, values[0], _optional(values[1]))
-            case Kind.EGRESS_DROP:
+            case TraceKind.EGRESS_DROP:
                 return EgressDropped()
-            case Kind.OUT:
+            case TraceKind.OUT:
                 return FrameOut(site, values[0])
-            case Kind.LOST:
+            case TraceKind.LOST:
                 if site == Lost.WAITING and self._anew:
                     self._anew.pop()
                 return Dropped(Lost(site), values[0])
@@ -418,7 +420,7 @@ def _records(data: bytes) -> Iterator[_Record]:
     at = 0
     while at < len(words):
         count = words[at] >> 8 & 0xFFFFFF
-        yield _Record(Kind(words[at] & 0xFF), words[at] >> 32, words[at + 1 : at + 1 + count])
+        yield _Record(TraceKind(words[at] & 0xFF), words[at] >> 32, words[at + 1 : at + 1 + count])
         at += 1 + count
 
 

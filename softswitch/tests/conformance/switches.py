@@ -5,10 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from google.protobuf import text_format
-from tests.conformance.cases import Compiled
-from tests.harness.bmv2_stream import Bmv2Stream
-from tests.harness.soft import entry_key
-from tests.harness.target import Key
 
 from softp4.errors import ControlError
 from softp4.p4rt.p4info import P4InfoIndex
@@ -17,6 +13,10 @@ from softp4.program.errors import ProgramError
 from softp4.program.loader import load_program
 from softp4.state.entry import Entry
 from softp4.switch import Switch
+from tests.conformance.cases import Compiled
+from tests.harness.bmv2_stream import Bmv2Stream
+from tests.harness.soft import entry_key
+from tests.harness.target import Key
 
 Frames = list[tuple[int, bytes]]
 

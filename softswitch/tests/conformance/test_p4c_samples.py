@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from tests.conformance.cases import Case, NotCompiledError, compile_case, find
 from tests.conformance.run import Verdict, run
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.conformance.cases import Case, Compiled
 from tests.conformance.names import Names
 from tests.conformance.run import Outcome, Verdict, fits, run

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.dataplane.test_ports_capture import seen
-from tests.p4rt.p4rt_client import CONTROL, PATIENCE, Controller
 from typer.testing import CliRunner
 
 from softp4.cli import app
@@ -31,6 +29,8 @@ from softp4.control.server import MAX_REQUEST, ControlServer
 from softp4.device import Device
 from softp4.native.ring import ShmPort
 from softp4.tracing.tracer import Tracing
+from tests.dataplane.test_ports_capture import seen
+from tests.p4rt.p4rt_client import CONTROL, PATIENCE, Controller
 
 
 @pytest.fixture
@@ -250,7 +250,7 @@ def test_a_switch_process_has_a_socket_of_its_own_until_it_ends(
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 0
     with pytest.raises(CallFailedError, match="no switch answers"):
-        call(short_path / "weir" / f"switch-{process.pid}.sock", "info")
+        call(short_path / "softp4" / f"switch-{process.pid}.sock", "info")
     assert refused("info").startswith("softp4 ctl: no switch of yours is running")
 
 
@@ -320,7 +320,7 @@ def test_sockets_in_a_directory_of_another_user_are_not_looked_at(
     short_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
-    place = short_path / "weir"
+    place = short_path / "softp4"
     place.mkdir(mode=0o777)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(place / "switch-7.sock"))

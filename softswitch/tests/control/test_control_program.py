@@ -8,10 +8,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-from tests.control.test_control import ctl, refused, rows
-from tests.p4rt.p4rt_client import FOLDER, PATIENCE, Controller
-from tests.programs import unpack
-from tests.test_externs import ASSERT, CUSTOM, FIELDS, bitwise, order
 
 from softp4.control.address import own_socket
 from softp4.control.client import CallFailedError, call
@@ -20,6 +16,10 @@ from softp4.control.server import ControlServer
 from softp4.device import Device
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 from softp4.program.calculations import CrcParameters
+from tests.control.test_control import ctl, refused, rows
+from tests.p4rt.p4rt_client import FOLDER, PATIENCE, Controller
+from tests.programs import unpack
+from tests.test_externs import ASSERT, CUSTOM, FIELDS, bitwise, order
 
 PROGRAM = FOLDER / "externs.json"
 PORT = 1  # where the program answers

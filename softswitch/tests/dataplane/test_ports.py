@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.harness.disk import run_on_small_disk
-from tests.p4rt.p4rt_client import CONTROL, PATIENCE
 
 from softp4.dataplane.ports import PortError, PortLoop
 from softp4.dataplane.shm_directory import ShmDirectory
@@ -19,6 +17,8 @@ from softp4.native.ring import HOST, MAX_FRAME, ShmPort
 from softp4.program.loader import Program, load_program
 from softp4.state.entry import Entry, Exact
 from softp4.switch import Switch
+from tests.harness.disk import run_on_small_disk
+from tests.p4rt.p4rt_client import CONTROL, PATIENCE
 
 MACS = {port: 0x020000000000 + port for port in (1, 2, 3)}
 RING = 512  # frames that a shared-memory port holds in each direction, at least; many more short ones
@@ -257,8 +257,8 @@ def test_a_host_gone_wrong_hurts_only_itself(loop: PortLoop, tmp_path: Path) -> 
     with ShmPort(tmp_path, 1) as one, ShmPort(tmp_path, 2) as two:
         with (tmp_path / "port-3").open("r+b") as raw:
             size = raw.seek(0, 2)
-            raw.seek(8)
-            raw.write(b"\xff" * (size - 8))
+            raw.seek(12)  # behind what a host looks at first: magic, version, size
+            raw.write(b"\xff" * (size - 12))
         subprocess.run([sys.executable, "-c", _RING, str(tmp_path), "3"], check=True)
         one.send(frame(2))
         assert receive(two) == frame(2)

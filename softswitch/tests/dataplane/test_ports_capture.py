@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from scapy.utils import PcapNgReader
-from tests.p4rt.p4rt_client import CONTROL, PATIENCE
 
 from softp4.dataplane.ports import Directions, PortError, PortLoop
 from softp4.state.entry import Entry, Exact
 from softp4.switch import Switch
+from tests.p4rt.p4rt_client import CONTROL, PATIENCE
 
 _IN, _OUT = 1, 2
 

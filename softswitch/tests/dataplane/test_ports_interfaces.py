@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.dataplane.veths import KINDS, MTU, Veths, forwarding, mac_bytes, made_veths
-from tests.p4rt.p4rt_client import PATIENCE
 
 from softp4.dataplane.ports import PortLoop
 from softp4.native.ring import ShmPort
 from softp4.runtime.queueing import Queueing
+from tests.dataplane.veths import KINDS, MTU, Veths, forwarding, mac_bytes, made_veths
+from tests.p4rt.p4rt_client import PATIENCE
 from weir.netns import TokenBucket
 
 pytestmark = pytest.mark.root

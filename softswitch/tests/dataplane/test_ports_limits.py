@@ -7,14 +7,14 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from tests.dataplane.test_queueing import Copy, order, read
-from tests.p4rt.p4rt_client import PATIENCE
-from tests.programs import program
 
 from softp4.dataplane.ports import PortError, PortLoop
 from softp4.native.ring import ShmPort
 from softp4.runtime.queueing import Queueing, QueueStatistics
 from softp4.switch import Switch
+from tests.dataplane.test_queueing import Copy, order, read
+from tests.p4rt.p4rt_client import PATIENCE
+from tests.programs import program
 
 IN, OUT, FREE = 1, 2, 3
 MBIT = 10**6

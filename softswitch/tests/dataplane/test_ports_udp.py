@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.dataplane.test_queueing import REPORT, order
-from tests.p4rt.p4rt_client import PATIENCE
-from tests.programs import program
 
 from softp4.dataplane.ports import PortError, PortLoop
 from softp4.native.ring import MAX_FRAME, ShmPort
 from softp4.runtime.queueing import Queueing
 from softp4.switch import Switch
+from tests.dataplane.test_queueing import REPORT, order
+from tests.p4rt.p4rt_client import PATIENCE
+from tests.programs import program
 
 LOCAL = "127.0.0.1"
 IN, OUT, TUNNEL = 1, 2, 3

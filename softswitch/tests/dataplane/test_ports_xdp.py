@@ -8,11 +8,11 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+
+from softp4.dataplane.ports import PortError, PortLoop
 from tests.dataplane.veths import Veths, forwarding, mac_bytes, made_veths
 from tests.harness.capabilities import Capability, without
 from tests.p4rt.p4rt_client import PATIENCE
-
-from softp4.dataplane.ports import PortError, PortLoop
 from weir.netns import offloads_off
 
 pytestmark = pytest.mark.root

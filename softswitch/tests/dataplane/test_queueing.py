@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.programs import pack, program, unpack
 
 from softp4.errors import Code, ControlError
 from softp4.runtime.queueing import Queueing, QueueStatistics, parse_rate
 from softp4.switch import Switch
+from tests.programs import pack, program, unpack
 
 MULTICAST, DROP, CLONE_IN, CLONE_OUT, RECIRCULATE = 1, 2, 4, 8, 16
 ORDER = 12  # bytes of the order header

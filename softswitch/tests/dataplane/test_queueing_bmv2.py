@@ -15,12 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.dataplane.test_queueing import SECOND, Copy, order, read, run_dry
-from tests.p4rt.p4rt_client import PATIENCE
-from tests.programs import FOLDER, program
 
 from softp4.runtime.queueing import Queueing
 from softp4.switch import Switch
+from tests.dataplane.test_queueing import SECOND, Copy, order, read, run_dry
+from tests.p4rt.p4rt_client import PATIENCE
+from tests.programs import FOLDER, program
 from weir.controller.qos import QueueSpec
 from weir.controller.queue_driver import QueueDriverError, set_queues
 from weir.netns import Namespace

@@ -12,10 +12,10 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Raw
-from tests.dataplane.veths import Veths, forwarding, mac, made_veths
 
 from softp4.dataplane.ports import PortLoop
 from softp4.native.ring import MAX_FRAME
+from tests.dataplane.veths import Veths, forwarding, mac, made_veths
 
 pytestmark = pytest.mark.root
 

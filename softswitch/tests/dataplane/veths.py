@@ -6,12 +6,11 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
-from tests.p4rt.p4rt_client import CONTROL, PATIENCE
-
 from softp4.dataplane.ports import PortLoop
 from softp4.program.loader import load_program
 from softp4.state.entry import Entry, Exact
 from softp4.switch import Switch
+from tests.p4rt.p4rt_client import CONTROL, PATIENCE
 from weir.netns import Namespace
 
 KINDS: Final = ("AF_PACKET", "AF_XDP native", "AF_XDP generic")

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from softp4.program.errors import ProgramError
+from tests import shared
 from tests.conformance.cases import NotCompiledError
 from tests.differential.compare import differences
 from tests.differential.generate import program
@@ -23,9 +25,6 @@ from tests.differential.play import DeadlyFramesError, Played, fill, on_bmv2, on
 from tests.differential.recording import Recording, digest, path_of, save
 from tests.differential.scenario import Scenario, ScenarioMaker, batches
 from tests.differential.subjects import OURS, WEIR, Subject, compiled
-
-from softp4.program.errors import ProgramError
-from tests import shared
 
 _SHOWN = 3  # differences of one round
 _DEATHS = 12  # of BMv2 in one round

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from google.protobuf import text_format
+
+from softp4.p4runtime.schema import p4info_pb2
 from tests.differential.frames import FrameMaker
 from tests.differential.rows import Default, Replicas, Row
 from tests.differential.subjects import WEIR, Subject
 from tests.differential.vocabulary import FieldName, Vocabulary
 from tests.differential.weir_jobs import Jobs
 from tests.harness.target import Key, Lpm, Optional, Range, Ternary
-
-from softp4.p4runtime.schema import p4info_pb2
 
 PORTS: Final = (0, 1, 2, 3, 5, 8, 13, 255)
 _GROUPS: Final = (1, 2, 3, 5, 9)

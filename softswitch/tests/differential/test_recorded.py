@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from tests.differential.__main__ import compare
 from tests.differential.compare import differences
 from tests.differential.generate import program

@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from google.protobuf import text_format
-from tests.differential.scenario import ScenarioMaker
-from tests.differential.subjects import WEIR, ours
 
 from softp4.p4runtime.schema import p4info_pb2
+from tests.differential.scenario import ScenarioMaker
+from tests.differential.subjects import WEIR, ours
 
 
 def test_a_table_that_was_optimised_away_has_no_entries(tmp_path: Path) -> None:

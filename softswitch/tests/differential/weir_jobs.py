@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from tests.differential.rows import Replicas, Row
-from tests.harness.target import Count, Key, Sent, Target
-
 from tests.harness.lab import Job, Lab, Uplink
+from tests.harness.target import Count, Key, Sent, Target
 from weir.wire.definition import NO_BLOCK, Flag, Op, PacketType, columns
 
 _LANES: Final = (0, 1, 2, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from tests.differential.vocabulary import Vocabulary
-
 from softp4.errors import ControlError
 from softp4.program.types import Action, MatchKind, Table, TableKey
 from softp4.runtime.queueing import Queueing
@@ -29,6 +27,7 @@ from softp4.state.entry import (
     Via,
 )
 from softp4.switch import Switch
+from tests.differential.vocabulary import Vocabulary
 
 PORTS: Final = (0, 1, 2, 3, 5, 13, 255, 510, 511, 600)
 _NUMBERS: Final = range(1, 22)  # of groups and sessions

@@ -12,11 +12,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from tests.fuzzing.mutation import Mutator
-
 from softp4.codegen.module import generate
 from softp4.program.errors import ProgramError
 from softp4.program.loader import load_program
+from tests.fuzzing.mutation import Mutator
 
 PATIENCE: Final = 20.0  # seconds for one program; Weir's takes one
 LONGEST: Final = 30_000_000  # characters of C text

@@ -14,15 +14,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tests.differential.frames import FrameMaker
-from tests.differential.vocabulary import Vocabulary
-from tests.fuzzing.control import PORTS, RandomControl
-
 from softp4.native.build import CompileError
 from softp4.program.errors import ProgramError
 from softp4.program.loader import load_program
 from softp4.runtime.bindings import EMIT
 from softp4.switch import Switch
+from tests.differential.frames import FrameMaker
+from tests.differential.vocabulary import Vocabulary
+from tests.fuzzing.control import PORTS, RandomControl
 
 _LONGEST = 2050
 _FRAMES_PER_CALL = 8

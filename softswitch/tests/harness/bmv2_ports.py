@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final
 
 from tests.harness.ports import free_port
-
 from weir.netns import Namespace
 
 _PATIENCE: Final = 30.0  # seconds until a switch that does not start counts as broken

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
-from tests.harness.p4runtime import P4Runtime
-from tests.harness.ports import free_port
 
 from softp4.channels import open_channel
 from softp4.p4rt.encoding import varint
+from tests.harness.p4runtime import P4Runtime
+from tests.harness.ports import free_port
 
 _PATIENCE: Final = 60.0
 _LAST_WORDS: Final = 2.0  # seconds in which a process that broke a connection ends, if it does

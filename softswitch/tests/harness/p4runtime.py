@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import grpc
 from google.protobuf import text_format
-from tests.harness.target import Count, Key, Lpm, Optional, Range, Ternary
 
 from softp4.p4runtime.errors import details
 from softp4.p4runtime.names import Names
 from softp4.p4runtime.schema import p4info_pb2
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 from softp4.p4runtime.session import Session, SessionError
+from tests.harness.target import Count, Key, Lpm, Optional, Range, Ternary
 
 _PATIENCE: Final = 30.0
 

@@ -4,11 +4,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.harness.target import CPU_PORT, PROGRAM, Count, Key, Lpm, Optional, Range, Sent, Target, Ternary
-
 from softp4.program.loader import load_program
 from softp4.state import entry as soft
 from softp4.switch import Switch
+from tests.harness.target import CPU_PORT, PROGRAM, Count, Key, Lpm, Optional, Range, Sent, Target, Ternary
 
 
 class SoftTarget(Target):

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.harness.disk import run_on_small_disk
 
 from softp4.native import build
+from tests.harness.disk import run_on_small_disk
 
 SOURCE = {"answer.c": "int answer(void) { return ANSWER; }"}
 

@@ -12,10 +12,10 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.harness.disk import run_on_small_disk
 
-from softp4.native.ring import HOST, MAX_FRAME, SWITCH, ShmPort
+from softp4.native.ring import HOST, MAX_FRAME, SWITCH, VERSION, ShmPort
 from softp4.native.shared_memory import PORT_BYTES
+from tests.harness.disk import run_on_small_disk
 
 
 def test_frames_arrive_in_order_both_ways(tmp_path: Path) -> None:
@@ -69,6 +69,27 @@ def test_a_wake_up_without_a_frame_does_not_end_a_wait(tmp_path: Path) -> None:
         switch.send(b"at last")
         reader.join(30)
         assert got == [b"at last"]
+
+
+@given(version=st.integers(0, 2**32 - 1).filter(lambda version: version != VERSION))
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_other_version_is_refused_with_both_versions(tmp_path: Path, version: int) -> None:
+    with tempfile.TemporaryDirectory(dir=tmp_path) as name, ShmPort(Path(name), 1, SWITCH) as switch:
+        path = Path(name, "port-1")
+        with path.open("r+b") as file:
+            own = file.read(8)[4:]
+            file.seek(4)
+            file.write(version.to_bytes(4, sys.byteorder))
+        with pytest.raises(
+            OSError, match=f"version {version} of .* version {VERSION}: install the same"
+        ) as got:
+            ShmPort(Path(name), 1)
+        assert got.value.errno == errno.EPROTO and got.value.filename == str(path)
+        with path.open("r+b") as file:
+            file.seek(4)
+            file.write(own)
+        with ShmPort(Path(name), 1) as host:  # the switch has not noticed
+            assert switch.send(b"frame") and host.recv() == b"frame"
 
 
 def test_a_port_that_no_switch_made_is_named(tmp_path: Path) -> None:

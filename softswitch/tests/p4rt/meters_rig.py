@@ -6,12 +6,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from softp4.device import Device
+from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 from tests.harness.bmv2_stream import Bmv2Stream
 from tests.p4rt.p4rt_client import PATIENCE, Controller
 from tests.programs import FOLDER
-
-from softp4.device import Device
-from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 
 PROGRAM: Final = FOLDER / "meters.json"
 P4INFO: Final = FOLDER / "meters.p4info.txtpb"

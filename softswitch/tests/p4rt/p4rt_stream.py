@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import grpc
-from tests.p4rt.p4rt_client import PATIENCE
 
 from softp4 import protobuf
 from softp4.channels import open_channel
@@ -14,6 +13,7 @@ from softp4.p4runtime.codes import Code
 from softp4.p4runtime.errors import details
 from softp4.p4runtime.schema import METHODS
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
+from tests.p4rt.p4rt_client import PATIENCE
 
 
 def arbitration(election: int | None, role: str = "", device: int = 1) -> Any:

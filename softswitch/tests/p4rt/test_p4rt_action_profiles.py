@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 from google.protobuf import text_format
-from tests.harness.bmv2_stream import Bmv2Stream
-from tests.programs import FOLDER, pack, program
 
 from softp4.errors import ControlError
 from softp4.p4rt import batch, entities
@@ -17,6 +15,8 @@ from softp4.p4rt.pipeline import Pipeline, carry_over
 from softp4.p4runtime.schema import p4info_pb2
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 from softp4.switch import Switch
+from tests.harness.bmv2_stream import Bmv2Stream
+from tests.programs import FOLDER, pack, program
 
 PROGRAM, INFO = FOLDER / "profiles.json", FOLDER / "profiles.p4info.txtpb"
 IDS = {

@@ -10,9 +10,6 @@ import pytest
 from google.protobuf import text_format
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.p4rt.p4rt_client import CONTROL, CONTROL_INFO, Controller
-from tests.p4rt.p4rt_stream import write_errors
-from tests.programs import FOLDER
 
 from softp4.device import Device
 from softp4.errors import ControlError
@@ -24,6 +21,9 @@ from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 from softp4.runtime.queueing import Queueing
 from softp4.state.entry import Entry, Exact
 from softp4.switch import Switch
+from tests.p4rt.p4rt_client import CONTROL, CONTROL_INFO, Controller
+from tests.p4rt.p4rt_stream import write_errors
+from tests.programs import FOLDER
 
 _ALL_OR_NONE = ("ROLLBACK_ON_ERROR", "DATAPLANE_ATOMIC")
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+
+from softp4.device import Device
 from tests.harness.bmv2_ports import Bmv2WithPorts
 from tests.harness.environments import environment, for_another_python
 from tests.harness.ports import free_port
 from tests.programs import FOLDER
-
-from softp4.device import Device
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPTS = Path(__file__).parent / "clients"

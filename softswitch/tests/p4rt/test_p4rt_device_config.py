@@ -5,11 +5,11 @@ import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.p4rt.p4rt_client import CONTROL, Controller
 
 from softp4.errors import Code, ControlError
 from softp4.p4rt.device_config import program_json
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
+from tests.p4rt.p4rt_client import CONTROL, Controller
 
 PROGRAM = CONTROL.read_bytes()
 COMMIT = p4rt.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT

@@ -9,11 +9,6 @@ from typing import Any
 
 import pytest
 from google.protobuf import text_format
-from tests.p4rt.meters_rig import P4INFO, PORT, PROGRAM, Rig, bmv2_rig, soft_rig
-from tests.p4rt.p4rt_client import PATIENCE, Controller
-from tests.programs import raw
-from tests.state.test_digests import LEARN, PAIR
-from tests.state.test_meters import order
 
 from softp4.errors import Code, ControlError
 from softp4.p4rt.digests import DigestLists
@@ -26,6 +21,11 @@ from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 from softp4.program.errors import ProgramError, UnsupportedConstruct
 from softp4.program.loader import load_program
 from softp4.state.digests import Digest
+from tests.p4rt.meters_rig import P4INFO, PORT, PROGRAM, Rig, bmv2_rig, soft_rig
+from tests.p4rt.p4rt_client import PATIENCE, Controller
+from tests.programs import raw
+from tests.state.test_digests import LEARN, PAIR
+from tests.state.test_meters import order
 
 INSERT, MODIFY, DELETE = p4rt.Update.INSERT, p4rt.Update.MODIFY, p4rt.Update.DELETE
 ID, OTHER = 11, 12

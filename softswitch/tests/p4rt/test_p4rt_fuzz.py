@@ -15,15 +15,15 @@ import pytest
 from google.protobuf import text_format
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from tests.p4rt.p4rt_client import CONTROL, PATIENCE
-from tests.p4rt.p4rt_fuzz import ELECTION, Generator, spoilt
-from tests.p4rt.p4rt_stream import Connection, arbitration, write_errors
-from tests.programs import FOLDER
 
 from softp4.p4runtime.codes import Code
 from softp4.p4runtime.schema import p4info_pb2
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 from tests.controller.switches import SwitchProcess
+from tests.p4rt.p4rt_client import CONTROL, PATIENCE
+from tests.p4rt.p4rt_fuzz import ELECTION, Generator, spoilt
+from tests.p4rt.p4rt_stream import Connection, arbitration, write_errors
+from tests.programs import FOLDER
 
 CASES = int(os.environ.get("WEIR_FUZZ_CASES", "30"))
 _SERVICE = "/p4.v1.P4Runtime/"

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
+
+from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 from tests.p4rt.meters_rig import Rig, bmv2_rig, soft_rig
 from tests.p4rt.p4rt_client import Controller
 from tests.state.test_meters import order
-
-from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 
 MS = 10**6
 LONG = 10**15

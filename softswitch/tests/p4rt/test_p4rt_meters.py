@@ -10,6 +10,11 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf import text_format
+
+from softp4.p4rt.p4info import P4InfoIndex
+from softp4.p4runtime.schema import p4info_pb2
+from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
+from softp4.program.errors import ProgramError
 from tests.p4rt.meters_rig import P4INFO, Rig, bmv2_rig, soft_rig
 from tests.programs import program
 from tests.state.test_meters import (
@@ -23,11 +28,6 @@ from tests.state.test_meters import (
     colours,
     order,
 )
-
-from softp4.p4rt.p4info import P4InfoIndex
-from softp4.p4runtime.schema import p4info_pb2
-from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
-from softp4.program.errors import ProgramError
 
 BURSTS = p4rt.MeterConfig(cir=0, cburst=2, pir=0, pburst=5)
 HUGE = p4rt.MeterConfig(cir=10**12, cburst=2**32 - 1, pir=10**12, pburst=2**32 - 1)

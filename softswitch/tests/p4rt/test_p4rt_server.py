@@ -7,12 +7,12 @@ from pathlib import Path
 
 import grpc
 import pytest
-from tests.p4rt.p4rt_client import CONTROL, PATIENCE, Controller, all_entries
 
 from softp4.device import Device
 from softp4.p4rt.service import P4RuntimeService
 from softp4.p4runtime.codes import Code
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
+from tests.p4rt.p4rt_client import CONTROL, PATIENCE, Controller, all_entries
 
 _PIPELINE = p4rt.SetForwardingPipelineConfigRequest
 _MAC = 0x020000000001

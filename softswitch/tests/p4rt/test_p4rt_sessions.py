@@ -8,8 +8,6 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
-from tests.p4rt.p4rt_client import PATIENCE, Controller, all_entries
-from tests.p4rt.p4rt_stream import Connection, OpenStream, arbitration
 
 from softp4.device import Device
 from softp4.p4rt import server, sessions
@@ -18,6 +16,8 @@ from softp4.p4runtime.codes import Code
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 from softp4.program.types import Program
 from softp4.switch import Switch
+from tests.p4rt.p4rt_client import PATIENCE, Controller, all_entries
+from tests.p4rt.p4rt_stream import Connection, OpenStream, arbitration
 
 _PIPELINE = p4rt.SetForwardingPipelineConfigRequest
 _MAC = 0x020000000001

@@ -9,8 +9,6 @@ import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.p4rt.p4rt_client import Controller
-from tests.p4rt.p4rt_stream import Connection, arbitration
 
 from softp4.device import Device
 from softp4.errors import ControlError
@@ -20,6 +18,8 @@ from softp4.p4runtime.codes import Code
 from softp4.p4runtime.errors import details
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 from softp4.p4runtime.schema import status_pb2
+from tests.p4rt.p4rt_client import Controller
+from tests.p4rt.p4rt_stream import Connection, arbitration
 from weir.controller.entries import TableEntry
 from weir.controller.p4rt_errors import describe
 from weir.controller.sync import EntryUpdate, Verb

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import grpc
 import pytest
-from tests.p4rt.p4rt_client import Controller
 
 from softp4.channels import open_channel
 from softp4.device import Device
 from softp4.p4rt.server import ServerError, Tls
 from tests.harness import certificates
+from tests.p4rt.p4rt_client import Controller
 from weir.agent_service.tls import TlsFiles
 
 

@@ -7,14 +7,14 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf import text_format
-from tests.p4rt.p4rt_client import CONTROL_INFO, PATIENCE, Controller
-from tests.programs import FOLDER, program
 
 from softp4.device import Device
 from softp4.p4rt.p4info import P4InfoIndex
 from softp4.p4runtime.schema import p4info_pb2
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 from softp4.program.errors import ProgramError
+from tests.p4rt.p4rt_client import CONTROL_INFO, PATIENCE, Controller
+from tests.programs import FOLDER, program
 
 TYPES = FOLDER / "types.json"
 TYPES_INFO = FOLDER / "types.p4info.txtpb"

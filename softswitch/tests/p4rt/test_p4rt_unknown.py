@@ -8,14 +8,14 @@ import grpc
 import pytest
 from google.protobuf import text_format
 from google.protobuf.message import Message
-from tests.p4rt.p4rt_client import FOLDER, Controller, all_entries
-from tests.p4rt.p4rt_stream import Connection, write_errors
-from tests.p4rt.test_p4rt_action_profiles import entry, one_shot
 
 from softp4.device import Device
 from softp4.p4rt.unknown import has_unknown
 from softp4.p4runtime.schema import p4info_pb2
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
+from tests.p4rt.p4rt_client import FOLDER, Controller, all_entries
+from tests.p4rt.p4rt_stream import Connection, write_errors
+from tests.p4rt.test_p4rt_action_profiles import entry, one_shot
 
 _NEWER = b"\xc8\x3e\x01"  # field 1001, the number 1
 

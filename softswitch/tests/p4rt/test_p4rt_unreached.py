@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 from google.protobuf import text_format
-from tests.p4rt.p4rt_client import Controller, all_entries
-from tests.programs import FOLDER, one, program
 
 from softp4.device import Device
 from softp4.p4rt.p4info import P4InfoIndex
 from softp4.p4runtime.schema import p4info_pb2
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 from softp4.program.errors import ProgramError
+from tests.p4rt.p4rt_client import Controller, all_entries
+from tests.programs import FOLDER, one, program
 
 _INFO = FOLDER / "unreached.p4info.txtpb"
 _TOO_SHORT = 1  # error.PacketTooShort

@@ -15,8 +15,6 @@ from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fuzzing.sanitized import run_sanitized, runtime
-from tests.programs import FOLDER, pack, program
 
 from softp4.p4rt import batch, entities
 from softp4.p4rt.p4info import P4InfoIndex
@@ -25,6 +23,8 @@ from softp4.p4rt.updates import UpdateDecoder
 from softp4.p4runtime.schema import p4info_pb2
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 from softp4.switch import Switch
+from tests.fuzzing.sanitized import run_sanitized, runtime
+from tests.programs import FOLDER, pack, program
 
 CASES = int(os.environ.get("WEIR_FUZZ_CASES", "30"))
 _FIELD = p4info_pb2.MatchField

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fuzzing.loader import SpoiledPrograms, outcome
-from tests.programs import FOLDER, NAMES, program, raw
 
 from softp4.codegen.module import generate
 from softp4.program.errors import ProgramError, UnsupportedConstruct
 from softp4.program.loader import load_program
+from tests.fuzzing.loader import SpoiledPrograms, outcome
+from tests.programs import FOLDER, NAMES, program, raw
 
 Spoil = Callable[[Any], object]
 

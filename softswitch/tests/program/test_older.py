@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.aged import aged, aged_program, with_own_metadata, with_unique_actions
-from tests.fuzzing.loader import SpoiledPrograms, outcome
-from tests.programs import NAMES, pack, program, raw
 
 from softp4.codegen.module import generate
 from softp4.program.errors import ProgramError
 from softp4.program.loader import Program, load_program
 from softp4.runtime.queueing import Queueing
 from softp4.switch import Switch
+from tests.aged import aged, aged_program, with_own_metadata, with_unique_actions
+from tests.fuzzing.loader import SpoiledPrograms, outcome
+from tests.programs import NAMES, pack, program, raw
 from weir.p4src import PROGRAM
 
 _PORT = 3

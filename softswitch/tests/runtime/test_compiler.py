@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.p4rt.p4rt_client import CONTROL
 
 from softp4.program.loader import load_program
 from softp4.runtime import compiler
 from softp4.runtime.compiler import RUNTIME, generator_sources
+from tests.p4rt.p4rt_client import CONTROL
 
 _IMPORTED = """
 import sys

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 import pytest
-from tests.programs import one, pack, program, unpack
 
 from softp4.errors import Code, ControlError
 from softp4.state.action_profiles import ProfileLimits
@@ -26,6 +25,7 @@ from softp4.state.entry import (
     WeightedAction,
 )
 from softp4.switch import Switch
+from tests.programs import one, pack, program, unpack
 
 FIRST, SECOND, SPREAD, CHOSEN = range(1, 5)
 NOTHING, NUMBER, WIDE = 0, 1, 2

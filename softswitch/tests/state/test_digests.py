@@ -4,11 +4,11 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.programs import program
-from tests.state.test_meters import order
 
 from softp4.state.digests import Digest
 from softp4.switch import Switch
+from tests.programs import program
+from tests.state.test_meters import order
 
 LEARN, PAIR = 4, 8
 

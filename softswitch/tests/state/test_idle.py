@@ -6,12 +6,12 @@ import tracemalloc
 from collections.abc import Iterator
 
 import pytest
-from tests.programs import program
-from tests.state.test_meters import order
 
 from softp4.errors import Code, ControlError
 from softp4.state.entry import Entry, Exact, Range, Ternary
 from softp4.switch import Switch
+from tests.programs import program
+from tests.state.test_meters import order
 
 MS = 10**6
 

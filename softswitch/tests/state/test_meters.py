@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.programs import one, pack, program, raw, unpack
 
 from softp4.errors import Code, ControlError
 from softp4.program.loader import load_program
 from softp4.runtime.queueing import Queueing
 from softp4.state.entry import Count, Entry, Exact, Marked, MeterConfig
 from softp4.switch import Switch
+from tests.programs import one, pack, program, raw, unpack
 
 PACKETS, BYTES, FLOOD = 1, 2, 16
 GREEN, YELLOW, RED = 0, 1, 2

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.programs import one, pack, program, unpack
 
 from softp4.errors import Code, ControlError
 from softp4.state.entry import Count
 from softp4.switch import Switch
+from tests.programs import one, pack, program, unpack
 
 (
     WORDS,

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.programs import one, pack, program, unpack
 
 from softp4.errors import Code, ControlError
 from softp4.state.entry import Count, Entry, Exact, Lpm, Match, Optional, Range, Ternary
 from softp4.switch import Switch
+from tests.programs import one, pack, program, unpack
 
 EXACT, LPM, LPM6, ACL, MASKS, FIXED, SLICED = range(1, 8)
 QUERY = (8, 48, 32, 128, 16, 4, 4)

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tests.programs import pack, program
 
 from softp4 import native
 from softp4.dataplane.ports import PortLoop
 from softp4.native.build import load_library
 from softp4.state.entry import Entry, Exact, Ternary
 from softp4.switch import Switch
+from tests.programs import pack, program
 
 PORT = 3  # where the program sends its answers: back
 MAC = 7

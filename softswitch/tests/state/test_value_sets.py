@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from tests.p4rt.p4rt_client import Controller
-from tests.programs import FOLDER, pack, program, raw, unpack
 
 from softp4.device import Device
 from softp4.errors import Code, ControlError
@@ -16,6 +14,8 @@ from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 from softp4.program.loader import load_program
 from softp4.state.entry import Exact, Lpm, Match, Optional, Range, Ternary
 from softp4.switch import Switch
+from tests.p4rt.p4rt_client import Controller
+from tests.programs import FOLDER, pack, program, raw, unpack
 
 IN_OPS, IN_PAIRS, IN_RANGE, LOOK, TAKE, SKIP = 1, 2, 4, 8, 16, 32
 TOO_SHORT, NO_MATCH, INVALID, WRONG_SUM = 1, 2, 6, 0x80

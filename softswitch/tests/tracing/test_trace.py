@@ -10,12 +10,6 @@ from pathlib import Path
 
 import pytest
 from scapy.utils import wrpcap
-from tests.dataplane.test_queueing import MULTICAST, PORT, SECOND, order
-from tests.programs import FOLDER, pack, program, raw
-from tests.state.test_action_profiles import CHOSEN, FIRST, group, number, point
-from tests.state.test_action_profiles import frame as profiled
-from tests.test_cli import run
-from tests.test_fuzz import CORPUS
 
 from softp4.codegen.module import generate
 from softp4.program.loader import load_program
@@ -24,6 +18,12 @@ from softp4.state.entry import ByGroup, ByMember, Entry, Exact, Lpm, Member, Opt
 from softp4.switch import Switch
 from softp4.tracing.events import Applied, Event, Executed, FrameIn, FrameOut, Turn
 from softp4.tracing.printing import TraceText, print_trace
+from tests.dataplane.test_queueing import MULTICAST, PORT, SECOND, order
+from tests.programs import FOLDER, pack, program, raw
+from tests.state.test_action_profiles import CHOSEN, FIRST, group, number, point
+from tests.state.test_action_profiles import frame as profiled
+from tests.test_cli import run
+from tests.test_fuzz import CORPUS
 
 
 def text(switch: Switch, events: Sequence[Event], *, full: bool = False) -> str:

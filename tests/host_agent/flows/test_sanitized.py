@@ -8,8 +8,8 @@ from random import Random
 
 import numpy as np
 import pytest
-from tests.fuzzing.sanitized import run_sanitized, runtime
 
+from tests.fuzzing.sanitized import run_sanitized, runtime
 from tests.host_agent.flows.test_flow import transfer
 from tests.host_agent.flows.world import FLOW_ID, Meddling
 from weir.host_agent.flows import FlowConfig, FlowReceiver, FlowSender

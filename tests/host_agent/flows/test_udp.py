@@ -12,12 +12,8 @@ from weir.host_agent.flows import (
     FlowReceiver,
     FlowSender,
     FlowVerdict,
-    ParameterServer,
-    ServerClient,
-    ServerConfig,
 )
 from weir.host_agent.flows.frames import Address
-from weir.host_agent.flows.server import WorkerFlows
 from weir.host_agent.flows.udp import UdpFlows
 from weir.host_agent.transport.links import Aborted, TransportTimeout
 from weir.host_agent.transport.service_class import ServiceClass
@@ -102,48 +98,3 @@ def test_driving_can_be_given_up() -> None:
 def test_an_address_in_use_is_named() -> None:
     with UdpFlows(LOOPBACK) as flows, pytest.raises(OSError, match=str(flows.address.port)):
         UdpFlows(flows.address)
-
-
-def test_workers_and_a_server_over_real_sockets() -> None:
-    workers, steps, lanes = 3, 4, 50_000
-    flows = [WorkerFlows(FlowConfig(100 + w, w), FlowConfig(200 + w, w)) for w in range(workers)]
-    rng = np.random.default_rng(1)
-    gradients = rng.standard_normal((steps, workers, lanes), np.float32)
-    results: dict[int, list[np.ndarray]] = {}
-    failures: list[BaseException] = []
-    ready, addresses = threading.Barrier(workers + 1), {}
-
-    def work(rank: int) -> None:
-        try:
-            with UdpFlows(LOOPBACK) as udp:
-                addresses[rank] = udp.address
-                ready.wait()
-                ready.wait()
-                client = ServerClient(flows[rank])
-                client.attach(udp.mux, addresses[-1])
-                results[rank] = []
-                for step in range(steps):
-                    client.push(gradients[step, rank])
-                    udp.drive(lambda: client.idle, timeout_s=30)
-                    results[rank] += [result.values for result in client.results()]
-                udp.linger(5)
-        except BaseException as error:
-            failures.append(error)
-            ready.abort()
-
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(workers)]
-    for thread in threads:
-        thread.start()
-    with UdpFlows(LOOPBACK) as udp:
-        addresses[-1] = udp.address
-        ready.wait()
-        server = ParameterServer(flows, ServerConfig())
-        server.attach(udp.mux, [addresses[rank] for rank in range(workers)])
-        ready.wait()
-        udp.drive(
-            lambda: not any(thread.is_alive() for thread in threads), timeout_s=30, react=server.advance
-        )
-    assert not failures
-    expected = gradients.astype(np.float64).sum(axis=1).astype(np.float32)
-    for rank in range(workers):
-        np.testing.assert_array_equal(np.stack(results[rank]), expected)

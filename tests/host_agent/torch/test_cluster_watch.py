@@ -43,7 +43,9 @@ def wait_until_broken(folder: str) -> str:
 
 
 def cluster_of(world: World) -> dict[int, str]:
-    return {pid: line for pid, line in children(world.processes[0].pid).items() if "weir.child" in line}
+    return {
+        pid: line for pid, line in children(world.processes[0].pid).items() if "weir.process.child" in line
+    }
 
 
 def begin(world: World, function: object, folder: Path) -> Path:

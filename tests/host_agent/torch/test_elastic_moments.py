@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.harness.ports import free_port
 
 import weir
+from tests.harness.ports import free_port
 from tests.host_agent.torch import test_elastic_slots as slots_of_groups
 from tests.host_agent.torch.worlds import World
 from weir.host_agent.torch.elastic_slots import ElasticSlots

@@ -8,11 +8,11 @@ from typing import Final
 
 import numpy as np
 import pytest
-from tests.dataplane.veths import Veths, made_veths
 
 from softp4.dataplane.ports import PortLoop
 from softp4.runtime.queueing import Queueing
 from softp4.switch import Switch
+from tests.dataplane.veths import Veths, made_veths
 from tests.host_agent.transport.racks import on_every_worker, reducers, switch_with_job
 from weir.controller.qos import Direction, Loss
 from weir.controller.sync import EntryUpdate, Verb

@@ -11,10 +11,9 @@ from weir.pcap.audit.classes import Classes
 from weir.pcap.audit.envelope import Envelope
 from weir.pcap.audit.exchanges import Exchanges
 from weir.pcap.audit.flows import Flows
-from weir.pcap.audit.hops import Hops
+from weir.pcap.audit.hops import Hops, Recent
 from weir.pcap.audit.links import Links
 from weir.pcap.audit.order import Order
-from weir.pcap.audit.recent import Recent
 from weir.pcap.audit.report import Note, Report
 from weir.pcap.audit.rules import Rule
 from weir.pcap.audit.tree import Tree

@@ -6,9 +6,8 @@ the capture says which way each frame went, as that of a switch does.
 """
 
 from dataclasses import replace
-from typing import Final
+from typing import Final, Generic, TypeVar
 
-from weir.pcap.audit.recent import Recent
 from weir.pcap.audit.report import Report
 from weir.pcap.audit.rules import Rule
 from weir.pcap.frames import CapturedFrame
@@ -16,6 +15,34 @@ from weir.pcap.packets import Datagram, FlowPacket, SlotPacket
 from weir.wire.definition import CE, NOT_ECT, RELIABLE_DSCP, Flag, FlowType
 
 _WAITING: Final = 8  # sendings of one packet that a device is believed to hold at a time
+
+
+_MOST: Final = 1 << 18  # as many packets as long captures have under way
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class Recent(Generic[Key, Value]):
+    """Values of the last ``most`` keys that were new: memory that does not grow with a capture."""
+
+    def __init__(self, most: int = _MOST) -> None:
+        self._most = most
+        self._values: dict[Key, Value] = {}
+
+    def get(self, key: Key) -> Value | None:
+        """Return the value of a key; None when there is none, or when it was forgotten."""
+        return self._values.get(key)
+
+    def setdefault(self, key: Key, value: Value) -> Value:
+        """Return the value of a key, which becomes ``value`` when there is none."""
+        found = self._values.get(key)
+        if found is not None:
+            return found
+        self._values[key] = value
+        if len(self._values) > self._most:
+            del self._values[next(iter(self._values))]
+        return value
 
 
 class Hops:

@@ -6,7 +6,7 @@
 
 #include <sys/socket.h>
 
-#include "loop.h"
+#include "loop_state.h"
 
 enum {
     SEND_BATCH = 64,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #define _GNU_SOURCE
-#include "loop.h"
+#include "loop_state.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>

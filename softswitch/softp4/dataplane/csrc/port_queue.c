@@ -4,7 +4,7 @@
 #define _GNU_SOURCE
 #include <stdio.h>
 
-#include "loop.h"
+#include "loop_state.h"
 
 enum { QUEUE_FRAMES = 1024 };
 

@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include <stdio.h>
 
-#include "loop.h"
+#include "loop_state.h"
 
 typedef struct {
     port base;

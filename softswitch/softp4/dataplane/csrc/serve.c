@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One round of the loop: what is due leaves the switch's queues, then a batch of each port comes in.
 #define _GNU_SOURCE
-#include "loop.h"
+#include "loop_state.h"
 
 enum { FLUSH_AGAIN = 100000 }; // nanoseconds until a busy interface is tried again
 

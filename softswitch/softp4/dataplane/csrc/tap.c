@@ -2,7 +2,7 @@
 // Captures of a running switch: each is one file, of all ports or of chosen ones, of what comes in, goes out
 // or both.
 #define _GNU_SOURCE
-#include "loop.h"
+#include "loop_state.h"
 
 enum { NOT_YET = UINT32_MAX };
 

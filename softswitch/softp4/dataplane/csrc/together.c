@@ -3,7 +3,7 @@
 // done, and goes out in the order of the frames that it comes of, each port by one thread.
 #define _GNU_SOURCE
 #include "kept.h"
-#include "loop.h"
+#include "loop_state.h"
 
 enum {
     TOGETHER = 1024, // frames of a round

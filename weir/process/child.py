@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Child processes that never outlive their parent: ``python -m weir.child MODULE ARGUMENTS...``.
+"""Child processes that never outlive their parent: ``python -m weir.process.child MODULE ARGUMENTS...``.
 
 A child's standard input is a pipe that only the parent holds open. When it closes, because the parent
 closed it, ended or was killed, the child asks itself to end (SIGTERM), and insists after a few seconds.
@@ -31,7 +31,8 @@ _GRACE_S: Final = 5.0
 _POLL_S: Final = 0.05
 _REMOVE: Final = "WEIR_CHILD_REMOVE"
 _STOPPED_S: Final = 10.0  # as long as a worker may be silent
-_TIE: Final = Path(__file__).with_name("tie.py")
+BECOME: Final = (sys.executable, "-IS", str(Path(__file__).with_name("become.py")))
+"""A command that becomes another one, in namespaces or tied to a parent: see that file."""
 
 
 class ChildError(RuntimeError):
@@ -61,7 +62,7 @@ def spawn(
         added[_REMOVE] = str(remove)
     with log.open("ab") as out:
         return subprocess.Popen(
-            [*prefix, sys.executable, "-P", "-m", "weir.child", module, *arguments],
+            [*prefix, sys.executable, "-P", "-m", "weir.process.child", module, *arguments],
             stdin=subprocess.PIPE,
             stdout=out if stdout is None else stdout,
             stderr=out,
@@ -72,7 +73,7 @@ def spawn(
 
 def tied(command: Sequence[str]) -> list[str]:
     """Return a command that becomes this one and is killed when this thread ends, or the whole process."""
-    return [sys.executable, "-IS", str(_TIE), str(os.getpid()), *command]
+    return [*BECOME, "--parent", str(os.getpid()), "--", *command]
 
 
 def end(processes: Sequence[subprocess.Popen[bytes]], grace_s: float = _GRACE_S) -> None:

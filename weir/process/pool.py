@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
-from weir.child import PARENT, ChildError, identity
+from weir.process.child import PARENT, ChildError, identity
 
 
 @contextlib.contextmanager

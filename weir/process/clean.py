@@ -18,8 +18,8 @@ import typer
 from softp4.control.address import ControlAddressError, abandoned_sockets
 from softp4.native.build import cache_dir
 from softp4.native.scratch import abandoned, is_free
-from weir.child import PARENT, identity
 from weir.cluster import MEMORY
+from weir.process.child import PARENT, identity
 
 _PROC: Final = Path("/proc")
 _GRACE_S: Final = 6.0  # a child whose parent has just died ends by itself within five
@@ -102,7 +102,7 @@ def _sees_same_processes(entry: Path) -> bool:
 def _module(entry: Path) -> str:
     """Return what a child of Weir's does: the module that it runs, or its program."""
     words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-    return words[words.index("weir.child") + 1] if "weir.child" in words[:-2] else words[0]
+    return words[words.index("weir.process.child") + 1] if "weir.process.child" in words[:-2] else words[0]
 
 
 def _where(entry: Path) -> str:

@@ -3,8 +3,8 @@
 #ifndef WEIR_HEADERS_P4
 #define WEIR_HEADERS_P4
 
-#include "network.p4"
-#include "wire.p4"
+#include "../shared/network.p4"
+#include "../shared/wire.p4"
 #include "events.p4"
 #ifdef WIDE
 #include "wide.p4"

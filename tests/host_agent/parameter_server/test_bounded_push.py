@@ -9,12 +9,12 @@ import pytest
 from tests.host_agent.flows.world import FLOW_ID, Floats, Meddling, World, is_chunk, is_protected
 from tests.host_agent.parameter_server.world import Sum
 from weir.host_agent.flows import FlowConfig
+from weir.host_agent.parameter_server.flow_ends import service_of
 from weir.host_agent.parameter_server.messages import FromWorker, Kind, MessageError
 from weir.host_agent.parameter_server.residual import Residual
 from weir.host_agent.parameter_server.update_server import ServerRules, UpdateServer
 from weir.host_agent.parameter_server.update_worker import UpdateWorker, WorkerRules
 from weir.host_agent.parameter_server.value_filter import FilterRule
-from weir.host_agent.torch.parameter_server.bounded_push import service_of
 from weir.simulator.link import Faults
 
 SIZE, STEPS = 20_000, 12
