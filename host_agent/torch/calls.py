@@ -3,7 +3,7 @@
 
 from collections.abc import Callable
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -13,9 +13,6 @@ from weir.host_agent.torch.arguments import Arguments, waited
 from weir.host_agent.torch.observing import is_observed, observed
 from weir.host_agent.torch.signatures import SIGNATURES
 from weir.host_agent.torch.work import QueuedWork
-
-if TYPE_CHECKING:
-    from weir.host_agent.torch.process_group import WeirProcessGroup
 
 Issue = Callable[..., QueuedWork]
 
@@ -30,7 +27,7 @@ def collective(method: Issue) -> Issue:
     bind, check = SIGNATURES[name].bind, getattr(Arguments, name)
 
     @wraps(method)
-    def issue(self: "WeirProcessGroup", /, *args: Any, **kwargs: Any) -> QueuedWork:
+    def issue(self: Any, /, *args: Any, **kwargs: Any) -> QueuedWork:
         self._issued += 1
         try:  # by hand: a context manager would cost each call microseconds
             args = waited(bind(name, args, kwargs))
@@ -50,7 +47,7 @@ def message(method: Issue) -> Issue:
     """Decorate a method that issues a message between two ranks, so that it is seen as torch's."""
 
     @wraps(method)
-    def issue(self: "WeirProcessGroup", /, tensors: Any, *args: Any, **kwargs: Any) -> QueuedWork:
+    def issue(self: Any, /, tensors: Any, *args: Any, **kwargs: Any) -> QueuedWork:
         tensors = waited(tensors)
         if is_observed():
             call = partial(method, self, **kwargs)
