@@ -116,7 +116,7 @@ def run(given: Parameters, run: Run) -> Iterator[Table]:
             run.say(f"{workers} workers, {links.name} ...")
             ranks = run_ranks(measure, Spec(cases, given.calls, run.repeats, links.switches), links)
             rows += (
-                _row(links, case, name, [rank[case][name] for rank in ranks])
+                row(links, case, name, [rank[case][name] for rank in ranks])
                 for case in cases
                 for name in ("gloo", "weir")
             )
@@ -133,7 +133,7 @@ def run(given: Parameters, run: Run) -> Iterator[Table]:
     )
 
 
-def _row(links: Links, case: tuple[str, int], contender: str, ranks: Sequence[Sequence[Turn]]) -> Row:
+def row(links: Links, case: tuple[str, int], contender: str, ranks: Sequence[Sequence[Turn]]) -> Row:
     """Return the figures of one contender; those of the switch as the first rank saw them."""
     together = list(zip(*ranks, strict=True))
     return Row(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir bench instructions``: how it reads profiles and the generated program. Nothing is counted here."""
+"""Instructions of a packet: how profiles and the generated program are read. Nothing is counted here."""
 
 from softp4.codegen.module import generate
 from softp4.program.loader import load_program

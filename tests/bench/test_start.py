@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir bench start``: what it measures really starts, and its larger programs really are larger."""
+"""Starts of a switch: the benchmark really starts it, and its larger programs really are larger."""
 
 import json
 import os

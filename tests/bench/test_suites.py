@@ -2,14 +2,20 @@
 """Every benchmark, at its smallest sizes: it measures something that can be shown and written."""
 
 import json
+import re
+import subprocess
+import sys
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from weir.bench import report
 from weir.bench.case import Case, Limits, ParameterError, Run
 from weir.bench.results import Plot, Table
 from weir.bench.suites import SUITES, UnknownCaseError, find
+from weir.cli import app
 from weir.netns.namespace import NamespaceError, gain_root
 from weir.process.child import ChildError
 
@@ -46,6 +52,45 @@ def test_a_case_says_what_it_is_and_what_it_takes(case: Case) -> None:
     with pytest.raises(ParameterError, match="no parameter nonsense"):
         case.parameters({"nonsense": "1"})
     assert find(case.path) == (case,)
+
+
+@pytest.mark.parametrize(
+    ("case", "name", "value", "remedy"),
+    [
+        ("collectives/allreduce", "densities", "5", "above 0 and at most 1"),
+        ("collectives/allreduce", "densities", "0.1,nan", "above 0 and at most 1"),
+        ("collectives/allreduce", "rates", "100", "100mbit"),
+        ("collectives/allreduce", "contenders", "gloo,weir-4", "weir-16"),
+        ("training/accuracy", "model", "vgg", "resnet18"),
+        ("simulated/tail", "loss", "1", "0.5"),
+        ("switch/rate", "lanes", "33", "32, 64"),
+        ("switch/rate", "seconds", "long", "a number"),
+    ],
+)
+def test_values_that_cannot_be_are_refused_with_what_can(
+    case: str, name: str, value: str, remedy: str
+) -> None:
+    with pytest.raises(ParameterError, match=re.escape(remedy)) as error:
+        find(case)[0].parameters({name: value})
+    assert name in str(error.value) or value in str(error.value)
+
+
+@pytest.mark.parametrize("case", ["switch/rate", "collectives/allreduce", "training/accuracy"])
+def test_a_benchmark_says_so_before_it_imports_anything(case: str) -> None:
+    command = [sys.executable, "-m", "weir", "bench", "run", case]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith(f"weir bench {case}: ".encode())
+        process.terminate()
+
+
+def test_the_command_shows_a_table_and_writes_every_figure(tmp_path: Path) -> None:
+    words = ["bench", "run", "simulated/scale", "--quick", "--out", str(tmp_path)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    written = json.loads((tmp_path / "simulated-scale.json").read_text())
+    assert written["case"] == "simulated/scale" and written["tables"][0]["rows"][0]["medians"]
+    assert "command: weir " in done.output
 
 
 def test_what_there_is_not_is_named() -> None:

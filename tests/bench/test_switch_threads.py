@@ -5,8 +5,9 @@ import os
 
 import pytest
 
-from weir.bench import switch_threads
-from weir.bench.switch.threads import Turn, in_memory, report
+from weir.bench.case import Run
+from weir.bench.switch import threads
+from weir.bench.switch.threads import Parameters, Turn, in_memory, of_turns
 
 EQUAL = Turn((100.0, 104.0, 96.0, 100.0), {2: 198.0}, {2: 180.0})
 SLOWED = Turn((100.0, 104.0, 60.0, 100.0), {2: 160.0}, {2: 100.0})
@@ -14,9 +15,9 @@ ONE_CORE = Turn((100.0, 104.0, 96.0, 100.0), {2: 110.0}, {2: 105.0})
 
 
 def test_one_thread_is_measured_on_each_processor_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(switch_threads, "TURNS", 2)
+    monkeypatch.setattr(threads, "TURNS", 2)
     processors = os.sched_getaffinity(0)
-    turns = in_memory([2], workers=4, slots=64, lanes=32, repeats=1)
+    turns = in_memory(Parameters(slots=64, lanes=32), Run(1, ()))
     assert 1 <= len(turns) <= 2
     for turn in turns:
         assert len(turn.alone) == 2 * len(processors)
@@ -26,33 +27,29 @@ def test_one_thread_is_measured_on_each_processor_before_and_after(monkeypatch: 
 
 
 def test_turns_go_on_until_enough_had_equal_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(switch_threads, "TURNS", 3)
-    monkeypatch.setattr(switch_threads, "EQUAL", 1e9)
-    assert len(in_memory([2], workers=4, slots=16, lanes=32, repeats=2)) == 2
-    monkeypatch.setattr(switch_threads, "EQUAL", 0.5)
-    assert len(in_memory([2], workers=4, slots=16, lanes=32, repeats=2)) == 6, "and end without"
+    monkeypatch.setattr(threads, "TURNS", 3)
+    monkeypatch.setattr(threads, "EQUAL", 1e9)
+    assert len(in_memory(Parameters(slots=16, lanes=32), Run(2, ()))) == 2
+    monkeypatch.setattr(threads, "EQUAL", 0.5)
+    assert len(in_memory(Parameters(slots=16, lanes=32), Run(2, ()))) == 6, "and end without"
 
 
-def test_only_turns_with_equal_processors_count(capsys: pytest.CaptureFixture[str]) -> None:
-    report([SLOWED, EQUAL, SLOWED], {1: [50.0], 2: [40.0]}, workers=4, lanes=256)
-    said = " ".join(capsys.readouterr().out.split())
-    assert "│ 2 switches of 1, in memory, packets in │ 198 │ - │ 1.98 │" in said
-    assert "│ 2, in memory, packets in │ 180 │ - │ 1.80 │" in said
-    assert (
-        "1 of 3 turns had processors equally fast, one by one and side by side, within 10%; only they count."
-        in said
-    )
-    assert "Of all turns: 1.10 with 2." in said
+def test_only_turns_with_equal_processors_count() -> None:
+    table = of_turns([SLOWED, EQUAL, SLOWED], Parameters())
+    assert {row.contender: row.values["packets/s"] for row in table.rows} == {
+        "1 thread": [100.0],
+        "2 switches of 1": [198.0],
+        "2 threads": [180.0],
+    }
+    assert [table.gain(row, table.rows[0]) for row in table.rows[1:]] == [1.98, 1.8]
+    assert table.notes[0].startswith("1 of 3 turns had processors equally fast")
+    assert "only they count. Of all turns: 1.10 with 2." in table.notes[0]
 
 
-def test_without_any_such_turn_all_count_and_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    report([SLOWED], {1: [50.0], 2: [40.0]}, workers=4, lanes=256)
-    said = " ".join(capsys.readouterr().out.split())
-    assert "│ 2, in memory, packets in │ 100 │ - │ 1.10 │" in said
-    assert (
-        "0 of 1 turns had processors equally fast, one by one and side by side, within 10%; all count."
-        in said
-    )
+def test_without_any_such_turn_all_count_and_it_is_said() -> None:
+    table = of_turns([SLOWED], Parameters())
+    assert table.rows[2].values["packets/s"] == [100.0]
+    assert "within 10%; all count." in table.notes[0]
 
 
 def test_processors_that_share_a_core_are_not_equal_at_the_same_time() -> None:
