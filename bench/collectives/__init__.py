@@ -19,7 +19,7 @@ CASES: Final = (
         "allreduce-gpu",
         "All-reduce of tensors on a GPU that all ranks share, over Weir, Gloo and four Gloo groups.",
         "minutes, with a GPU",
-        {"devices": "cpu", "workers": "2", "megabytes": "0.1"},
+        {"devices": "cpu", "workers": "2", "megabytes": "0.1", "densities": "1,0.1"},
         repeats=7,
         module="allreduce",
         values={

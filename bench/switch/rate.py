@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 from typing import Final
 
 from softp4.dataplane.ports import HasHandle, PortLoop
@@ -23,6 +24,7 @@ from softp4.native.scratch import scratch_folder
 from softp4.switch import Switch
 from weir.agent_service.client import AgentClient
 from weir.bench.case import Run, parameter, take_turns
+from weir.bench.report import factor
 from weir.bench.results import Column, Row, Table
 from weir.bench.switch import native
 from weir.controller.desired import desired_state
@@ -41,6 +43,7 @@ SOFT: Final = "soft switch"
 SHARED_MEMORY: Final = "soft switch, shared memory"
 AGGREGATOR: Final = "C aggregator"
 BMV2: Final = "BMv2"
+BESIDE_BMV2: Final = "x BMv2 over ports"
 ROUNDS_APART: Final = 100_000_000
 """Rounds by which a repetition is ahead of the last one: a leap, which the second worker makes good."""
 
@@ -56,19 +59,23 @@ class Parameters:
 
 
 def run(given: Parameters, run: Run) -> Iterator[Table]:
-    """Measure in memory, then over ports: those only as root; BMv2 only when it is on PATH; said if not."""
-    yield _table("in memory, packets in", given, pipeline(given, run.repeats), (AGGREGATOR,), ())
-    if (reason := why_not()) is not None:
-        run.say(f"AF_PACKET not measured: {reason}")
-        return
-    kinds = [SOFT, "soft switch, AF_XDP", SHARED_MEMORY, AGGREGATOR]
-    if shutil.which("simple_switch_grpc"):
-        kinds.append(BMV2)
+    """Measure over ports, then in memory: ports only as root; BMv2 only when it is on PATH; said if not."""
+    bmv2 = 0.0
+    if (reason := why_not()) is None:
+        kinds = [SOFT, "soft switch, AF_XDP", SHARED_MEMORY, AGGREGATOR]
+        if shutil.which("simple_switch_grpc"):
+            kinds.append(BMV2)
+        else:
+            run.say("BMv2 not measured: simple_switch_grpc is not on PATH")
+        rates = interfaces(kinds, given, run)
+        notes = ("each is started anew for each turn; over AF_PACKET on veth pairs if not said",)
+        peers = tuple(kind for kind in (AGGREGATOR, BMV2) if kind in kinds)
+        yield _table("packets in and out", given, rates, peers, notes)
+        bmv2 = median(rates[BMV2]) if BMV2 in rates else 0.0
     else:
-        run.say("BMv2 not measured: simple_switch_grpc is not on PATH")
-    notes = ("each is started anew for each turn; over AF_PACKET on veth pairs if not said",)
-    peers = tuple(kind for kind in (AGGREGATOR, BMV2) if kind in kinds)
-    yield _table("packets in and out", given, interfaces(kinds, given, run), peers, notes)
+        run.say(f"AF_PACKET not measured: {reason}")
+    memory = pipeline(given, run.repeats)
+    yield _table("in memory, packets in", given, memory, (AGGREGATOR,), (), bmv2)
 
 
 def _table(
@@ -77,11 +84,17 @@ def _table(
     rates: Mapping[str, list[float]],
     peers: tuple[str, ...],
     notes: tuple[str, ...],
+    bmv2: float = 0.0,
 ) -> Table:
+    """Return a table of packets per second. bmv2: in and out of BMv2, beside rows that it has no part in."""
+    beside = (Column(BESIDE_BMV2, factor, "packets in and out of BMv2 over AF_PACKET"),) if bmv2 else ()
     return Table(
         f"Slot protocol, {given.workers} workers, {given.lanes} lanes a packet: {what}",
-        (Column("packets/s"),),
-        tuple(Row(name, {"packets/s": values}) for name, values in rates.items()),
+        (Column("packets/s"), *beside),
+        tuple(
+            Row(name, {"packets/s": values, **({BESIDE_BMV2: median(values) / bmv2} if bmv2 else {})})
+            for name, values in rates.items()
+        ),
         peers=peers,
         better="more",
         notes=notes,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every benchmark, at its smallest sizes: it measures something that can be shown and written."""
+"""The benchmarks, at their smallest sizes: each measures something that can be shown and written."""
 
 import json
 import re
@@ -21,11 +21,16 @@ from weir.process.child import ChildError
 
 CASES = [case for suite in SUITES.values() for case in suite]
 NEEDS_ROOT = {"training/links", "training/servers"}
+SIMILAR = {  # to another case of the same module
+    "collectives/allreduce",
+    "gradients/dfs",
+    *(f"simulated/{name}" for name in ("tail-grid", "incast", "dlcp", "dlcp-testbed", "mlt")),
+}
 MINUTES = {"switch/instructions", "collectives/overlap"}  # tested in parts, in files of their own
 
 
 @pytest.mark.parametrize(
-    "case", [case for case in CASES if case.path not in MINUTES], ids=lambda case: case.path
+    "case", [case for case in CASES if case.path not in MINUTES | SIMILAR], ids=lambda case: case.path
 )
 def test_a_case_measures(case: Case) -> None:
     if case.path in NEEDS_ROOT and (reason := gain_root()):
