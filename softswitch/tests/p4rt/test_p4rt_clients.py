@@ -78,4 +78,10 @@ def test_either_drives_bmv2(client: str, script: str) -> None:
 
 def test_finsy_and_weirs_controller_in_one_process(soft: list[str]) -> None:
     """finsy programs a switch of its own beside the one that the controller has a job on."""
-    _run(environment(FINSY, *CONTROLLER), "finsy_beside_weir.py", "control", soft, path=str(ROOT))
+    _run(
+        environment(FINSY, *CONTROLLER),
+        "finsy_beside_weir.py",
+        "control",
+        soft,
+        path=f"{ROOT}:{ROOT / 'softswitch'}",
+    )
