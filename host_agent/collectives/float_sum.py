@@ -24,7 +24,7 @@ from weir.host_agent.collectives.non_finite import (
     Places,
     Values,
     are_spoilt,
-    blame,
+    check_finite,
     culprits,
     take_out,
 )
@@ -554,8 +554,8 @@ def _set_apart(
         communicator: of all workers, which make the same call.
         values: returns this worker's.
         name: describes a value by its index, for errors.
-        shared: the exponents that all workers agreed on, of the blocks ``rows``, None: of all; overwritten.
-        rows: so.
+        shared: the exponents that all workers agreed on, one for each of ``rows``; overwritten.
+        rows: blocks; None: all.
         not_finite: the exponent of a block with NaN or infinity.
         scale_block: values in a block.
         exponents: returns those of this worker's values, of all blocks.
@@ -564,10 +564,10 @@ def _set_apart(
     Raises:
         NonFiniteError: the sum is not finite somewhere, and does not go on.
     """
+    if not deliver:
+        check_finite(communicator, shared, not_finite, values, name)
     if not are_spoilt(shared, not_finite):
         return None
-    if not deliver:
-        raise blame(communicator, values(), name)
     found = np.flatnonzero(shared >= not_finite)
     blocks = found if rows is None else rows[found]
     places = take_out(communicator, values(), blocks, scale_block)

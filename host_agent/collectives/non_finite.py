@@ -85,9 +85,7 @@ def take_out(
 
 
 def are_spoilt(shared: Lanes, not_finite: int) -> bool:
-    """Return whether one of the exponents that all workers agreed on is ``not_finite``: then some worker has
-    NaN or infinity.
-    """
+    """Return whether some worker has NaN or infinity: the workers agreed on an exponent ``not_finite``."""
     return shared.size > 0 and int(shared.max()) >= not_finite
 
 
@@ -103,7 +101,7 @@ def check_finite(
     values: returns this worker's, which ``name`` describes by index.
     """
     if are_spoilt(shared, not_finite):
-        raise blame(communicator, values(), name)
+        raise _blame(communicator, values(), name)
 
 
 def culprits(spoilt: npt.NDArray[np.bool_], name: Namer, rank: int) -> NonFiniteError:
@@ -113,7 +111,7 @@ def culprits(spoilt: npt.NDArray[np.bool_], name: Namer, rank: int) -> NonFinite
     return NonFiniteError(name(index), ranks, index, rank)
 
 
-def blame(communicator: Communicator, values: Values, name: Namer) -> NonFiniteError:
+def _blame(communicator: Communicator, values: Values, name: Namer) -> NonFiniteError:
     """Find out together whose input was not finite and where it starts."""
     mine = np.flatnonzero(~np.isfinite(values))
     first = np.array([_LAST - np.uint32(mine[0]) if mine.size else 0], dtype=np.uint32)

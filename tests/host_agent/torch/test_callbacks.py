@@ -95,15 +95,18 @@ def test_collectives_of_callbacks_have_the_same_order_on_all_ranks(world: World)
 
 def wait_for_what_comes_behind() -> list[float]:
     """Wait, in a callback, for a collective that the program makes only later."""
+    group: Any = dist.group.WORLD
     issued: list[dist.Work] = []
-    there, tensor = threading.Event(), torch.ones(1)
+    added, there, tensor = threading.Event(), threading.Event(), torch.ones(1)
 
     def wait(_future: object) -> float:
         assert there.wait(30)
         issued[0].wait()
         return tensor.item()
 
+    group.submit(lambda: added.wait(30))  # else torch may find the sum there, and call ``wait`` here
     first = started().then(wait)
+    added.set()
     issued.append(dist.all_reduce(tensor, async_op=True))
     there.set()
     return [first.wait()]
