@@ -21,9 +21,9 @@ pytestmark = pytest.mark.root
 @pytest.mark.parametrize(
     ("command", "pages", "names"),
     [
-        ("train", 1, "config.json"),
+        pytest.param("train", 1, "config.json", marks=pytest.mark.long),
         ("train", 2, "steps.jsonl"),
-        ("train", 12, "report.png"),
+        pytest.param("train", 12, "report.png", marks=pytest.mark.long),
         ("compare", 12, "compare.png"),
     ],
 )
