@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.disk import run_on_small_disk, then
+from tests.harness.confined import run_on_small_disk, then
 
 _PAGE = 4096
 _SHORT = ["--workers", 2, "--epochs", 1, "--max-steps", 3]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import weir
-from tests.harness.capabilities import Capability, without
+from tests.harness.confined import Capability, without
 from tests.harness.ports import free_port
 from tests.harness.processes import children, wait_until_gone
 from weir.pcap.audit import PacketAudit
