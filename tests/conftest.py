@@ -11,11 +11,15 @@ from tests.harness.session import interruptible, pytest_configure, pytest_runtes
 # is imported, and for what tests start, too.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# They start many processes, which import Weir: none compiles it again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 __all__ = ["interruptible", "pytest_configure", "pytest_runtest_setup", "short_path"]
 
 pytest_plugins = ["tests.harness.kernels"]
 
-_LONG = ("weir", "examples")  # folders whose tests train models, in many processes
+# Folders whose tests train models, in many processes.
+_LONG = ("weir", "deploy", "examples", "bench", "torch")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -101,6 +101,7 @@ def test_workers_on_udp_sockets_are_summed_by_the_program(
     assert results[0] == results[1] == results[2]  # but for the receiver, everybody gets the same bytes
 
 
+@pytest.mark.long
 def test_the_same_in_trains(tmp_path: Path) -> None:
     with network_cluster(WORKERS) as cluster:
         workers = [start(cluster, rank, tmp_path) for rank in range(WORKERS)]

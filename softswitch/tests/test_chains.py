@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from softp4.codegen.module import generate
 from softp4.switch import Switch
+from tests.harness.effort import examples
 from tests.programs import one, pack, program, unpack
 
 QUIET, BLOCKS, LOUD = 1, 2, 3
@@ -32,7 +33,7 @@ def bits(mask: int) -> list[int]:
 
 
 @given(base=st.integers(0, PLACES), first=few, second=few)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_steps_of_which_some_are_asked_for(switch: Switch, base: int, first: int, second: int) -> None:
     for place in range(PLACES):
         switch.register("places").write(place, 0)
@@ -46,7 +47,7 @@ def test_steps_of_which_some_are_asked_for(switch: Switch, base: int, first: int
 
 
 @given(values=st.lists(st.integers(0, M32), max_size=ROW))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_headers_of_which_the_first_are_there(switch: Switch, values: list[int]) -> None:
     head = [(len(values) << 2 | BLOCKS, 8), (0, 32), (0, 32), (0, 32)]
     answer = one(switch, pack([*head, *((value, 32) for value in values)]))
@@ -54,7 +55,7 @@ def test_headers_of_which_the_first_are_there(switch: Switch, values: list[int])
 
 
 @given(first=few)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_what_steps_leave_behind_whether_asked_for_or_not(switch: Switch, first: int) -> None:
     answer = one(switch, pack([(LOUD, 8), (0, 32), (first, 32), (0, 32)]))
     hits = sum(step * (step + 1) // 2 for step in bits(first))

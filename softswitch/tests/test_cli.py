@@ -21,8 +21,7 @@ from softp4.channels import open_channel
 from softp4.cli import app
 from softp4.native.ring import ShmPort
 from tests.harness import certificates
-from tests.harness.capabilities import Capability, without
-from tests.harness.disk import run_on_small_disk, then
+from tests.harness.confined import Capability, run_on_small_disk, then, without
 from tests.p4rt.p4rt_client import CONTROL, PATIENCE, Controller
 from weir.agent_service.tls import TlsFiles
 

@@ -17,6 +17,7 @@ from softp4.runtime.queueing import Queueing
 from softp4.switch import MAX_FRAME, Switch
 from tests import test_unions, test_varbits
 from tests.fuzzing.sanitized import run_worker, runtime
+from tests.harness.effort import effort, examples
 from tests.programs import FOLDER, NAMES, pack, program
 from tests.state import test_value_sets
 
@@ -102,7 +103,7 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return objects
 
 
-@pytest.mark.parametrize("name", _QUICK)
+@pytest.mark.parametrize("name", _QUICK[:: effort(4, 1)])
 def test_frames_under_sanitizers(name: str, harness: list[Path], tmp_path: Path) -> None:
     """AddressSanitizer and UBSan on generated code and runtime; each frame in a block of its own size."""
     (tmp_path / "program.c").write_text(generate(program(name)))
@@ -148,7 +149,7 @@ def switches() -> Iterator[list[Switch]]:
         switch.close()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.binary(max_size=MAX_FRAME), st.integers(0, 511), st.randoms(use_true_random=False))
 def test_packets_do_not_see_one_another(
     switches: list[Switch], frame: bytes, port: int, rng: random.Random
@@ -180,7 +181,7 @@ def pairs() -> Iterator[dict[str, tuple[Switch, Switch]]]:
             switch.close()
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.sampled_from(_SAME), st.integers(0, 2**32), st.binary(max_size=200), st.integers(0, 511))
 def test_queues_change_no_packet(
     pairs: dict[str, tuple[Switch, Switch]], name: str, choice: int, tail: bytes, port: int

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from softp4.codegen.module import generate
 from softp4.switch import Switch
+from tests.harness.effort import examples
 from tests.programs import one, pack, program, unpack
 
 ADD, MAX, WALK, DOWN, STRIDE, CHAIN, SCAN, SHIFT, SMEAR, SATURATE, WIDE = range(1, 12)
@@ -140,7 +141,7 @@ VALUES = st.one_of(st.integers(0, M32), st.sampled_from([0, 1, M32, 1 << 31]))
 
 
 @pytest.mark.parametrize("what", sorted(STEPS))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     base=BASES,
     keep=st.sampled_from([0, M32, 0xFF00FF]),

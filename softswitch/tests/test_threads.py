@@ -26,6 +26,7 @@ from tests.differential.scenario import Scenario
 from tests.differential.subjects import OURS, ours
 from tests.differential.weir_jobs import Jobs
 from tests.fuzzing.sanitized import run_thread_sanitized, thread_sanitizer
+from tests.harness.effort import effort
 from tests.harness.soft import entry_key
 from tests.programs import FOLDER, program
 from tests.random_state import ACTIONS
@@ -247,7 +248,9 @@ def test_random_entries_and_frames_go_as_with_one_thread(name: str, tmp_path: Pa
     compare(subject.soft, scenario_filler(scenario), [scenario.frames])
 
 
-@pytest.mark.parametrize(("program", "seed"), [*((PROGRAM, seed) for seed in range(3)), (WIDE_PROGRAM, 3)])
+@pytest.mark.parametrize(
+    ("program", "seed"), [*((PROGRAM, seed) for seed in range(effort(1, 3))), (WIDE_PROGRAM, 3)]
+)
 def test_jobs_of_weir_are_shared_by_slot(program: Path, seed: int) -> None:
     jobs = Jobs(random.Random(seed))
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.controller.helpers import job, until
 from tests.harness import certificates
 from tests.harness.bfrt import CHIP_TABLES, PROGRAM_TABLES, FakeTofino
+from tests.harness.effort import examples
 from weir.agent_service.tls import TlsFiles
 from weir.controller.bfrt import session
 from weir.controller.bfrt.client import BfrtClient
@@ -334,7 +335,7 @@ def test_tls_on_both_sides(tmp_path: Path) -> None:
 _CONTROLLED = sorted(name for name in tofino.TABLES if name not in (tofino.MIRRORS, tofino.PORTS))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(data=st.data(), name=st.sampled_from(_CONTROLLED))
 def test_every_entry_is_decoded_as_it_was_encoded(data: st.DataObject, name: str) -> None:
     table = SCHEMA.table(name)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from tests.harness.effort import examples
 from weir.controller import topology_errors
 from weir.controller.topology import Topology, TopologyError, leaf_spine, load_topology
 
@@ -147,7 +148,7 @@ CLOS = leaf_spine(2, 2, 1).model_dump(mode="json", exclude_none=True)
     ),
     ANYTHING,
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_no_sentence_is_pydantics(where: tuple[Any, tuple[Any, ...]], value: Any) -> None:
     base, place = where
     data = copy.deepcopy(base)

@@ -21,6 +21,7 @@ from tests.deploy.machines import (
     sent,
     until,
 )
+from tests.harness.effort import effort
 from weir.p4src.build_tna import SCHEMA, keep
 
 PAGE = ROOT / "docs/deploy-tofino.md"
@@ -65,6 +66,8 @@ def test_the_page_works_as_typed_and_a_killed_driver_changes_no_bit(machines: di
         lambda: "│ ready " in switch.types(f"{status.strip()} || true"),
         lambda: switch.journal("weir-controller") + switch.journal("weir-tofino"),
     )
+    assert "--steps 100" in on_first
+    on_first = on_first.replace("--steps 100", f"--steps {effort(30, 100)}")  # what stands in is slow
     for host, typed in zip(hosts, (on_first, for_second_host(on_first)), strict=True):
         host.types(typed)
     undisturbed = parameters(both)

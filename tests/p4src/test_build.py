@@ -79,6 +79,7 @@ def test_no_path_of_a_machine_is_in_the_outputs() -> None:
 
 
 @pytest.mark.p4c
+@pytest.mark.long
 def test_the_sources_compile_to_what_is_checked_in(copy: Path) -> None:
     """Without a warning; and byte by byte, when the compiler is the one that the manifest names."""
     done = build(copy)

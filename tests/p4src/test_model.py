@@ -12,6 +12,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.harness.effort import examples
 from tests.harness.lab import Job, Lab
 from tests.harness.target import Sent
 from weir.wire.definition import NO_BLOCK, Op, columns
@@ -115,7 +116,7 @@ def exchanges(draw: st.DrawFn) -> dict[str, Any]:
     block_log2=st.integers(5, 8),
     sequence=st.lists(exchanges(), min_size=10, max_size=60),
 )
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_packet_out_is_the_models(
     lab: Lab, op: Op, block_log2: int, sequence: list[dict[str, Any]]
 ) -> None:

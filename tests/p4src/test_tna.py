@@ -17,6 +17,7 @@ import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import ARP, Ether
 
+from tests.harness.effort import effort
 from tests.harness.lab import AGGREGATION_IP, AGGREGATION_MAC, PROTECTED_FRONT, Job, Lab, Uplink, group_of
 from tests.harness.soft import SoftTarget
 from tests.harness.target import Sent
@@ -235,7 +236,8 @@ def full_rounds(place: str, groups: int) -> Iterator[Packet]:
                 yield Packet(child, PacketType.CONTRIBUTION, lanes, fields)
 
 
-@pytest.mark.parametrize("place", ["root", "spine"])
+@pytest.mark.parametrize("place", effort(["spine"], ["root", "spine"]))
+@pytest.mark.parametrize("groups", effort([2], [1, 2]), indirect=True)
 def test_every_child_of_a_full_switch_counts_is_asked_and_gets_its_copy(
     targets: tuple[SoftTarget, NarrowTarget], groups: int, place: str
 ) -> None:

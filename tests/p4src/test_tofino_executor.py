@@ -17,6 +17,7 @@ from scapy.layers.l2 import Ether
 
 from tests.harness.bfa.assembly import UnknownLineError
 from tests.harness.bfa.pipeline import load
+from tests.harness.effort import effort
 from tests.harness.lab import Lab
 from tests.harness.soft import SoftTarget
 from tests.harness.target import Sent
@@ -86,6 +87,7 @@ def lab(programs: tuple[SoftTarget, BfaTarget]) -> Lab:
     return Lab(programs[1])
 
 
+@pytest.mark.parametrize("groups", effort([2], [1, 2]), indirect=True)
 def test_every_child_of_a_full_spine_counts_is_asked_and_gets_its_copy(
     targets: tuple[SoftTarget, BfaTarget],
     groups: int,
@@ -222,7 +224,7 @@ def planted(before: str, after: str, nth: int) -> str:
     return text[: place.start()] + place.expand(after) + text[place.end() :]
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", list(FAULTS)[:: effort(5, 1)])
 def test_a_fault_in_the_assembly_is_found(fault: str) -> None:
     assert difference(planted(*FAULTS[fault]))
 

@@ -12,6 +12,7 @@ import pytest
 
 from softp4.switch import Switch
 from tests.controller.helpers import job
+from tests.harness.effort import effort
 from tests.harness.target import EVENTS
 from tests.harness.tofino import BfaTarget
 from tests.host_agent.transport.answers import combine
@@ -122,7 +123,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("loss", [0.0, 0.03])
+@pytest.mark.parametrize("loss", effort([0.03], [0.0, 0.03]))
 @pytest.mark.parametrize(("op", "soft", "lanes"), CASES)
 def test_two_racks_reduce_through_four_tofinos(op: Op, soft: str, loss: float, lanes: int) -> None:
     """Or three, and a soft switch among them: the same bytes are legal on both."""

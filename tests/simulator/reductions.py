@@ -6,6 +6,7 @@ import numpy.typing as npt
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
+from tests.harness.effort import examples
 from tests.host_agent.transport.answers import combine
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.host_agent.transport.slot_transport import Audiences
@@ -34,14 +35,14 @@ network_faults = st.builds(
 """Everything that links of a whole network may do."""
 
 
-def drawn(examples: int) -> settings:
+def drawn(number: int) -> settings:
     """Return the settings of a test that draws whole runs.
 
     One that is stuck takes long, and its seed says all: it is not looked for a smaller one.
     """
     phases = (Phase.explicit, Phase.reuse, Phase.generate)
     return settings(
-        max_examples=examples, print_blob=True, suppress_health_check=list(HealthCheck), phases=phases
+        max_examples=examples(number), print_blob=True, suppress_health_check=list(HealthCheck), phases=phases
     )
 
 

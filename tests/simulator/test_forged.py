@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.harness.effort import examples
 from tests.simulator.reductions import MS, check_exact, submit, vectors
 from weir.controller.topology import leaf_spine
 from weir.host_agent.transport.codec import Packet
@@ -110,7 +111,7 @@ FORGERS: Final = {
 
 
 @pytest.mark.parametrize(("where", "honest"), FORGERS.values(), ids=FORGERS.keys())
-@settings(max_examples=6, print_blob=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(6), print_blob=True, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32 - 1), racks=st.integers(1, 2))
 def test_what_a_forger_sends_changes_no_sum_and_stops_no_job(
     where: str, honest: bool, seed: int, racks: int

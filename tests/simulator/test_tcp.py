@@ -13,6 +13,7 @@ from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 
 from softp4.runtime.queueing import Queueing
+from tests.harness.effort import examples
 from weir.controller.qos import DEFAULT_CLASSES
 from weir.controller.topology import single_switch
 from weir.simulator.congestion import Algorithm, Dctcp
@@ -268,7 +269,7 @@ def test_marks_do_not_keep_a_window_below_two_segments() -> None:
     assert sender.congestion.window == 2 * MSS
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     seed=st.integers(0, 2**32),
     loss=st.sampled_from([0.0, 0.05, 0.3]),

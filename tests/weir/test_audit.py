@@ -10,6 +10,7 @@ from scapy.layers.l2 import Ether
 from scapy.utils import PcapNgWriter, wrpcap
 from typer.testing import CliRunner
 
+from tests.harness.effort import effort
 from tests.weir.captures import (
     BLOCKS,
     CALM,
@@ -137,7 +138,7 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize("name", MODES)
+@pytest.mark.parametrize("name", effort(["racks", "a parameter server"], list(MODES)))
 def test_nothing_is_found_in_a_training(name: str, tmp_path: Path) -> None:
     """Real processes: every port of every switch."""
     command = f"train {MODES[name]} --model mlp --epochs 1 --max-steps 5 --no-reference --out {tmp_path}"

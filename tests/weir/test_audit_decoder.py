@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Dot1Q, Ether
 
+from tests.harness.effort import examples
 from tests.host_agent.transport.test_codec import packets
 from weir.host_agent.flows import codec as flow_codec
 from weir.host_agent.flows.verdict import FlowVerdict
@@ -26,7 +27,7 @@ from weir.wire.definition import FLOW, FLOW_PORT, UDP_PORT, VERSION, FlowType
 from weir.wire.scapy_layer import Weir, WeirColumn, WeirFlow
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(payload=packets())
 def test_every_field_is_where_scapy_has_it(payload: Packet) -> None:
     layer = Weir(payload.encode())
@@ -43,7 +44,7 @@ def test_every_field_is_where_scapy_has_it(payload: Packet) -> None:
     assert read.lanes[read.lanes != 0].tolist() == [lane for lane in layer.lanes if lane]
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(payload=packets(), damage=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 255)), max_size=2))
 def test_what_the_codec_takes_the_audit_takes_and_nothing_else(
     payload: Packet, damage: list[tuple[int, int]]
@@ -78,7 +79,7 @@ def flow_payloads(draw: st.DrawFn) -> bytes:
     return bytes(head) + body + draw(st.binary(max_size=24))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(payload=flow_payloads())
 def test_flows_are_read_as_their_codec_reads_them(payload: bytes) -> None:
     wanted = flow_codec.decode(payload)
@@ -99,7 +100,7 @@ def test_flows_are_read_as_their_codec_reads_them(payload: bytes) -> None:
         assert wanted.bits is None or (read.bits == wanted.bits).all()
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(data=st.binary(max_size=90), port=st.sampled_from([UDP_PORT, FLOW_PORT]))
 def test_no_frame_is_too_odd_to_be_read(data: bytes, port: int) -> None:
     """Whatever it holds, and wherever it ends."""

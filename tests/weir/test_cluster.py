@@ -14,7 +14,7 @@ import pytest
 
 import weir
 from softp4.native.build import cache_dir
-from tests.harness.disk import run_on_small_disk
+from tests.harness.confined import run_on_small_disk
 from tests.harness.processes import children, wait_until_gone
 from weir.cluster import ClusterError
 

@@ -18,6 +18,7 @@ from typing import Final
 
 import pytest
 
+from tests.harness.effort import effort
 from tests.harness.needs import SYSTEM_PYTHON
 from tests.harness.started import TORCHRUN, WEIR, Started, started
 from weir.controller.topology import single_switch
@@ -100,39 +101,41 @@ SILENT_FIRST: Final = (  # it is stopped before it meets the others, or after th
 KILLED_ONE: Final = "one of the processes that compute was killed"
 DEATHS: Final = [
     # job, who dies, of what, when, what is said
+    Death("torchrun", "rank 1", SIGKILL, "middle", killed(1, 9)),
+    Death("torchrun", "rank 0", SIGSTOP, "middle", LOST.format(0)),
+    Death("torchrun", "switch", SIGKILL, "middle", BROKEN.format(r"switch died \(signal SIGKILL\)")),
+    Death("torchrun", PARENT, SIGKILL, "middle", "exact sums", goes_on=True),
+    Death("rack", "controller", SIGKILL, "middle", "lost the controller"),
+    Death("rack", "switch", SIGKILL, "middle", "switch s1 .*cannot be reached"),
+    Death("train", PARENT, SIGKILL, "middle", ""),
+    Death("calibrate", "worker", SIGKILL, "middle", KILLED_ONE),
+    Death("tail", PARENT, SIGINT, "middle", ""),
+    Death("allreduce", "rank 1", SIGKILL, "middle", r"rank 1 failed \(signal SIGKILL\)"),
+    Death("training", "server", SIGKILL, "middle", r"the parameter server died \(signal SIGKILL\)"),
+    Death("mininet", PARENT, SIGKILL, "middle", ""),
+]
+MORE_DEATHS: Final = [
     Death("torchrun", "rank 1", SIGKILL, "start", killed(1, 9)),
     Death("impatient", "rank 0", SIGSTOP, "start", SILENT_FIRST),
     Death("torchrun", "switch", SIGKILL, "start", r"the switch did not start \(signal SIGKILL\)"),
-    Death("torchrun", "rank 1", SIGKILL, "middle", killed(1, 9)),
     Death("torchrun", "rank 0", SIGKILL, "middle", killed(0, 9)),
     Death("torchrun", "rank 0", SIGINT, "middle", r"rank0\]: KeyboardInterrupt"),
-    Death("torchrun", "rank 0", SIGSTOP, "middle", LOST.format(0)),
-    Death("torchrun", "switch", SIGKILL, "middle", BROKEN.format(r"switch died \(signal SIGKILL\)")),
     Death("torchrun", "switch", SIGSTOP, "middle", BROKEN.format(r"switch died \(a signal had stopped it")),
     Death("torchrun", "controller", SIGKILL, "middle", BROKEN.format(r"controller died \(signal SIGKILL\)")),
-    Death("torchrun", PARENT, SIGKILL, "middle", "exact sums", goes_on=True),
     Death("torchrun", PARENT, SIGTERM, "middle", "got signal: 15"),
     Death("torchrun", "rank 0", SIGKILL, "end", killed(0, 9)),
     Death("rack", "rank 1", SIGSTOP, "middle", LOST.format(1)),
-    Death("rack", "controller", SIGKILL, "middle", "lost the controller"),
     Death("rack", "controller", SIGTERM, "middle", "the controller is shutting down"),
-    Death("rack", "switch", SIGKILL, "middle", "switch s1 .*cannot be reached"),
     Death("rack", "switch", SIGSTOP, "middle", "Nothing came back at all: the switch does not run"),
     Death("train", PARENT, SIGKILL, "start", ""),
-    Death("train", PARENT, SIGKILL, "middle", ""),
     Death("train", PARENT, SIGINT, "middle", "interrupted"),
     Death("train", "worker 1", SIGKILL, "middle", "worker 1 failed: signal SIGKILL"),
     Death("train", "worker 1", SIGSTOP, "middle", LOST.format(1)),
     Death("calibrate", PARENT, SIGKILL, "middle", ""),
     Death("calibrate", PARENT, SIGTERM, "middle", "interrupted; nothing was written"),
-    Death("calibrate", "worker", SIGKILL, "middle", KILLED_ONE),
-    Death("tail", PARENT, SIGINT, "middle", ""),
     Death("tail", "worker", SIGKILL, "middle", KILLED_ONE),
     Death("allreduce", PARENT, SIGKILL, "middle", ""),
-    Death("allreduce", "rank 1", SIGKILL, "middle", r"rank 1 failed \(signal SIGKILL\)"),
-    Death("training", "server", SIGKILL, "middle", r"the parameter server died \(signal SIGKILL\)"),
     Death("training", PARENT, SIGTERM, "middle", ""),
-    Death("mininet", PARENT, SIGKILL, "middle", ""),
     Death("mininet", PARENT, SIGTERM, "middle", ""),
 ]
 
@@ -152,7 +155,7 @@ def outcomes(request: pytest.FixtureRequest) -> Iterator[Mapping[Death, "Future[
         pytest.param(
             each, id=str(each), marks=[getattr(pytest.mark, NEEDS[each.job])] if each.job in NEEDS else []
         )
-        for each in DEATHS
+        for each in DEATHS + effort([], MORE_DEATHS)
     ],
 )
 def test_a_death_is_named_or_the_job_goes_on_and_nothing_is_left(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.disk import run_on_small_disk, then
+from tests.harness.confined import run_on_small_disk, then
 
 _PAGE = 4096
 _SHORT = ["--workers", 2, "--epochs", 1, "--max-steps", 3]
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.root
 @pytest.mark.parametrize(
     ("command", "pages", "names"),
     [
-        ("train", 1, "config.json"),
+        pytest.param("train", 1, "config.json", marks=pytest.mark.long),
         ("train", 2, "steps.jsonl"),
-        ("train", 12, "report.png"),
+        pytest.param("train", 12, "report.png", marks=pytest.mark.long),
         ("compare", 12, "compare.png"),
     ],
 )

@@ -52,6 +52,7 @@ def test_a_cluster_of_racks_serves_its_workers_and_leaves_nothing(short_path: Pa
     assert list(short_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_loss_without_a_budget_changes_nothing(exact: list[str], tmp_path: Path) -> None:
     status, output = train(tmp_path, *MODEL, *RACKS, "--max-steps", str(STEPS), "--loss", "0.02")
     assert status == 0, output
@@ -90,6 +91,7 @@ def test_with_a_budget_a_bounded_share_goes_missing(tmp_path: Path) -> None:
         assert row in output
 
 
+@pytest.mark.long
 def test_the_last_spine_that_dies_ends_the_run_and_is_named(tmp_path: Path) -> None:
     process = start(tmp_path, *MODEL, "--workers", "2", "--topology", "leaf-spine-2x1", "--epochs", "500")
     wait_for_steps(tmp_path, 2)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.capabilities import Capability, without
+from tests.harness.confined import Capability, without
 from weir.netns import Namespace, NetlinkError, TokenBucket, why_not
 from weir.netns.lab import Lab, bridged_lab, lab
 from weir.network import NetworkSpec, parse_shape

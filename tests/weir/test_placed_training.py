@@ -38,7 +38,9 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.root
-@pytest.mark.parametrize(("plan", "model"), [("greedy", "logistic"), ("local", "deepfm")])
+@pytest.mark.parametrize(
+    ("plan", "model"), [pytest.param("greedy", "logistic", marks=pytest.mark.long), ("local", "deepfm")]
+)
 def test_ports_carry_what_is_predicted_per_link(
     plans: dict[str, Path], plan: str, model: SparseModelName
 ) -> None:

@@ -10,6 +10,7 @@ from signal import SIGKILL
 
 import pytest
 
+from tests.harness.effort import effort
 from weir.controller.wiring import Target
 from weir.netns.cluster import NetworkCluster, network_cluster, start_switches
 from weir.network import SINGLE, NetworkSpec, Shape, parse_shape
@@ -19,7 +20,7 @@ from weir.train.workers import worker_environment
 pytestmark = pytest.mark.root
 
 PROGRAM = Path(__file__).resolve().parents[2] / "examples" / "ddp_backend.py"
-STEPS = 100
+STEPS = effort(30, 100)
 WORKERS = 2
 PATIENCE_S = 180.0
 

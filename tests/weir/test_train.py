@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import weir
-from tests.harness.capabilities import Capability, without
+from tests.harness.confined import Capability, without
 from tests.harness.ports import free_port
 from tests.harness.processes import children, wait_until_gone
 from weir.pcap.audit import PacketAudit
@@ -167,16 +167,22 @@ def test_the_capture_shows_right_rounds_only(run: tuple[Path, str, Path]) -> Non
     assert "round 1" in done.stdout and "more rounds" in done.stdout
 
 
-def test_parameter_servers_train_and_a_dead_one_is_named(tmp_path: Path) -> None:
-    options = ("--mode", "ps", "--servers", "2", "--method", "topk-block", "--no-reference")
-    status, output = train(tmp_path / "whole", *options, "--epochs", "1", "--max-steps", "4")
+SERVERS = ("--mode", "ps", "--servers", "2", "--method", "topk-block", "--no-reference")
+
+
+@pytest.mark.long
+def test_parameter_servers_train(tmp_path: Path) -> None:
+    status, output = train(tmp_path, *SERVERS, "--epochs", "1", "--max-steps", "4")
     assert status == 0, output
     assert "2 workers and 2 servers" in output
-    (run,) = summary(tmp_path / "whole")["runs"].values()
+    (run,) = summary(tmp_path)["runs"].values()
     assert run["steps"] == 4
     assert run["replicas"]["identical_after_every_step"]
-    process = start(tmp_path / "killed", *options, "--epochs", "1000")
-    wait_for_steps(tmp_path / "killed", 3)
+
+
+def test_a_dead_parameter_server_is_named(tmp_path: Path) -> None:
+    process = start(tmp_path, *SERVERS, "--epochs", "1000")
+    wait_for_steps(tmp_path, 3)
     (server,) = [
         pid for pid in children(process.pid) if b"\0RANK=3\0" in Path(f"/proc/{pid}/environ").read_bytes()
     ]
@@ -230,6 +236,7 @@ def is_rank(pid: int, rank: int) -> bool:
     return f"RANK={rank}" in Path(f"/proc/{pid}/environ").read_text().split("\0")
 
 
+@pytest.mark.long
 def test_a_method_of_ones_own_needs_no_change_of_the_package(tmp_path: Path) -> None:
     plugin = tmp_path / "plugin.py"
     plugin.write_text(

@@ -17,7 +17,7 @@ from softp4.native.ring import HOST, MAX_FRAME, ShmPort
 from softp4.program.loader import Program, load_program
 from softp4.state.entry import Entry, Exact
 from softp4.switch import Switch
-from tests.harness.disk import run_on_small_disk
+from tests.harness.confined import run_on_small_disk
 from tests.p4rt.p4rt_client import CONTROL, PATIENCE
 
 MACS = {port: 0x020000000000 + port for port in (1, 2, 3)}

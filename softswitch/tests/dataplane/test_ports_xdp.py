@@ -11,7 +11,7 @@ import pytest
 
 from softp4.dataplane.ports import PortError, PortLoop
 from tests.dataplane.veths import Veths, forwarding, mac_bytes, made_veths
-from tests.harness.capabilities import Capability, without
+from tests.harness.confined import Capability, without
 from tests.p4rt.p4rt_client import PATIENCE
 from weir.netns import offloads_off
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from softp4.errors import Code, ControlError
 from softp4.runtime.queueing import Queueing, QueueStatistics, parse_rate
 from softp4.switch import Switch
+from tests.harness.effort import examples
 from tests.programs import pack, program, unpack
 
 MULTICAST, DROP, CLONE_IN, CLONE_OUT, RECIRCULATE = 1, 2, 4, 8, 16
@@ -470,7 +471,7 @@ arrivals = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(arrivals, st.integers(10**6, 10**10), st.integers(1, 10))
 @example([(0, 0, 381), (0, 0, 58), (519, 0, 58)], 5_861_538_462, 1)  # the first takes 519.99999996 ns
 def test_any_arrivals_leave_as_the_model_says(

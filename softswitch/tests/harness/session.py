@@ -13,10 +13,12 @@ import pytest
 from hypothesis import settings
 
 from tests.harness import needs
+from tests.harness.effort import LONG, examples
 
 __all__ = ["interruptible", "pytest_configure", "pytest_runtest_setup", "short_path"]
 
-settings.register_profile("repository", deadline=None)  # no timing assertions: machines are shared
+# No timing assertions: machines are shared.
+settings.register_profile("repository", max_examples=examples(100), deadline=None)
 settings.load_profile("repository")
 
 
@@ -54,3 +56,5 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             if marker in needs.required():
                 pytest.fail(f"WEIR_REQUIRE: {reason}", pytrace=False)
             pytest.skip(reason)
+    if not LONG and item.get_closest_marker("long"):
+        pytest.skip("needs WEIR_TESTS=long")

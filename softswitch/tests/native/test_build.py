@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from softp4.native import build
-from tests.harness.disk import run_on_small_disk
+from tests.harness.confined import run_on_small_disk
 
 SOURCE = {"answer.c": "int answer(void) { return ANSWER; }"}
 

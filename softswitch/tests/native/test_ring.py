@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from softp4.native.ring import HOST, MAX_FRAME, SWITCH, VERSION, ShmPort
 from softp4.native.shared_memory import PORT_BYTES
-from tests.harness.disk import run_on_small_disk
+from tests.harness.confined import run_on_small_disk
 
 
 def test_frames_arrive_in_order_both_ways(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 from softp4.runtime.queueing import Queueing
 from softp4.state.entry import Entry, Exact
 from softp4.switch import Switch
+from tests.harness.effort import examples
 from tests.p4rt.p4rt_client import CONTROL, CONTROL_INFO, Controller
 from tests.p4rt.p4rt_stream import write_errors
 from tests.programs import FOLDER
@@ -238,7 +239,9 @@ def _station(pipeline: Pipeline) -> Callable[[_Step], Any]:
     return update
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(first=_steps, second=_steps)
 def test_any_batch_is_done_or_not_done(pipeline: Pipeline, first: list[_Step], second: list[_Step]) -> None:
     """Against a plain model: a batch in which nothing fails does what its updates do, another nothing."""

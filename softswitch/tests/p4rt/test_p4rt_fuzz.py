@@ -1,11 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever a controller sends, the switch answers with a status, keeps its promises, and goes on serving.
+"""Whatever a controller sends, the switch answers with a status, keeps its promises, and goes on serving."""
 
-``WEIR_FUZZ_CASES=20000 pytest softswitch/tests/p4rt/test_p4rt_fuzz.py`` runs longer, with a timeout to match
-(``--timeout 0``).
-"""
-
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,12 +15,13 @@ from softp4.p4runtime.codes import Code
 from softp4.p4runtime.schema import p4info_pb2
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 from tests.controller.switches import SwitchProcess
+from tests.harness.effort import effort
 from tests.p4rt.p4rt_client import CONTROL, PATIENCE
 from tests.p4rt.p4rt_fuzz import ELECTION, Generator, spoilt
 from tests.p4rt.p4rt_stream import Connection, arbitration, write_errors
 from tests.programs import FOLDER
 
-CASES = int(os.environ.get("WEIR_FUZZ_CASES", "30"))
+CASES = effort(30, 1000)
 _SERVICE = "/p4.v1.P4Runtime/"
 _PROGRAMS = ("control", "meters", "profiles", "types", "value_sets")  # between them, every entity
 _REFUSALS = {
@@ -44,7 +40,7 @@ fuzzed = settings(
     max_examples=CASES,
     deadline=None,
     database=None,
-    phases=[Phase.generate] if CASES > 1000 else [Phase.generate, Phase.shrink],
+    phases=[Phase.generate, Phase.shrink],
     suppress_health_check=list(HealthCheck),
 )
 

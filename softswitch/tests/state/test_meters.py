@@ -14,6 +14,7 @@ from softp4.program.loader import load_program
 from softp4.runtime.queueing import Queueing
 from softp4.state.entry import Count, Entry, Exact, Marked, MeterConfig
 from softp4.switch import Switch
+from tests.harness.effort import examples
 from tests.programs import one, pack, program, raw, unpack
 
 PACKETS, BYTES, FLOOD = 1, 2, 16
@@ -155,7 +156,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(rates, bursts, rates, bursts, steps, st.booleans())
 def test_colours_are_those_of_rfc_2698(
     shared: Switch, cir: int, cburst: int, pir: int, pburst: int, steps: list[tuple[int, int]], whole: bool

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.harness.effort import examples
 from tests.host_agent.transport.racks import shm_rack
 from weir.host_agent.collectives.communicator import Audience
 from weir.host_agent.collectives.host_sum import Hosts, HostSum, Network, group_hosts
@@ -127,7 +128,7 @@ def expected(vectors: Sequence[Lanes], op: Op) -> Lanes:
     counts=st.lists(st.integers(0, 3000) | st.integers(16_000, 60_000), min_size=1, max_size=4),
     density=st.sampled_from([0.0, 0.1, 0.6, 1.0]),
 )
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_rank_gets_what_a_flat_group_would(
     group: Group, reducers: list[Reducer], seed: int, op: Op, block: int, counts: list[int], density: float
 ) -> None:
@@ -169,7 +170,7 @@ def test_a_host_costs_the_wire_of_one_rank(group: Group, tmp_path: Path) -> None
 
 
 @given(seed=st.integers(0, 1 << 20), block=st.sampled_from([32, 256]), long=st.booleans())
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_result_goes_to_its_audience(group: Group, seed: int, block: int, long: bool) -> None:
     """Whoever wants a block has it: on one host with who contributed, alone, or elsewhere."""
     random = np.random.default_rng(seed)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed import ReduceOp
 
+from tests.harness.effort import examples
 from tests.host_agent.collectives.test_collectives import CASES
 from weir.host_agent.collectives import Collectives, InMemoryGroup, NonFiniteError
 from weir.host_agent.collectives.packing import LaneBits, Precision
@@ -59,7 +60,7 @@ def test_reduce_scatter_and_reduce_give_the_bits_of_all_reduce(dtype: torch.dtyp
     run(work)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     counts=st.lists(st.integers(0, 3000), min_size=RANKS, max_size=RANKS),
     density=st.sampled_from([0.0, 0.001, 0.1, 1.0]),

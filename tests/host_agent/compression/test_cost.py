@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from softp4.switch import Switch
+from tests.harness.effort import examples
 from weir.host_agent.compression.encodings import cost, omnireduce
 from weir.host_agent.compression.encodings.cost import Flags
 from weir.host_agent.transport.report import ReduceReport
@@ -39,7 +40,7 @@ def reduce_really(
         return [host.reports[0] for host in rack.hosts]
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     workers=st.integers(1, 6),
     block=st.sampled_from(BLOCK_SIZES),
@@ -133,7 +134,7 @@ class Thread:
             columns = list(wanted)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     workers=st.integers(1, 4),
     blocks=st.integers(0, 300),

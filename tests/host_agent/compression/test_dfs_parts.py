@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.harness.effort import examples
 from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.collectives.packing import LaneBits
 from weir.host_agent.compression.bucket_layout import BucketLayout
@@ -113,7 +114,7 @@ class Job:
     workers=st.integers(1, 4),
     others=st.integers(1, 4),
 )
-@settings(max_examples=6)
+@settings(max_examples=examples(6))
 def test_nothing_is_lost_and_a_restart_changes_no_bit(
     leave_out: tuple[str, ...],
     lane_bits: LaneBits | None,

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.harness.effort import examples
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings import (
     DENSE,
@@ -133,7 +134,7 @@ def select(layout: BucketLayout, sizes: list[int | None], vector: torch.Tensor) 
 
 
 @given(cases())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_masks_say_what_is_not_zero(case: tuple[BucketLayout, list[int | None], torch.Tensor]) -> None:
     layout, sizes, vector = case
     for segment, size in zip(layout, sizes, strict=True):
@@ -152,7 +153,7 @@ def same(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 @given(cases())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_what_is_packed_is_what_is_selected(
     case: tuple[BucketLayout, list[int | None], torch.Tensor],
 ) -> None:
@@ -182,7 +183,7 @@ def test_what_is_packed_is_what_is_selected(
 
 
 @given(cases())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_every_device_does_as_the_native_code(
     case: tuple[BucketLayout, list[int | None], torch.Tensor],
 ) -> None:
@@ -200,7 +201,7 @@ def test_every_device_does_as_the_native_code(
 
 
 @given(cases())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_bucket_is_overwritten_by_its_sum_without_the_vector_between_them(
     case: tuple[BucketLayout, list[int | None], torch.Tensor],
 ) -> None:

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.harness.effort import examples
 from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.collectives.packing import LaneBits, LaneFormat, PackedLanes, WholeLanes
 from weir.host_agent.compression.bucket_layout import BucketLayout
@@ -18,7 +19,7 @@ from weir.host_agent.compression.exchange import GradientExchange
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import SparsifierOptions, create_sparsifier, sparsifier_names
 
-CHECKED = settings(max_examples=6)  # the interpreter is slow
+CHECKED = settings(max_examples=examples(6))  # the interpreter is slow
 
 Kind = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 

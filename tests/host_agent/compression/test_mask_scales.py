@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.harness.effort import examples
 from tests.host_agent.compression.test_reductions_per_step import WORKERS, Counted
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import Lanes
@@ -77,7 +78,7 @@ def plan_of(mask_block: int, region: int, levels: int = 1) -> EncodingPlan:
     return EncodingPlan(encodings, 32, levels, regions=dict.fromkeys(NAMES[:3], region))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     seeds=st.lists(st.integers(0, 2**31), min_size=2, max_size=3),
     density=st.sampled_from([0.0, 0.001, 0.05, 1.0]),
@@ -109,7 +110,7 @@ def test_scales_are_the_true_ones_whatever_was_predicted(
     assert len({one.known(NAMES) for one in predictions}) == 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     seeds=st.lists(st.integers(0, 2**31), min_size=2, max_size=3),
     spread=st.sampled_from([3, 20, 120]),
@@ -175,7 +176,7 @@ def test_a_level_far_below_costs_a_reduction_only_where_something_travels(travel
     assert bool(reductions) == travels
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.floats(0, width=32), st.sampled_from([PackedLanes(2, 3), PackedLanes(4, 3)]))
 def test_a_scale_of_packed_lanes_is_no_less_than_the_largest_value_and_little_more(
     value: float, form: LaneFormat
@@ -192,7 +193,7 @@ def test_a_scale_of_packed_lanes_is_no_less_than_the_largest_value_and_little_mo
     assert (found == 0) == (value == 0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     density=st.sampled_from([0.001, 0.05, 0.5, 1.0]),

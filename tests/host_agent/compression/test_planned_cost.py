@@ -7,6 +7,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.harness.effort import examples
 from weir.bench.gradients.replay import Replay, ReplayedStep
 from weir.host_agent.collectives.packing import LaneBits
 
@@ -44,7 +45,7 @@ def is_as_modelled(step: ReplayedStep) -> bool:
     return step.reductions <= agreeing + 1 and not step.counters and not zeros
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     method=st.sampled_from(["dfs", "topk"]),
     density=st.sampled_from([0.002, 0.02, 0.1, 0.3, 0.7]),

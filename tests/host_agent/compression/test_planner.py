@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.harness.effort import examples
 from weir.bench.gradients.replay import SLOTS, Replay, train
 from weir.host_agent.collectives.float_sum import WORTH_A_ROUND_TRIP
 from weir.host_agent.compression.bucket_layout import BucketLayout
@@ -158,7 +159,7 @@ cases = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(case=cases)
 def test_plans_are_valid_and_follow_from_what_was_seen(case: dict) -> None:  # type: ignore[type-arg]
     first, second, restored = (Planner(case["workers"], SLOTS) for _ in range(3))
@@ -251,7 +252,7 @@ def test_a_change_is_noticed_between_two_counts() -> None:
     offset=st.integers(0, 9),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_pyramid_counts_blocks(
     length: int, density: float, dtype: torch.dtype, offset: int, seed: int
 ) -> None:

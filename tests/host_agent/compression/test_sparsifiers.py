@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.harness.effort import examples
 from tests.host_agent.compression.sparsified_job import spans_of
 from weir.host_agent.compression.sparsifiers import (
     Span,
@@ -131,7 +132,7 @@ def test_omnireduce_sends_blocks_of_the_size_it_chooses_by() -> None:
     kind=st.sampled_from(["normal", "levels", "zeros", "sorted"]),
     seed=st.integers(0, 100),
 )
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_selection_is_exact(length: int, share: float, kind: str, seed: int) -> None:
     values = gradient(length, seed)
     if kind == "levels":

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
+from tests.harness.effort import examples
 from tests.host_agent.flows.world import FLOW_ID, Floats, Meddling, World, check, is_chunk, is_protected, mark
 from weir.host_agent.flows import FlowConfig, FlowReceiver, FlowSender, FlowVerdict
 from weir.host_agent.flows.accounts import EXPOSED
@@ -21,7 +22,7 @@ from weir.simulator.link import Faults
 from weir.wire.definition import CE, ECT, LAYER_CLASSES, MAGNITUDE_CLASSES, RELIABLE_DSCP, FlowType, dscp
 
 MS = 1_000_000
-EXAMPLES = 150
+EXAMPLES = examples(150)
 
 probabilities = st.sampled_from([0.0, 0.01, 0.1, 0.3])
 faults = st.builds(
@@ -159,7 +160,7 @@ quiet = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=100, print_blob=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(100), print_blob=True, suppress_health_check=list(HealthCheck))
 @given(config=configs, shape=quiet, lossy=st.booleans())
 def test_no_timer_fires_because_of_a_trim(config: FlowConfig, shape: dict[str, Any], lossy: bool) -> None:
     """Whatever is trimmed, also protected chunks, probes and answers: only what vanishes needs a timer."""
@@ -550,7 +551,7 @@ def test_a_question_stays_behind_the_chunks_and_passes_them_when_it_must_be_repe
     assert sender.window.shrunk == 2
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(data=st.binary(max_size=5000), seed=st.integers(0, 2**32 - 1))
 def test_any_bytes_arrive_as_they_were(data: bytes, seed: int) -> None:
     lossy = Faults(loss=0.1, jitter=MS, duplicate=0.1)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.harness.effort import examples
 from weir.host_agent.compression.encodings.encoding import MASK_SIZES
 from weir.host_agent.parameter_server.payload import (
     HEAD_WORDS,
@@ -49,7 +50,7 @@ def test_comes_back_and_costs_what_was_planned(mask: np.ndarray, blocks: tuple[i
 
 
 @given(chosen())
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_no_form_is_smaller_than_the_chosen_one(mask: np.ndarray) -> None:
     best = plan(mask).words
     assert best == min(plan(mask, (block,)).words for block in MASK_SIZES)

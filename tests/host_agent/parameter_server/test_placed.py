@@ -15,6 +15,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.harness.effort import examples
 from weir.host_agent.parameter_server import placed_server
 from weir.host_agent.parameter_server.journal import Journal
 from weir.host_agent.parameter_server.messages import MessageError
@@ -146,7 +147,7 @@ def train(made: World, *, faults: bool, moves: bool) -> tuple[np.ndarray, np.nda
     return made.words[0].view(np.float32), model
 
 
-@settings(max_examples=15, deadline=None, phases=[Phase.generate])
+@settings(max_examples=examples(15), deadline=None, phases=[Phase.generate])
 @given(st.integers(0, 1 << 20), st.sampled_from([2_000, 64 << 20]))
 def test_no_update_is_lost_or_applied_twice_while_units_migrate_and_servers_crash(
     seed: int, limit: int
@@ -210,7 +211,7 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing() -> None:
         assert (server.turn, sum(server.refusals.values())) == (-1, 7)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.integers(0, 2**32 - 1), max_size=60))
 def test_words_that_are_no_message_are_refused(words: list[int]) -> None:
     kind = Kind.TURN if words and words[0] % 2 else Kind.VALUES
@@ -219,7 +220,7 @@ def test_words_that_are_no_message_are_refused(words: list[int]) -> None:
         Message.decode(array, UNITS)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(1, 300_000), st.integers(0, 1 << 20), st.floats(0, 1))
 def test_lists_of_units_come_back(count: int, seed: int, density: float) -> None:
     units = Units(np.arange(count + 1))

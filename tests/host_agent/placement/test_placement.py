@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.harness.effort import effort, examples
 from weir.host_agent.placement.hashing import compositional_buckets, likeness, local_buckets, plain_buckets
 from weir.host_agent.placement.partitioners import PARTITIONERS
 from weir.host_agent.placement.partitioners.refined import improve
@@ -80,7 +81,7 @@ def by_hand(data: Samples, placement: Placement) -> np.ndarray:
     return counted
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(samples(), st.integers(1, 6), st.integers(0, 9))
 def test_predicted_traffic_is_what_an_exchange_counts(data: Samples, machines: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -90,7 +91,7 @@ def test_predicted_traffic_is_what_an_exchange_counts(data: Samples, machines: i
     np.testing.assert_array_equal(traffic(data, placement).links, by_hand(data, placement))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(samples(), st.integers(1, 6), st.integers(0, 9))
 def test_improving_keeps_shares_and_costs_no_more(data: Samples, machines: int, seed: int) -> None:
     before = PARTITIONERS["random"](data, machines, SLACK, seed)
@@ -102,7 +103,7 @@ def test_improving_keeps_shares_and_costs_no_more(data: Samples, machines: int, 
     assert pairs[1] <= pairs[0] + data.width  # levelling and room for parameters may cost some pairs
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(samples(), st.integers(1, 6), st.integers(0, 9))
 def test_parameters_lie_with_a_user_while_there_is_room(data: Samples, machines: int, seed: int) -> None:
     used = users(data, PARTITIONERS["random"](data, machines, SLACK, seed), machines)
@@ -114,7 +115,7 @@ def test_parameters_lie_with_a_user_while_there_is_room(data: Samples, machines:
 
 
 @pytest.mark.parametrize("name", CORPORA)
-@pytest.mark.parametrize("hashing", HASHINGS)
+@pytest.mark.parametrize("hashing", effort(list(HASHINGS)[:1], HASHINGS))
 def test_the_refined_partition_is_never_worse_than_a_simple_one(name: str, hashing: Hashing) -> None:
     """In total, and at the bottleneck, with each compression."""
     data = corpus(name)
@@ -169,7 +170,7 @@ def test_machines_with_many_samples_features_serve_what_few_need() -> None:
     assert load[0] <= 1.01 * (3_000 + (fewest - 2).sum())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @example(29277, (8, 2))
 @given(st.integers(0, 1 << 16), st.sampled_from([(4, 2), (6, 3), (8, 2)]))
 def test_racks_are_filled_by_who_talks_much(seed: int, shape: tuple[int, int]) -> None:
@@ -220,7 +221,7 @@ def test_communities_of_a_rack_stay_in_it() -> None:
 # -- hashing --------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(samples(), st.integers(1, 6), st.integers(1, 20), st.integers(1, 3), st.booleans())
 def test_a_compressed_sample_has_the_buckets_of_its_features(
     data: Samples, machines: int, count: int, hashes: int, local: bool

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import weir
 import weir.torch
+from tests.harness.effort import examples
 from tests.host_agent.torch.worlds import World, raising
 from weir.host_agent.collectives.float_sum import HostVector, agree, contribute
 from weir.host_agent.collectives.packing import WholeLanes
@@ -70,7 +71,7 @@ def united(seed: int, count: int, density: float, levels: int) -> bytes:
     density=st.sampled_from([0.0, 0.01, 0.3, 1.0]),
     levels=st.integers(1, 3),
 )
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_the_union_is_the_or_of_all(world: World, seed: int, count: int, density: float, levels: int) -> None:
     words = [random_words(seed, count, density, rank) for rank in range(SIZE)]
     expected = np.bitwise_or.reduce(np.stack(words)).tobytes()

@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import weir
 import weir.torch
+from tests.harness.effort import examples
 from tests.host_agent.torch.worlds import World
 from weir.cluster import LocalCluster
 from weir.network import NetworkSpec
@@ -140,7 +141,9 @@ scripts = st.lists(
 )
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(6), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(scripts=scripts)
 def test_a_thread_for_each_group_gets_what_each_group_gives_alone(
     world: World, scripts: Sequence[Script]

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import weir.torch
+from tests.harness.effort import effort
 from tests.host_agent.torch.teams import Job
 from tests.host_agent.torch.test_parameter_server import (
     OPTIMIZERS,
@@ -30,7 +31,7 @@ from tests.host_agent.torch.test_parameter_server import (
 )
 
 WORKERS, SERVERS = 2, 2
-KILLS = int(os.environ.get("WEIR_KILLS", "3"))
+KILLS = effort(2, 50)
 
 
 def loss_of(model: nn.Module) -> float:
@@ -105,7 +106,7 @@ def test_training_converges_and_ends_alike(consistency: str, name: str) -> None:
 
 @pytest.mark.parametrize("consistency", ["async", "ssp:3"])
 def test_servers_that_are_killed_come_back(consistency: str) -> None:
-    moments = random.Random(int(os.environ.get("WEIR_SEED", "1")))
+    moments = random.Random(1)
 
     def kill(job: Job, _step_of: object) -> None:
         """A server that had forgotten a push would be told so by the worker that knows of it, or stop it."""

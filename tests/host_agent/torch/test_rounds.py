@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.harness.effort import examples
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.torch.parameter_server.rounds import Rider, Riders, Riding, RidingCommunicator
@@ -14,7 +15,7 @@ from weir.wire.definition import SLOT_LANES, Op
 MEMBERS = 4
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(
     st.integers(0, 40),
     st.lists(st.integers(1, 12), max_size=3),

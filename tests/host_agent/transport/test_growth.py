@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.harness.effort import examples
 from weir.controller.jobs import Job, JoinSpec
 from weir.controller.registry import Ended, Formed, GatherFailed, JobRegistry, Left, Reclaim, Stopped
 from weir.controller.topology import single_switch
@@ -318,7 +319,7 @@ STEPS = st.lists(
 DEATHS = st.none() | st.tuples(st.integers(0, 40), st.integers(0, GROUPS - 1), st.integers(0, SIZE - 1))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(PROGRAMS, STEPS, DEATHS)
 def test_all_ranks_are_on_the_same_slots_and_none_waits_for_ever(
     programs: list[list[int]],

@@ -13,6 +13,7 @@ from softp4.dataplane.ports import PortLoop
 from softp4.runtime.queueing import Queueing
 from softp4.switch import Switch
 from tests.dataplane.veths import Veths, made_veths
+from tests.harness.effort import effort
 from tests.host_agent.transport.racks import on_every_worker, reducers, switch_with_job
 from weir.controller.qos import Direction, Loss
 from weir.controller.sync import EntryUpdate, Verb
@@ -60,7 +61,7 @@ def _link(port: int) -> UdpLink:
     return UdpLink((f"10.0.0.{port}", UDP_PORT), (AGGREGATION.ip, UDP_PORT))
 
 
-@pytest.mark.parametrize("network", ["plain", "lossy", "slow"])
+@pytest.mark.parametrize("network", effort(["lossy", "slow"], ["plain", "lossy", "slow"]))
 @pytest.mark.parametrize("trains", ["on", "cut by the hosts", "off"])
 @pytest.mark.parametrize(("mtu", "block"), [(1500, 256), (9000, WIDE_LANES)])
 def test_sums_are_the_same(

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Torch's own distributed tests: what Gloo passes on this machine, Weir passes.
 
-``fast.txt`` names those that are always run; ``WEIR_TORCH_SUITE=all`` runs every one. ``differences.py`` says
+``fast.txt`` names those that are always run; ``WEIR_TESTS=long`` runs every one. ``differences.py`` says
 which ones Weir does not pass, and why not.
 """
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,12 +14,12 @@ from typing import Final
 import pytest
 
 import weir
+from tests.harness.effort import LONG
 from tests.host_agent.torch.suite.differences import DIFFERENCES, EITHER_WAY
 from tests.host_agent.torch.suite.ranks import PASSED, SIZE, Ranks
 from weir.cluster import LocalCluster
 
 HERE: Final = Path(__file__).parent
-ALL: Final = os.environ.get("WEIR_TORCH_SUITE") == "all"
 
 
 def every_name(suite: str = "ranks") -> list[str]:
@@ -31,8 +30,8 @@ def every_name(suite: str = "ranks") -> list[str]:
 
 
 def chosen() -> list[str]:
-    """Return the names of the tests to run; listed ones are run only with all."""
-    if ALL:
+    """Return the names of the tests to run; listed ones are run only then."""
+    if LONG:
         return every_name()
     return [name for name in (HERE / "fast.txt").read_text().split() if name not in DIFFERENCES]
 
@@ -75,7 +74,7 @@ def passes_as_gloo(name: str, ours: Ranks, gloo: Ranks, differences: Mapping[str
     assert found.state == PASSED, f"{found.state}: {found.why}"
 
 
-@pytest.mark.skipif(not ALL, reason="names all tests: WEIR_TORCH_SUITE=all")
+@pytest.mark.long
 def test_lists_name_tests_that_there_are() -> None:
     known = set(every_name())
     assert {*DIFFERENCES, *(HERE / "fast.txt").read_text().split()} <= known

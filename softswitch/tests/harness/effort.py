@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much the tests do: by default what shows most faults soon; with ``WEIR_TESTS=long`` everything."""
+
+import os
+from typing import Final, TypeVar
+
+_T = TypeVar("_T")
+
+LONG: Final = os.environ.get("WEIR_TESTS", "") == "long"
+
+
+def effort(fast: _T, long: _T) -> _T:
+    """Return ``fast``, or ``long`` where the long tests are asked for."""
+    return long if LONG else fast
+
+
+def examples(number: int) -> int:
+    """Return how many cases Hypothesis draws of so many: a fifth, at least 5, by default."""
+    return effort(min(number, max(number // 5, 5)), number)
