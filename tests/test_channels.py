@@ -128,7 +128,7 @@ def test_weir_shell_has_its_program_go_round_a_proxy(proxy: Proxy, tmp_path: Pat
 
 
 def test_channels_are_opened_in_one_place() -> None:
-    own, here = ROOT / "weir" / "channels.py", Path(__file__)
+    own, here = ROOT / "softswitch" / "softp4" / "channels.py", Path(__file__)
     files = [path for path in ROOT.rglob("*.py") if not path.relative_to(ROOT).parts[0].startswith(".")]
     elsewhere = [
         str(path.relative_to(ROOT))

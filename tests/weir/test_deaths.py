@@ -45,15 +45,20 @@ class Job:
 
 
 RANKS: Final = dict.fromkeys(("rank 0", "rank 1"), "-u .*endless_sums")
-CLUSTER: Final = {"switch": r"weir\.child softp4 run", "controller": r"weir\.child weir\.controller"}
+CLUSTER: Final = {
+    "switch": r"weir\.process\.child softp4 run",
+    "controller": r"weir\.process\.child weir\.controller",
+}
 PROGRESS: Final = {"middle": r"rank . begins[^!]*rank . begins", "end": r"exact sums[^!]*exact sums"}
 WORKERS: Final = dict.fromkeys(("worker 0", "worker 1"), r"weir\.train\.worker")
 POOL: Final = {"worker": r"multiprocessing\.spawn"}
 TRAIN: Final = "train --model mlp --workers 2 --epochs 1000 --no-reference --out runs"
 TRAINING: Final = (
-    "bench training --model mlp --workers 2 --epochs 1 --max-steps 2"
-    " --no-virtual --peers ps --topology single --loss-budget 0"
+    "bench run training/links --set model=mlp --set workers=2 --set epochs=1 --set max_steps=2"
+    " --set peers=ps --set topology=single --set budget=0"
 )
+TAIL: Final = "bench run simulated/tail --processes 2"
+ALLREDUCE: Final = "bench run collectives/allreduce --set workers=2 --set rates="
 MININET: Final = (SYSTEM_PYTHON, str(ROOT / "mininet" / "single.py"))
 JOBS: Final = {
     "torchrun": Job((*SUMS, "60"), {**RANKS, **CLUSTER}, PROGRESS),
@@ -61,9 +66,9 @@ JOBS: Final = {
     "rack": Job((*SUMS, "8"), RANKS, PROGRESS),  # with a switch and a controller that are there already
     "train": Job((*WEIR, *TRAIN.split()), {**WORKERS, **CLUSTER}, {"middle": "step 1/"}),
     "calibrate": Job((*WEIR, "calibrate", "--model", "mlp", "--jobs", "2"), POOL),
-    "tail": Job((*WEIR, "bench", "tail", "--processes", "2"), POOL, {"middle": "2 at a time"}),
-    "allreduce": Job((*WEIR, "bench", "allreduce", "--workers", "2"), {"rank 1": "allreduce_worker"}),
-    "training": Job((*WEIR, *TRAINING.split()), {"server": "parameter_server"}),
+    "tail": Job((*WEIR, *TAIL.split()), POOL, {"middle": "2 at a time"}),
+    "allreduce": Job((*WEIR, *ALLREDUCE.split()), {"rank 1": r"weir\.bench\.rank"}),
+    "training": Job((*WEIR, *TRAINING.split()), {"server": "tcp_server"}),
     "mininet": Job((*MININET, "--workers", "2", "--run", "sleep 600"), {"host's command": "^sleep 600"}),
 }
 NEEDS: Final = {"training": "root", "mininet": "mininet"}
