@@ -47,7 +47,7 @@ class QueuedWork(Work):
     Attributes:
         read_by_cpp: tensors that C++ reads as the future's value; None: it takes the result from Python.
         profiled: done when a profiler has noted the operation's end; None: none watches. A profiler that is
-            stopped before may crash, so ``wait`` waits for this, too.
+            stopped before may crash, so ``wait`` and futures wait for this, too.
     """
 
     _awaited = True  # or never begun
@@ -90,9 +90,7 @@ class QueuedWork(Work):
             raise TimeoutError(
                 f"timed out: the collective was not done within {limit:g} s; it goes on in the background"
             ) from None
-        if self.profiled is not None:
-            with contextlib.suppress(Exception):  # the operation's own
-                self.profiled.wait()
+        _wait_for_profiler(self.profiled)
         self._streams.join()
         if error is not None:
             raise error
@@ -108,7 +106,7 @@ class QueuedWork(Work):
 
     def is_completed(self) -> bool:
         """Return whether it is done, well or not."""
-        return self._outcome.done()
+        return self._outcome.done() and (self.profiled is None or self.profiled.done())
 
     def is_success(self) -> bool:
         """Return whether it is done and raised nothing."""
@@ -158,11 +156,24 @@ class QueuedWork(Work):
 
     def _follow(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` called when the outcome is there, where it may block."""
-        self._outcome.add_done_callback(lambda _outcome: callback())
+        profiled = self.profiled  # as it is now: the profiler's own future does not wait for itself
+
+        def follow(_outcome: HostFuture[Any]) -> None:
+            _wait_for_profiler(profiled)
+            callback()
+
+        self._outcome.add_done_callback(follow)
 
     def synchronize(self) -> None:
         """Wait; for callers that know only this name."""
         self.wait()
+
+
+def _wait_for_profiler(profiled: Future[Any] | None) -> None:
+    """Wait, where a profiler watches, until it has noted the end of an operation that is done."""
+    if profiled is not None:
+        with contextlib.suppress(Exception):  # the operation's own
+            profiled.wait()
 
 
 def _result(outcome: HostFuture[Any], streams: CallerStreams, written: Sequence[torch.Tensor] | None) -> Any:
