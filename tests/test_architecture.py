@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 import softp4
 import weir
 
@@ -59,7 +61,7 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = {
         "softp4.protobuf weir.wire",
         "weir.host_agent": "",
         "weir.host_agent.transport": "softp4.native weir.wire",
-        "weir.host_agent.collectives": "weir.host_agent.transport weir.wire",
+        "weir.host_agent.collectives": "weir.host_agent.transport softp4.native weir.wire",
         "weir.host_agent.compression": "weir.host_agent.collectives weir.host_agent.transport softp4.native "
         "softp4.runtime weir.wire",
         "weir.host_agent.flows": "weir.host_agent.transport softp4.native weir.wire",
@@ -109,18 +111,25 @@ WITHOUT: Final = {
 CIRCLES: Final = {frozenset({"softp4.codegen.expressions", "softp4.codegen.wide"})}
 
 
-def _modules(folder: Path, package: str) -> Iterator[tuple[str, Path]]:
+def _modules(folder: Path, package: str, *suffixes: str) -> Iterator[tuple[str, Path]]:
     """Yield the name and file of every module below ``folder``; rooms are links, which are followed."""
     for path in sorted(folder.iterdir()):
         if path.is_dir():
-            yield from _modules(path, f"{package}.{path.name}")
-        elif path.suffix == ".py":
+            yield from _modules(path, f"{package}.{path.name}", *suffixes)
+        elif path.suffix in suffixes:
             yield package if path.stem == "__init__" else f"{package}.{path.stem}", path
+
+
+def _files(*suffixes: str) -> Iterator[tuple[str, Path]]:
+    for package, folder in PACKAGES.items():
+        yield from _modules(folder, package, *suffixes)
 
 
 @cache
 def modules() -> dict[str, Path]:
-    return {name: path for package, folder in PACKAGES.items() for name, path in _modules(folder, package)}
+    return {
+        name: path for package, folder in PACKAGES.items() for name, path in _modules(folder, package, ".py")
+    }
 
 
 @cache
@@ -154,6 +163,33 @@ def test_rooms_know_what_they_may_know() -> None:
         if room(other) not in {room(module), *ROOMS[room(module)]}
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_native_code_knows_what_its_room_may_know() -> None:
+    """C includes headers of its own room, and of those that the room's Python may import."""
+    files = [(room(module), path) for module, path in _files(".c", ".h")]
+    owners: dict[str, set[str]] = {}
+    for owner, path in files:
+        owners.setdefault(path.name, set()).add(owner)
+    assert {"weir.host_agent.transport"} == owners["lanes.h"]
+    wrong = [
+        f"{path} includes {header}"
+        for owner, path in files
+        for header in re.findall(r'^#include "(.+)"', path.read_text(), re.MULTILINE)
+        if not owners[header] & {owner, *ROOMS[owner]}
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("place", ["transport", "collectives", "compression", "flows", "placement"])
+def test_native_code_is_with_its_owner(place: str) -> None:
+    """A room's Python calls all of the functions that its own C has for Python, and no others."""
+    name = f"weir.host_agent.{place}"
+    text = "\n".join(path.read_text() for module, path in modules().items() if room(module) == name)
+    bound = set(re.findall(r'"(weir_\w+)": ', text))
+    called = set(re.findall(r"\.(weir_\w+)", text))
+    assert bound == called
+    assert bound
 
 
 def test_encodings_do_not_know_the_sparsifiers_that_stand_above_them() -> None:

@@ -9,6 +9,7 @@ from typing import NoReturn, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from weir.host_agent.collectives import bindings
 from weir.host_agent.collectives.dtypes import Lanes, lanes_for
 from weir.host_agent.collectives.operation import Call, fingerprint
 from weir.host_agent.collectives.packing import Precision
@@ -74,6 +75,7 @@ class Communicator(ABC):
     """
 
     def __init__(self, rank: int, size: int) -> None:
+        bindings.library()  # compiled now if need be, and not while others wait
         self.rank, self.size = rank, size
         self.scratch = Scratch()
         self.precision = Precision()

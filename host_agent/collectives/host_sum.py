@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from weir.host_agent.collectives.communicator import Audience, named
 from weir.host_agent.collectives.dtypes import Lanes
-from weir.host_agent.transport import engine
+from weir.host_agent.transport.arrays import contiguous
 from weir.host_agent.transport.host_memory import (
     MOST_ACCOUNTS,
     NOT_WANTED,
@@ -160,7 +160,7 @@ class HostSum:
     @staticmethod
     def check(lanes: Lanes, op: Op, block: int, service: ServiceClass, audience: Audience | None) -> None:
         """Raise TypeError or ValueError for what no rank can reduce."""
-        engine.contiguous(lanes, "lanes", np.uint32, np.int32)
+        contiguous(lanes, "lanes", np.uint32, np.int32)
         if not lanes.flags.writeable:
             raise ValueError("lanes are read-only, and a reduce replaces them in place")
         if block not in BLOCKS:

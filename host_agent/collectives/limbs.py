@@ -22,6 +22,7 @@ Lanes come limb by limb, least significant first: uint32[3, count].
 import numpy as np
 import numpy.typing as npt
 
+from weir.host_agent.collectives import bindings
 from weir.host_agent.collectives.quantize import (
     Exponents,
     block_count,
@@ -29,7 +30,7 @@ from weir.host_agent.collectives.quantize import (
     exponents_address,
     sized,
 )
-from weir.host_agent.transport import engine
+from weir.host_agent.transport.arrays import address_of, contiguous
 
 Limbs = npt.NDArray[np.uint32]
 
@@ -44,9 +45,9 @@ def headroom(workers: int) -> int:
 
 def split_int64(x: npt.NDArray[np.int64] | npt.NDArray[np.uint64], workers: int) -> Limbs:
     """Return the limbs of 64-bit integers, to be added over ``workers``: uint32[3, x.size]."""
-    address = engine.contiguous(x, "x", np.int64, np.uint64)
+    address = contiguous(x, "x", np.int64, np.uint64)
     lanes = np.empty((LIMBS, x.size), np.uint32)
-    engine.library().weir_split_int64(address, x.size, headroom(workers), engine.address_of(lanes))
+    bindings.library().weir_split_int64(address, x.size, headroom(workers), address_of(lanes))
     return lanes
 
 
@@ -55,7 +56,7 @@ def join_int64(lanes: Limbs, workers: int) -> npt.NDArray[np.int64]:
     count = _count(lanes)
     x = np.empty(count, np.int64)
     address = sized(lanes, "lanes", LIMBS * count, np.uint32)
-    engine.library().weir_join_int64(address, count, headroom(workers), engine.address_of(x))
+    bindings.library().weir_join_int64(address, count, headroom(workers), address_of(x))
     return x
 
 
@@ -64,9 +65,9 @@ def exponents64(x: npt.NDArray[np.float64], scale_block: int) -> Exponents:
 
     0 for an all-zero block, NOT_FINITE64 for one with NaN or infinity.
     """
-    address = engine.contiguous(x, "x", np.float64)
+    address = contiguous(x, "x", np.float64)
     found = np.empty(block_count(x.size, scale_block), np.uint32)
-    engine.library().weir_exponents64(address, x.size, scale_block, engine.address_of(found))
+    bindings.library().weir_exponents64(address, x.size, scale_block, address_of(found))
     return found
 
 
@@ -76,13 +77,13 @@ def split_float64(x: npt.NDArray[np.float64], exps: Exponents, scale_block: int,
     Raises ValueError when some block holds a value too large for its exponent.
     """
     lanes = np.empty((LIMBS, x.size), np.uint32)
-    too_large = engine.library().weir_split_float64(
-        engine.contiguous(x, "x", np.float64),
+    too_large = bindings.library().weir_split_float64(
+        contiguous(x, "x", np.float64),
         x.size,
         scale_block,
         exponents_address(exps, x.size, scale_block),
         headroom(workers),
-        engine.address_of(lanes),
+        address_of(lanes),
     )
     check_exponents(too_large, exps)
     return lanes
@@ -92,13 +93,13 @@ def join_float64(lanes: Limbs, exps: Exponents, scale_block: int, workers: int) 
     """Return the floats that (sums of) limbs stand for; NaN throughout blocks of exponent NOT_FINITE64."""
     count = _count(lanes)
     x = np.empty(count, np.float64)
-    engine.library().weir_join_float64(
+    bindings.library().weir_join_float64(
         sized(lanes, "lanes", LIMBS * count, np.uint32),
         count,
         scale_block,
         exponents_address(exps, count, scale_block),
         headroom(workers),
-        engine.address_of(x),
+        address_of(x),
     )
     return x
 

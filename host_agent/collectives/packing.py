@@ -39,9 +39,9 @@ from typing import ClassVar, Final, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from weir.host_agent.collectives import quantize
+from weir.host_agent.collectives import bindings, quantize
 from weir.host_agent.collectives.quantize import Fixed, Floats, Rows, block_count, check_exponents, sized
-from weir.host_agent.transport import engine
+from weir.host_agent.transport.arrays import address_of, contiguous
 from weir.wire.definition import GROUP_LANES
 
 Scales = quantize.Exponents
@@ -152,7 +152,7 @@ class WholeLanes:
 
     def factors(self, scales: Scales) -> Factors:
         """Return powers of two."""
-        return _factors(engine.library().weir_fixed_factors, scales, quantize.headroom(self.workers))
+        return _factors(bindings.library().weir_fixed_factors, scales, quantize.headroom(self.workers))
 
 
 @dataclass(frozen=True)
@@ -204,9 +204,9 @@ class PackedLanes:
 
     def scales(self, x: Floats, scale_block: int) -> Scales:
         """Return the bits of largest magnitudes."""
-        address = engine.contiguous(x, "x", np.float32)
+        address = contiguous(x, "x", np.float32)
         found = np.empty(block_count(x.size, scale_block), np.uint32)
-        engine.library().weir_largest(address, x.size, scale_block, engine.address_of(found))
+        bindings.library().weir_largest(address, x.size, scale_block, address_of(found))
         return found
 
     def encode(
@@ -215,8 +215,8 @@ class PackedLanes:
         """Return packed lanes, of every block the same number."""
         blocks = block_count(x.size, scale_block) if rows is None else rows.size
         out = take(blocks * self.lanes(scale_block))
-        too_large = engine.library().weir_pack(
-            engine.contiguous(x, "x", np.float32),
+        too_large = bindings.library().weir_pack(
+            contiguous(x, "x", np.float32),
             x.size,
             scale_block,
             *self._blocks(x.size, rows, scales, scale_block),
@@ -230,19 +230,19 @@ class PackedLanes:
     def decode(self, lanes: Fixed, rows: Rows | None, scales: Scales, scale_block: int, out: Floats) -> None:
         """Overwrite by packed lanes."""
         blocks = block_count(out.size, scale_block) if rows is None else rows.size
-        engine.library().weir_unpack(
+        bindings.library().weir_unpack(
             sized(lanes, "lanes", blocks * self.lanes(scale_block), np.int32),
             out.size,
             scale_block,
             *self._blocks(out.size, rows, scales, scale_block),
             self.fields,
             self.steps,
-            engine.contiguous(out, "out", np.float32),
+            contiguous(out, "out", np.float32),
         )
 
     def factors(self, scales: Scales) -> Factors:
         """Return the inverse of each block's quantum in two factors, and the quantum."""
-        return _factors(engine.library().weir_pack_factors, scales, self.steps)
+        return _factors(bindings.library().weir_pack_factors, scales, self.steps)
 
     def _blocks(
         self, count: int, rows: Rows | None, scales: Scales, scale_block: int
@@ -255,8 +255,8 @@ class PackedLanes:
 
 def _factors(native: Callable[..., None], scales: Scales, most: int) -> Factors:
     factors, quanta = np.empty((scales.size, 2), np.float32), np.empty(scales.size, np.float64)
-    address = engine.contiguous(scales, "scales", np.uint32)
-    native(address, scales.size, most, engine.address_of(factors), engine.address_of(quanta))
+    address = contiguous(scales, "scales", np.uint32)
+    native(address, scales.size, most, address_of(factors), address_of(quanta))
     return factors, quanta
 
 

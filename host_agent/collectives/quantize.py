@@ -34,7 +34,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from weir.host_agent.transport import engine
+from weir.host_agent.collectives import bindings
+from weir.host_agent.transport.arrays import address_of, contiguous
 from weir.wire.definition import MAX_WORKERS
 
 Floats = npt.NDArray[np.float32]
@@ -66,9 +67,9 @@ def exponents(x: Floats, scale_block: int) -> Exponents:
 
     Returns uint32[block_count]: 0 for an all-zero block, NOT_FINITE for one with NaN or infinity.
     """
-    address = engine.contiguous(x, "x", np.float32)
+    address = contiguous(x, "x", np.float32)
     found = np.empty(block_count(x.size, scale_block), np.uint32)
-    engine.library().weir_exponents(address, x.size, scale_block, engine.address_of(found))
+    bindings.library().weir_exponents(address, x.size, scale_block, address_of(found))
     return found
 
 
@@ -80,8 +81,8 @@ def to_fixed(x: Floats, exps: Exponents, scale_block: int, workers: int, out: Fi
     which means that ``exps`` is not the maximum over all workers.
     """
     out = np.empty(x.shape, np.int32) if out is None else out
-    too_large = engine.library().weir_to_fixed(
-        engine.contiguous(x, "x", np.float32),
+    too_large = bindings.library().weir_to_fixed(
+        contiguous(x, "x", np.float32),
         x.size,
         scale_block,
         exponents_address(exps, x.size, scale_block),
@@ -100,8 +101,8 @@ def from_fixed(
     Returns float32 of the lanes' shape, in ``out`` if given (it must not overlap lanes).
     """
     out = np.empty(lanes.shape, np.float32) if out is None else out
-    engine.library().weir_from_fixed(
-        engine.contiguous(lanes, "lanes", np.int32),
+    bindings.library().weir_from_fixed(
+        contiguous(lanes, "lanes", np.int32),
         lanes.size,
         scale_block,
         exponents_address(exps, lanes.size, scale_block),
@@ -118,8 +119,8 @@ def to_fixed_rows(
 
     rows: uint32, indexes of blocks. exps: of these blocks. out: int32, a whole block for each of them.
     """
-    too_large = engine.library().weir_to_fixed_rows(
-        engine.contiguous(x, "x", np.float32),
+    too_large = bindings.library().weir_to_fixed_rows(
+        contiguous(x, "x", np.float32),
         x.size,
         scale_block,
         rows_address(rows, x.size, scale_block),
@@ -136,7 +137,7 @@ def from_fixed_rows(
     lanes: Fixed, rows: Rows, exps: Exponents, scale_block: int, workers: int, out: Floats
 ) -> Floats:
     """Overwrite the blocks ``rows`` of ``out`` by what ``to_fixed_rows`` encoded, and return ``out``."""
-    engine.library().weir_from_fixed_rows(
+    bindings.library().weir_from_fixed_rows(
         sized(lanes, "lanes", rows.size * scale_block, np.int32),
         out.size,
         scale_block,
@@ -144,14 +145,14 @@ def from_fixed_rows(
         rows.size,
         sized(exps, "exps", rows.size, np.uint32),
         headroom(workers),
-        engine.contiguous(out, "out", np.float32),
+        contiguous(out, "out", np.float32),
     )
     return out
 
 
 def rows_address(rows: Rows, count: int, scale_block: int) -> int:
     """Return the address of ``rows``, checked to be blocks of a vector of ``count``."""
-    address = engine.contiguous(rows, "rows", np.uint32)
+    address = contiguous(rows, "rows", np.uint32)
     if rows.size and int(rows.max()) >= block_count(count, scale_block):
         raise ValueError(
             f"row {rows.max()} is beyond the {block_count(count, scale_block)} blocks of {count} lanes"
@@ -180,9 +181,9 @@ def coarse_block(
         workers: n, how many were summed.
     """
     blocks = block_count(x.size, scale_block) if rows is None else rows.size
-    found = engine.library().weir_coarse_block(
-        engine.contiguous(x, "x", np.float32),
-        engine.contiguous(sums, "sums", np.int32),
+    found = bindings.library().weir_coarse_block(
+        contiguous(x, "x", np.float32),
+        contiguous(sums, "sums", np.int32),
         x.size,
         scale_block,
         None if rows is None else rows_address(rows, x.size, scale_block),
@@ -251,7 +252,7 @@ def exponents_address(exps: Exponents, count: int, scale_block: int) -> int:
 
 def sized(array: npt.NDArray[np.generic], what: str, size: int, dtype: type[np.generic]) -> int:
     """Return the address of a contiguous array, checked to have ``size`` elements of ``dtype``."""
-    address = engine.contiguous(array, what, dtype)
+    address = contiguous(array, what, dtype)
     if array.size != size:
         raise ValueError(f"{what} has {array.size} elements, {size} are needed")
     return address

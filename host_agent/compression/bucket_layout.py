@@ -16,9 +16,10 @@ import numpy.typing as npt
 import torch
 
 from weir.host_agent.collectives.tensor_memory import array_of
+from weir.host_agent.compression import bindings
 from weir.host_agent.compression.transfer import to_host
 from weir.host_agent.compression.vectors import has_kernels, is_native
-from weir.host_agent.transport import engine
+from weir.host_agent.transport.arrays import address_of
 from weir.wire.definition import SLOT_LANES
 
 if TYPE_CHECKING:
@@ -172,15 +173,15 @@ class BucketLayout:
             if largest is None:
                 largest = np.empty(self.length // self.align, np.float32)
             addresses = np.array([0 if one is None else one.data_ptr() for one in added], np.uint64)
-            engine.library().weir_spread(
+            bindings.library().weir_spread(
                 self.native_segments,
                 len(self.segments),
                 bucket.data_ptr(),
                 divisor,
-                engine.address_of(addresses),
+                address_of(addresses),
                 vector.data_ptr(),
                 self.align,
-                engine.address_of(largest),
+                address_of(largest),
             )
             return vector
         for segment, one in zip(self.segments, added, strict=True):
@@ -244,7 +245,7 @@ class BucketLayout:
         """
         if is_native(bucket):
             found = torch.ones(self.length // block, dtype=torch.bool)
-            engine.library().weir_find_gradients(
+            bindings.library().weir_find_gradients(
                 self.native_segments,
                 len(self.segments),
                 bucket.data_ptr(),
@@ -257,8 +258,8 @@ class BucketLayout:
 
     @property
     def native_segments(self) -> int:
-        """Return where ``struct weir_segment`` of each parameter is, in mask.c."""
-        return engine.address_of(self._structs)
+        """Return where ``struct weir_segment`` of each parameter is, in parts.c."""
+        return address_of(self._structs)
 
     @cached_property
     def _structs(self) -> npt.NDArray[np.uint64]:
@@ -268,7 +269,7 @@ class BucketLayout:
     def collect(self, vector: torch.Tensor, bucket: torch.Tensor) -> None:
         """Overwrite the bucket by the vector's elements: the inverse of ``spread``."""
         if is_native(vector, bucket):
-            engine.library().weir_collect(
+            bindings.library().weir_collect(
                 self.native_segments, len(self.segments), vector.data_ptr(), bucket.data_ptr()
             )
             return

@@ -18,35 +18,16 @@ GPU all work is on the current stream, and the host waits once, for the number o
 """
 
 import contextlib
-import ctypes
-import functools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import torch
 
-from softp4 import native
-from weir.host_agent.compression import kernels
+from weir.host_agent.compression import bindings, kernels
 from weir.host_agent.compression.encodings.shared_mask import WORD_BITS, words_for
 from weir.host_agent.compression.transfer import pinned
-
-SIGNATURES: Final[native.Signatures] = {
-    "weir_changes_find": (
-        ctypes.c_uint64,
-        (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_int, ctypes.c_void_p),
-    ),
-    "weir_changes_count": (ctypes.c_uint64, (ctypes.c_void_p, ctypes.c_uint64)),
-    **{
-        f"weir_changes_{move}": (
-            None,
-            (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p),
-        )
-        for move in ("take", "put")
-    },
-}
 
 _INTEGERS: Final = {
     1: torch.uint8,
@@ -135,36 +116,27 @@ class _Native:
     """C, in main memory."""
 
     @staticmethod
-    @functools.cache
-    def library() -> ctypes.CDLL:
-        """Return the compiled functions; native's errors where there is no compiler."""
-        source = Path(__file__).resolve().parent / "csrc" / "changes.c"
-        return native.load_library("compression", [source], signatures=SIGNATURES)
-
-    @classmethod
-    def find(
-        cls, old: torch.Tensor | None, new: torch.Tensor, update: bool, mask: torch.Tensor
-    ) -> torch.Tensor:
+    def find(old: torch.Tensor | None, new: torch.Tensor, update: bool, mask: torch.Tensor) -> torch.Tensor:
         """Write the mask, and return the values that changed."""
         before = None if old is None else old.data_ptr()
         size = new.element_size()
-        found = cls.library().weir_changes_find(
+        found = bindings.library().weir_changes_find(
             before, new.data_ptr(), new.numel(), size, update, mask.data_ptr()
         )
         values = new.new_empty(found)
-        cls.library().weir_changes_take(
+        bindings.library().weir_changes_take(
             mask.data_ptr(), mask.numel(), size, new.data_ptr(), values.data_ptr()
         )
         return values
 
-    @classmethod
-    def put(cls, mask: torch.Tensor, values: torch.Tensor, vector: torch.Tensor) -> None:
+    @staticmethod
+    def put(mask: torch.Tensor, values: torch.Tensor, vector: torch.Tensor) -> None:
         """Put values into a vector. Raises ValueError where they do not fit the mask, or it the vector."""
-        selected = cls.library().weir_changes_count(mask.data_ptr(), mask.numel())
+        selected = bindings.library().weir_changes_count(mask.data_ptr(), mask.numel())
         beyond = int(mask[-1]) >> (vector.numel() - 1) % WORD_BITS + 1
         if selected != values.numel() or beyond:
             raise ValueError(f"{values.numel()} values for a mask that selects {selected}")
-        cls.library().weir_changes_put(
+        bindings.library().weir_changes_put(
             mask.data_ptr(), mask.numel(), vector.element_size(), values.data_ptr(), vector.data_ptr()
         )
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from weir.host_agent.collectives.tensor_memory import array_of
-from weir.host_agent.transport import engine
+from weir.host_agent.transport.memory_port import spin_ns
 
 
 def to_device(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
@@ -38,7 +38,7 @@ def mark(device: torch.device) -> "torch.cuda.Event":
 
     The thread sleeps meanwhile, but where there are processors for threads that look instead (ring.h).
     """
-    sleeps = not engine.library().weir_shm_spin_ns()
+    sleeps = not spin_ns()
     event = torch.cuda.Event(blocking=sleeps)  # type: ignore[no-untyped-call]
     event.record(torch.cuda.current_stream(device))
     return event

@@ -23,7 +23,7 @@ import numpy as np
 from softp4 import native
 from weir.host_agent.flows.config import MAX_DATA, FlowConfig
 from weir.host_agent.flows.verdict import FlowVerdict, Verdicts
-from weir.host_agent.transport import engine
+from weir.host_agent.transport import bindings
 from weir.wire.definition import FLOW
 
 MAX_PACKET: Final = FLOW.size + MAX_DATA
@@ -31,8 +31,6 @@ NEVER: Final = (1 << 63) - 1
 """The time of a deadline that there is not."""
 
 _CSRC: Final = Path(__file__).resolve().parent / "csrc"
-_SHARED: Final = Path(engine.__file__).resolve().parent / "csrc"
-"""Round trips, windows and lanes are those of slots."""
 
 _SECOND: Final = 1_000_000_000
 _NUMBERS: Final = (
@@ -154,7 +152,7 @@ def library() -> ctypes.CDLL:
     use.
     """
     return native.load_library(
-        "flows", sorted(_CSRC.glob("*.c")), include=[_CSRC, _SHARED], signatures=SIGNATURES
+        "flows", sorted(_CSRC.glob("*.c")), include=[_CSRC, bindings.CSRC], signatures=SIGNATURES
     )
 
 

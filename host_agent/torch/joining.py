@@ -4,6 +4,7 @@
 import contextlib
 import logging
 import os
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Final, Literal, get_args
@@ -12,13 +13,15 @@ from torch._C._distributed_c10d import Store
 
 from weir.agent_service import MOST_SLOTS
 from weir.agent_service.waiting import logged_wait
+from weir.host_agent.collectives import bindings as collectives
 from weir.host_agent.collectives.host_sum import Hosts
+from weir.host_agent.compression import bindings as compression
 from weir.host_agent.torch import host_channel, rendezvous
 from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.host_channel import Facts
 from weir.host_agent.torch.host_connection import HostConnection
 from weir.host_agent.torch.job_connection import JobConnection, Seat
-from weir.host_agent.transport import engine
+from weir.host_agent.transport import bindings as transport
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +29,7 @@ LocalStep = Literal["auto", "on", "off"]
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _NETWORK: Final = Path("/proc/self/ns/net")
+_LIBRARIES: Final = (transport.library, collectives.library, compression.library)
 
 
 def open_connection(
@@ -90,8 +94,10 @@ def open_connection(
 
 def _compile() -> None:
     """Compile what every rank needs, or find it in the cache, where others of this machine may be at it."""
-    with logged_wait(log, lambda: "native code to be compiled, which is done once"):
-        engine.library()
+    waiting = logged_wait(log, lambda: "native code to be compiled, which is done once")
+    with waiting, ThreadPoolExecutor() as pool:
+        for loaded in [pool.submit(library) for library in _LIBRARIES]:
+            loaded.result()
 
 
 def _join_by_host(

@@ -6,7 +6,7 @@ import socket
 from typing import Literal
 
 from weir.agent_service.client import Membership
-from weir.host_agent.transport.engine import MAX_PAYLOAD, USUAL_PAYLOAD
+from weir.host_agent.transport.bindings import MAX_PAYLOAD, USUAL_PAYLOAD
 from weir.host_agent.transport.frames import Addresses, Endpoint
 from weir.host_agent.transport.links import ShmLink, UdpLink
 from weir.host_agent.transport.ports import Port

@@ -5,7 +5,7 @@ import ctypes
 import ipaddress
 from dataclasses import dataclass
 
-from weir.host_agent.transport import engine
+from weir.host_agent.transport import bindings
 from weir.host_agent.transport.datagram import Datagram
 from weir.host_agent.transport.report import FRAME_OVERHEAD
 from weir.wire.addresses import mac_bytes
@@ -34,10 +34,10 @@ class Addresses:
     host: Endpoint
     switch: Endpoint
 
-    def native(self) -> engine.Addresses:
+    def native(self) -> bindings.Addresses:
         """Return the C side's view of them."""
         macs = (mac_bytes(end.mac) for end in (self.host, self.switch))
-        return engine.Addresses(
+        return bindings.Addresses(
             *((ctypes.c_uint8 * 6)(*mac) for mac in macs),
             *(int(ipaddress.IPv4Address(end.ip)) for end in (self.host, self.switch)),
             *(end.udp_port for end in (self.host, self.switch)),
@@ -48,18 +48,18 @@ class Framer:
     """Puts a worker's payloads into frames to the switch, and takes the switch's out of theirs."""
 
     def __init__(self, addresses: Addresses) -> None:
-        self._lib = engine.library()
+        self._lib = bindings.library()
         self._addresses = addresses.native()
-        self._out = ctypes.create_string_buffer(FRAME_OVERHEAD + engine.MAX_PAYLOAD)
+        self._out = ctypes.create_string_buffer(FRAME_OVERHEAD + bindings.MAX_PAYLOAD)
         self._traffic_class = ctypes.c_uint8()
 
     def wrap(self, payload: bytes, traffic_class: int) -> bytes:
-        """Return the frame that carries ``payload`` (at most engine.MAX_PAYLOAD bytes) to the switch.
+        """Return the frame that carries ``payload`` (at most bindings.MAX_PAYLOAD bytes) to the switch.
 
         traffic_class: DSCP << 2 | ECN.
         """
-        if len(payload) > engine.MAX_PAYLOAD:
-            raise ValueError(f"a payload of {len(payload)} bytes: the longest is {engine.MAX_PAYLOAD}")
+        if len(payload) > bindings.MAX_PAYLOAD:
+            raise ValueError(f"a payload of {len(payload)} bytes: the longest is {bindings.MAX_PAYLOAD}")
         length = self._lib.weir_frame_wrap(self._addresses, payload, len(payload), traffic_class, self._out)
         return self._out.raw[:length]
 

@@ -17,7 +17,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from weir.host_agent.transport import engine
+from weir.host_agent.transport import bindings
+from weir.host_agent.transport.arrays import address_of
 from weir.host_agent.transport.links import SLICE_S, TransportTimeout
 from weir.host_agent.transport.report import Account
 from weir.host_agent.transport.service_class import NO_ACCOUNT
@@ -68,7 +69,7 @@ class HostMemory:
         self.place, self.size = place, size
         self.number = 0
         self._fd = fd
-        self._lib = engine.library()
+        self._lib = bindings.library()
         self._words = np.frombuffer(mmap.mmap(fd, _control_bytes(size)), np.uint32)[: _LINE * (2 + size)]
         self._capacity = 0
         self._areas: list[Words] = []
@@ -162,7 +163,7 @@ class HostMemory:
         return (2 + place) * _LINE
 
     def _address(self, word: int) -> int:
-        return engine.address_of(self._words) + 4 * word
+        return address_of(self._words) + 4 * word
 
     def _set(self, word: int, value: int) -> None:
         self._lib.weir_host_tell(self._address(0), self._address(word), value)
@@ -197,11 +198,11 @@ class HostMemory:
         """Copy this rank's vector into its area; return the account of its blocks that are not zero."""
         total = c_uint64()
         entered = self._lib.weir_host_put(
-            engine.address_of(lanes),
+            address_of(lanes),
             lanes.size,
             block,
-            engine.address_of(self._areas[self.place]),
-            engine.address_of(self._nonzero[self.place]),
+            address_of(self._areas[self.place]),
+            address_of(self._nonzero[self.place]),
             byref(total),
         )
         return Account(entered, _signed(total))
@@ -217,7 +218,7 @@ class HostMemory:
             block,
             blocks * place // places,
             blocks * (place + 1) // places,
-            engine.address_of(self.result),
+            address_of(self.result),
         )
 
     def take(self, lanes: Lanes, block: int, sources: Bytes | None) -> Account:
@@ -227,12 +228,12 @@ class HostMemory:
         """
         total = c_uint64()
         written = self._lib.weir_host_take(
-            engine.address_of(self.result),
+            address_of(self.result),
             *self._pointers(),
-            None if sources is None else engine.address_of(sources),
+            None if sources is None else address_of(sources),
             lanes.size,
             block,
-            engine.address_of(lanes),
+            address_of(lanes),
             byref(total),
         )
         return Account(written, _signed(total))
@@ -241,9 +242,9 @@ class HostMemory:
         """Return the account of this rank's lanes that are not in a lost block."""
         total = c_uint64()
         lanes = self._lib.weir_host_included(
-            engine.address_of(self._areas[self.place]),
-            engine.address_of(self._nonzero[self.place]),
-            None if lost is None else engine.address_of(lost),
+            address_of(self._areas[self.place]),
+            address_of(self._nonzero[self.place]),
+            None if lost is None else address_of(lost),
             count,
             block,
             byref(total),
@@ -266,8 +267,8 @@ class HostMemory:
     def _pointers(self) -> tuple[Any, Any]:
         kind = c_void_p * self.size
         return (
-            kind(*(engine.address_of(area) for area in self._areas)),
-            kind(*(engine.address_of(flags) for flags in self._nonzero)),
+            kind(*(address_of(area) for area in self._areas)),
+            kind(*(address_of(flags) for flags in self._nonzero)),
         )
 
     def _grow(self, lanes: int) -> None:

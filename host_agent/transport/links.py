@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from softp4.native.trains import trains_wanted
-from weir.host_agent.transport import engine
+from weir.host_agent.transport import bindings
 from weir.host_agent.transport.frames import Addresses
 from weir.host_agent.transport.memory_port import MemoryPort
 from weir.host_agent.transport.report import ReduceReport, Verdict
@@ -86,7 +86,7 @@ class _NativeLink:
     """A carrier in C, and how to wait for it."""
 
     def __init__(self, io: int, what: str, hint: str) -> None:
-        self._lib = engine.library()
+        self._lib = bindings.library()
         self._io: int | None = io
         self._what, self._hint = what, hint
         self._driven = threading.Lock()
@@ -146,7 +146,7 @@ class _NativeLink:
         code = ctypes.get_errno()
         hint = ""
         if code == errno.EMSGSIZE:
-            longest = _HEADERS + (engine.MAX_PAYLOAD if wide else engine.USUAL_PAYLOAD)
+            longest = _HEADERS + (bindings.MAX_PAYLOAD if wide else bindings.USUAL_PAYLOAD)
             hint = f": the path's MTU must hold {longest} bytes; smaller blocks do not help"
         return OSError(code, f"{os.strerror(code)} on {self._what}{hint}")
 
@@ -195,7 +195,7 @@ class ShmLink(_NativeLink):
 
     def __init__(self, directory: Path | str, port: int, addresses: Addresses) -> None:
         self._port = MemoryPort(directory, port)
-        io = engine.library().weir_shm_open(self._port.handle, addresses.native())
+        io = bindings.library().weir_shm_open(self._port.handle, addresses.native())
         if not io:
             self._port.close()
             raise MemoryError(f"no memory for a link to port {port} in {directory}")
@@ -234,7 +234,7 @@ class UdpLink(_NativeLink):
             if aggregator is not None:
                 self.connect(aggregator)
             allowed = trains_wanted() if trains is None else trains
-            io = engine.library().weir_udp_open(self._socket.fileno(), allowed)
+            io = bindings.library().weir_udp_open(self._socket.fileno(), allowed)
             if not io:
                 code = ctypes.get_errno()
                 raise OSError(code, f"cannot use a UDP socket: {os.strerror(code)}")
@@ -259,7 +259,7 @@ class UdpLink(_NativeLink):
         port: int = self._socket.getsockname()[1]
         return port
 
-    def connect(self, aggregator: tuple[str, int], payload: int = engine.USUAL_PAYLOAD) -> None:
+    def connect(self, aggregator: tuple[str, int], payload: int = bindings.USUAL_PAYLOAD) -> None:
         """Send to this address and port, and receive from nowhere else. payload: bytes of the longest one.
 
         Raises OSError when there is no way there, or packets are too long for it, as far as is known.

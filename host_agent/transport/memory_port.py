@@ -14,7 +14,7 @@ from typing import Final
 
 from softp4.native.ownership import distrust
 from softp4.native.ring import layout_problem
-from weir.host_agent.transport import engine
+from weir.host_agent.transport import bindings
 
 
 class MemoryPort:
@@ -46,7 +46,7 @@ class MemoryPort:
             port.holds -= 1
             if not port.holds:
                 del _open[self._path]
-                engine.library().weir_shared_close(port.handle)
+                bindings.library().weir_shared_close(port.handle)
 
 
 class _Open:
@@ -63,7 +63,7 @@ _open: Final[dict[Path, _Open]] = {}
 def _opened(path: Path, number: int) -> int:
     """Return the handle of a port that is opened; OSError, saying why, where it cannot be."""
     bell = path.with_name("bell")
-    handle: int | None = engine.library().weir_shared_open(os.fsencode(bell), os.fsencode(path))
+    handle: int | None = bindings.library().weir_shared_open(os.fsencode(bell), os.fsencode(path))
     if handle:
         return handle
     code = ctypes.get_errno()
@@ -77,3 +77,8 @@ def _opened(path: Path, number: int) -> int:
         why = distrust(path.lstat()) or distrust(bell.lstat())
         hint = f"{why or hint}, and run the switch as this user"
     raise OSError(code, f"cannot open the shared-memory port {path}: {hint}")
+
+
+def spin_ns() -> int:
+    """Return for how many nanoseconds threads look for work before they sleep (ring.h)."""
+    return int(bindings.library().weir_shm_spin_ns())

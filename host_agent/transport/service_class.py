@@ -17,7 +17,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from weir.host_agent.transport import engine
+from weir.host_agent.transport import bindings
+from weir.host_agent.transport.arrays import address_of, contiguous
 from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES, Op
 
 NO_ACCOUNT: Final = 0xFFFF
@@ -45,12 +46,12 @@ class ServiceClass:
     def __post_init__(self) -> None:
         if not 0 <= self.layer < LAYER_CLASSES:
             raise ValueError(f"layer class {self.layer} is not in 0..{LAYER_CLASSES - 1}")
-        engine.contiguous(self.budgets, "budgets", np.uint64)
+        contiguous(self.budgets, "budgets", np.uint64)
         if self.magnitudes is not None:
-            engine.contiguous(self.magnitudes, "magnitudes", np.uint8)
+            contiguous(self.magnitudes, "magnitudes", np.uint8)
             _check_below(self.magnitudes, MAGNITUDE_CLASSES, "magnitude class")
         if self.accounts is not None:
-            engine.contiguous(self.accounts, "accounts", np.uint16)
+            contiguous(self.accounts, "accounts", np.uint16)
             if self.accounts.ndim == 2 and not 1 <= len(self.accounts) <= MAX_ACCOUNT_ROWS:
                 raise ValueError(f"accounts has {len(self.accounts)} rows, not 1 to {MAX_ACCOUNT_ROWS}")
             if self.budgets.size:
@@ -77,13 +78,13 @@ class ServiceClass:
         return replace(self, magnitudes=cut(self.magnitudes), accounts=cut(self.accounts))
 
     @cached_property
-    def native(self) -> engine.ServiceClass:
+    def native(self) -> bindings.ServiceClass:
         """Return the C side's view of it; valid while this lives."""
-        return engine.ServiceClass(
+        return bindings.ServiceClass(
             self.layer,
-            None if self.magnitudes is None else engine.address_of(self.magnitudes),
-            None if self.accounts is None else engine.address_of(self.accounts),
-            engine.address_of(self.budgets),
+            None if self.magnitudes is None else address_of(self.magnitudes),
+            None if self.accounts is None else address_of(self.accounts),
+            address_of(self.budgets),
             self.budgets.size,
             self.accounts.shape[0] if self.accounts is not None and self.accounts.ndim == 2 else 1,
         )

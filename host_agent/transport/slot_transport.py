@@ -21,7 +21,8 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from weir.host_agent.transport import engine
+from weir.host_agent.transport import bindings
+from weir.host_agent.transport.arrays import address_of, contiguous
 from weir.host_agent.transport.datagram import Datagram
 from weir.host_agent.transport.report import (
     Account,
@@ -65,15 +66,15 @@ class FloatScales:
     values: int
     headroom: int
 
-    def native(self, lanes: int, block: int) -> engine.Floats:
+    def native(self, lanes: int, block: int) -> bindings.Floats:
         """Return the C struct for a vector of so many lanes; ValueError when it does not fit."""
-        address = engine.contiguous(self.exponents, "exponents", np.uint32)
+        address = contiguous(self.exponents, "exponents", np.uint32)
         least = BLOCKS[0] if block == WIDE_LANES else block
         if self.values < least or self.values & (self.values - 1):
             raise ValueError(f"{self.values} values to an exponent: a power of two, {least} at least")
         if self.exponents.size != -(-lanes // self.values):
             raise ValueError(f"{self.exponents.size} exponents for {lanes} values, of {self.values} each")
-        return engine.Floats(address, self.values.bit_length() - 1, self.headroom)
+        return bindings.Floats(address, self.values.bit_length() - 1, self.headroom)
 
 
 @dataclass(frozen=True)
@@ -161,8 +162,8 @@ class SlotTransport:
 
     def __init__(self, config: TransportConfig) -> None:
         self.config = config
-        self._lib = engine.library()
-        native = engine.Config(
+        self._lib = bindings.library()
+        native = bindings.Config(
             config.job,
             config.worker,
             config.workers,
@@ -190,7 +191,7 @@ class SlotTransport:
         if not handle:
             raise MemoryError(f"no memory for a transport of {config.slots} slots")
         self._handle: int | None = handle
-        self._out = ctypes.create_string_buffer(engine.MAX_PAYLOAD)
+        self._out = ctypes.create_string_buffer(bindings.MAX_PAYLOAD)
         self._traffic_class = ctypes.c_uint8()
         self._lanes: Lanes | None = None  # kept alive while the engine writes into it
         self._service = LOSSLESS  # kept alive while the engine reads it
@@ -231,7 +232,7 @@ class SlotTransport:
         of use.
         Raises TypeError or ValueError for anything else, RuntimeError while the last reduce is not done.
         """
-        address = engine.contiguous(lanes, "lanes", np.uint32, np.int32)
+        address = contiguous(lanes, "lanes", np.uint32, np.int32)
         if not lanes.flags.writeable:
             raise ValueError("lanes are read-only, and a reduce replaces them in place")
         if block not in BLOCKS and not (block == WIDE_LANES and self.config.wide):
@@ -242,7 +243,7 @@ class SlotTransport:
         op = Op(op)
         service.check(op, blocks)
         if audiences is not None:
-            engine.contiguous(audiences, "audiences", np.uint16)
+            contiguous(audiences, "audiences", np.uint16)
             if audiences.size != blocks:
                 raise ValueError(
                     f"{audiences.size} audiences for {blocks} blocks: there must be one for each"
@@ -267,7 +268,7 @@ class SlotTransport:
             block.bit_length() - 1,
             address,
             lanes.size,
-            None if audiences is None else engine.address_of(audiences),
+            None if audiences is None else address_of(audiences),
             service.native,
             None if scales is None else ctypes.byref(scales),
             operation,
@@ -335,12 +336,12 @@ class SlotTransport:
         """Return the current retransmission timeout in seconds, before back-off."""
         return float(self._lib.weir_transport_rto(self.handle) / 1e9)
 
-    def patience(self, room: int) -> float:
+    def coalescing(self, room: int) -> float:
         """Return for how many seconds results may lie before they are read, where there is room for so many.
 
         A driver that sleeps so long is woken for many at once.
         """
-        return float(self._lib.weir_transport_patience(self.handle, room) / 1e9)
+        return float(self._lib.weir_transport_coalescing(self.handle, room) / 1e9)
 
     @property
     def window(self) -> int:
@@ -355,12 +356,12 @@ class SlotTransport:
 
     def report(self, seconds: float = 0.0) -> ReduceReport:
         """Return the report of the current or last reduce; ``seconds`` is the caller's own measurement."""
-        native = ctypes.string_at(self._lib.weir_transport_report(self.handle), engine.Report.WORDS.size)
-        words = engine.Report.WORDS.unpack(native)
-        first, after = len(engine.Report.COUNTS), len(words) - len(Verdict)
+        native = ctypes.string_at(self._lib.weir_transport_report(self.handle), bindings.Report.WORDS.size)
+        words = bindings.Report.WORDS.unpack(native)
+        first, after = len(bindings.Report.COUNTS), len(words) - len(Verdict)
         sums, verdicts = words[first:after], words[after:]
-        counts: dict[str, Any] = dict(zip(engine.Report.COUNTS, words[:first], strict=True))
-        for name, verdict in engine.Report.FROM_VERDICTS.items():
+        counts: dict[str, Any] = dict(zip(bindings.Report.COUNTS, words[:first], strict=True))
+        for name, verdict in bindings.Report.FROM_VERDICTS.items():
             counts[name] = verdicts[verdict]
         entered, included, returned, applied = map(Account, sums[::2], sums[1::2])
         budgets = self._service.budgets
@@ -393,13 +394,13 @@ class SlotTransport:
         return found if self._groups == 1 else found.joined(self._groups)
 
     def _missing(self) -> npt.NDArray[np.uint64]:
-        accounts = ctypes.POINTER(engine.LossAccount)()
+        accounts = ctypes.POINTER(bindings.LossAccount)()
         n = self._lib.weir_transport_accounts(self.handle, ctypes.byref(accounts))
         if not n:
             return _NO_ACCOUNTS
-        fields = len(engine.LossAccount.FIELDS)
+        fields = len(bindings.LossAccount.FIELDS)
         table = np.ctypeslib.as_array(ctypes.cast(accounts, ctypes.POINTER(ctypes.c_uint64)), (n, fields))
-        return table[:, engine.LossAccount.FIELDS.index("missing")].copy()
+        return table[:, bindings.LossAccount.FIELDS.index("missing")].copy()
 
     def close(self) -> None:
         """Free the native state. Closing twice is harmless."""

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tests.deploy.machines import NEEDS_MACHINES, ROOT, blocks, on_one_switch, parameters
-from weir.host_agent.transport.engine import MAX_PAYLOAD, USUAL_PAYLOAD
+from weir.host_agent.transport.bindings import MAX_PAYLOAD, USUAL_PAYLOAD
 
 PAGE = ROOT / "docs/three-boxes.md"
 IP_AND_UDP = 28

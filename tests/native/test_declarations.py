@@ -24,10 +24,11 @@ from softp4.runtime import bindings, queueing
 from tests.dataplane import test_ports
 from tests.state import test_tables_under_load
 from weir.bench.switch import native as bench
-from weir.host_agent.compression import changes
+from weir.host_agent.collectives import bindings as collectives
+from weir.host_agent.compression import bindings as compression
 from weir.host_agent.flows import native as flows
 from weir.host_agent.flows.verdict import FlowVerdict
-from weir.host_agent.transport import engine
+from weir.host_agent.transport import bindings as transport
 from weir.host_agent.transport.links import _DriveResult
 from weir.host_agent.transport.report import Verdict
 from weir.simulator import fabric
@@ -52,27 +53,23 @@ class Library:
     heads: frozenset[str] = frozenset()
 
 
-_HOST, _RUNTIME, _NATIVE = (
-    "host_agent/transport/csrc",
-    "softswitch/softp4/runtime",
-    "softswitch/softp4/native",
-)
+_TRANSPORT, _COLLECTIVES = "host_agent/transport/csrc", "host_agent/collectives/csrc"
+_RUNTIME, _NATIVE = "softswitch/softp4/runtime", "softswitch/softp4/native"
 LIBRARIES: Final = {
-    "host-agent": Library(
-        (_HOST, _NATIVE),
-        engine.SIGNATURES,
+    "transport": Library(
+        (_TRANSPORT, _NATIVE),
+        transport.SIGNATURES,
         {
-            "weir_report": engine.Report,
-            "weir_config": engine.Config,
-            "weir_account": engine.LossAccount,
-            "weir_service_class": engine.ServiceClass,
-            "weir_addresses": engine.Addresses,
-            "weir_floats": engine.Floats,
-            "weir_regions": engine.Regions,
+            "weir_report": transport.Report,
+            "weir_config": transport.Config,
+            "weir_account": transport.LossAccount,
+            "weir_service_class": transport.ServiceClass,
+            "weir_addresses": transport.Addresses,
+            "weir_floats": transport.Floats,
         },
     ),
     "flows": Library(
-        ("host_agent/flows/csrc", _HOST),
+        ("host_agent/flows/csrc", _TRANSPORT),
         flows.SIGNATURES,
         {
             "weir_flow_config": flows.Config,
@@ -83,7 +80,12 @@ LIBRARIES: Final = {
             "weir_flow_delivered": flows.Delivered,
         },
     ),
-    "compression": Library(("host_agent/compression/csrc",), changes.SIGNATURES, {}),
+    "collectives": Library((_COLLECTIVES, _TRANSPORT), collectives.SIGNATURES, {}),
+    "compression": Library(
+        ("host_agent/compression/csrc", _COLLECTIVES),
+        compression.SIGNATURES,
+        {"weir_regions": compression.Regions},
+    ),
     "ring": Library((_NATIVE,), ring.SIGNATURES, {}),
     "softswitch": Library(
         (_RUNTIME,),
@@ -117,7 +119,7 @@ LIBRARIES: Final = {
         {"fabric": fabric._State, "output": fabric._Output},
         heads=frozenset({"fabric"}),
     ),
-    "bench": Library(("bench/switch/csrc", _RUNTIME, _HOST, _NATIVE), bench.SIGNATURES, {}),
+    "bench": Library(("bench/switch/csrc", _RUNTIME, _TRANSPORT, _NATIVE), bench.SIGNATURES, {}),
     "flood": Library(
         ("softswitch/tests", _NATIVE),
         test_tables_under_load.SIGNATURES,
@@ -234,8 +236,8 @@ def test_structures_passed_as_arrays_of_numbers(structure: str) -> None:
 @pytest.mark.parametrize(
     ("name", "enumeration", "binding", "prefix", "more"),
     [
-        ("host-agent", "enum weir_verdict {}", Verdict, "WEIR_", {"VERDICTS"}),
-        ("host-agent", "enum weir_drive_result {}", _DriveResult, "WEIR_DRIVE_", set()),
+        ("transport", "enum weir_verdict {}", Verdict, "WEIR_", {"VERDICTS"}),
+        ("transport", "enum weir_drive_result {}", _DriveResult, "WEIR_DRIVE_", set()),
         ("flows", "enum weir_flow_verdict {}", FlowVerdict, "FLOW_", {"VERDICTS"}),
         ("fabric", "typedef enum {} target;", fabric.Target, "", {"NOWHERE"}),
     ],

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which values of a vector differ from those of an older one, bit by bit: a mask, bit j of it counted from the lowest
- * bit of its first word, and the new values one after another. Values have 1, 2 or 4 bytes. See changes.py. */
+/* Which values of a vector differ from those of an older one, bit by bit: a mask, and the new values one after another. Values have 1, 2 or 4 bytes. See changes.py. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-enum { WORD_BITS = 32 };
+#include "words.h"
 
 /* The bits of 32 bytes that are 0 or 1. */
 static inline uint32_t gather(const uint8_t *flags)
@@ -50,24 +49,18 @@ static inline uint32_t gather(const uint8_t *flags)
         return found;                                                                                        \
     }
 
-/* For each bit that is set, in order: `at`, its value. */
-#define FOR_EACH_CHANGE(mask, words)                                                                         \
-    for (uint64_t word_ = 0; word_ < (words); word_++)                                                       \
-        for (uint64_t left_ = (mask)[word_], at;                                                             \
-             left_ && (at = word_ * WORD_BITS + (uint32_t)__builtin_ctzll(left_), 1); left_ &= left_ - 1)
-
 #define DEFINE_ALL(bits)                                                                                     \
     DEFINE_DIFFERING(differing_##bits, uint##bits##_t)                                                       \
     DEFINE_FIND(find_##bits, differing_##bits, uint##bits##_t)                                               \
     static void take_##bits(const uint32_t *mask, uint64_t words, const uint##bits##_t *restrict from,       \
                             uint##bits##_t *restrict to)                                                     \
     {                                                                                                        \
-        FOR_EACH_CHANGE(mask, words) *to++ = from[at];                                                       \
+        FOR_EACH_BIT(mask, words, at) *to++ = from[at];                                                      \
     }                                                                                                        \
     static void put_##bits(const uint32_t *mask, uint64_t words, const uint##bits##_t *restrict from,        \
                            uint##bits##_t *restrict to)                                                      \
     {                                                                                                        \
-        FOR_EACH_CHANGE(mask, words) to[at] = *from++;                                                       \
+        FOR_EACH_BIT(mask, words, at) to[at] = *from++;                                                      \
     }
 
 DEFINE_ALL(8)

@@ -33,11 +33,12 @@ from weir.host_agent.collectives.dtypes import LANE_BYTES, Lanes
 from weir.host_agent.collectives.non_finite import Namer, check_finite
 from weir.host_agent.collectives.packing import LaneFormat
 from weir.host_agent.collectives.tensor_memory import array_of
+from weir.host_agent.compression import bindings
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK, EncodingPlan
 from weir.host_agent.compression.packed_vector import packed_vector
 from weir.host_agent.compression.vectors import in_main_memory
-from weir.host_agent.transport import engine
+from weir.host_agent.transport.arrays import address_of, contiguous
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.wire.definition import GROUP_LANES, Op
 
@@ -220,22 +221,22 @@ class MaskScales:
         scales = _scales(vector, form) if largest is None else form.scales(largest, 1)
         count, codes = self._regions.sizes.size, self.steps.codes_in_lane
         self._own, self.codes = np.empty(count, np.uint32), np.zeros(-(-count // codes), np.uint32)
-        engine.library().weir_region_codes(
+        bindings.library().weir_region_codes(
             self._native,
-            engine.contiguous(scales, "scales", np.uint32),
-            engine.address_of(self._own),
-            engine.address_of(self.codes),
+            contiguous(scales, "scales", np.uint32),
+            address_of(self._own),
+            address_of(self.codes),
         )
 
     @property
-    def _native(self) -> engine.Regions:
+    def _native(self) -> bindings.Regions:
         """Return the regions as the C side sees them."""
         regions = self._regions
-        return engine.Regions(
+        return bindings.Regions(
             regions.counts.size,
-            engine.address_of(regions.counts),
-            engine.address_of(regions.sizes),
-            engine.address_of(self._lowest),
+            address_of(regions.counts),
+            address_of(regions.sizes),
+            address_of(self._lowest),
             self.steps.dropped,
             self.steps.count,
         )
@@ -262,11 +263,11 @@ class MaskScales:
             NonFiniteError: some value of some worker is NaN or infinite; on every worker.
         """
         shared, unsure = np.empty_like(self._own), np.empty(self._own.size, np.bool_)
-        some = engine.library().weir_region_levels(
+        some = bindings.library().weir_region_levels(
             self._native,
-            engine.contiguous(codes, "codes", np.uint32),
-            engine.address_of(shared),
-            engine.address_of(unsure),
+            contiguous(codes, "codes", np.uint32),
+            address_of(shared),
+            address_of(unsure),
         )
         if some and selected is not None:
             shared[unsure & (shared < self._lowest.repeat(self._regions.counts))] = 0  # says nothing

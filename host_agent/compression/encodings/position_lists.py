@@ -25,10 +25,11 @@ import numpy.typing as npt
 
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import Lanes
+from weir.host_agent.compression import bindings
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings.encoding import Encoding
 from weir.host_agent.compression.encodings.shared_mask import NO_LANES
-from weir.host_agent.transport import engine
+from weir.host_agent.transport.arrays import address_of, contiguous
 from weir.host_agent.transport.service_class import ServiceClass
 from weir.wire.definition import GROUP_LANES, SLOT_LANES, Op
 
@@ -79,7 +80,7 @@ class Region:
         for form, mask in zip(self.forms, masks, strict=True):
             if mask.size < -(-form.blocks // _WORD):
                 raise ValueError(f"a mask of {form.blocks} blocks does not have {mask.size} words")
-            address = engine.contiguous(mask, "mask", np.uint32)
+            address = contiguous(mask, "mask", np.uint32)
             rows.append((at, form.capacity, form.low, form.blocks, address))
             at += form.bits
         return Lists(np.array(rows, np.uint64), tuple(masks))
@@ -97,16 +98,16 @@ class Lists:
 
     def write(self, lanes: Lanes) -> None:
         """Write the lists of one worker's masks to its lanes, which are zero."""
-        words = engine.contiguous(lanes, "lanes", np.uint32)
-        complete = engine.library().weir_positions_write(engine.address_of(self.rows), len(self.rows), words)
+        words = contiguous(lanes, "lanes", np.uint32)
+        complete = bindings.library().weir_positions_write(address_of(self.rows), len(self.rows), words)
         lanes[0] = _COMPLETE if complete else _OVERFLOW
 
     def read(self, workers: Sequence[Lanes]) -> None:
         """Set in the masks what some workers' lists say, given their lanes."""
-        rows = engine.address_of(self.rows)
+        rows = address_of(self.rows)
         for lanes in workers:
-            engine.library().weir_positions_read(
-                rows, len(self.rows), engine.contiguous(lanes, "lanes", np.uint32)
+            bindings.library().weir_positions_read(
+                rows, len(self.rows), contiguous(lanes, "lanes", np.uint32)
             )
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from weir.host_agent.collectives.dtypes import Lanes
+from weir.host_agent.compression import bindings
 from weir.host_agent.compression.encodings.selection import Summed
 from weir.host_agent.compression.vectors import is_native
-from weir.host_agent.transport import engine
 
 LEVELS: Final = 9
 """Levels for blocks of 1 to 256 elements."""
@@ -30,7 +30,7 @@ def counts(vector: torch.Tensor, levels: int = LEVELS) -> torch.Tensor:
     """
     if is_native(vector):
         native = torch.zeros(levels, dtype=torch.int64)
-        engine.library().weir_pyramid(vector.data_ptr(), vector.numel(), levels, native.data_ptr())
+        bindings.library().weir_pyramid(vector.data_ptr(), vector.numel(), levels, native.data_ptr())
         return native
     return counts_torch(vector, levels)
 

@@ -11,11 +11,12 @@ import numpy.typing as npt
 import torch
 
 from weir.host_agent.collectives.dtypes import Lanes
+from weir.host_agent.compression import bindings
 from weir.host_agent.compression.bucket_layout import BucketLayout, Segment
 from weir.host_agent.compression.encodings.encoding import EncodingPlan
 from weir.host_agent.compression.encodings.shared_mask import check_words, set_bits
 from weir.host_agent.compression.vectors import has_kernels, is_native
-from weir.host_agent.transport import engine
+from weir.host_agent.transport.arrays import address_of, contiguous
 from weir.wire.definition import SLOT_LANES
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class Selection:
             return packed
         if not is_native(vector):
             return self.pack_torch(vector, packed)
-        engine.library().weir_parts_pack(*self._native_parts, vector.data_ptr(), packed.data_ptr())
+        bindings.library().weir_parts_pack(*self._native_parts, vector.data_ptr(), packed.data_ptr())
         return packed
 
     def pack_torch(self, vector: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
@@ -157,7 +158,7 @@ class Selection:
             return vector
         if not is_native(packed):
             return self.unpack_torch(vector, packed)
-        engine.library().weir_parts_unpack(
+        bindings.library().weir_parts_unpack(
             *self._native_parts, packed.data_ptr(), vector.data_ptr(), vector.numel()
         )
         return vector
@@ -180,7 +181,7 @@ class Selection:
         if self.everything or not is_native(packed, bucket):
             self.whole.collect(self.unpack(packed), bucket)
             return
-        engine.library().weir_parts_collect(
+        bindings.library().weir_parts_collect(
             *self._native_parts, self.whole.native_segments, packed.data_ptr(), bucket.data_ptr()
         )
 
@@ -191,7 +192,7 @@ class Selection:
         elif (places := self._places(vector)) is not None:
             places.subtract(packed, vector)
         elif is_native(vector, packed):
-            engine.library().weir_parts_subtract(*self._native_parts, packed.data_ptr(), vector.data_ptr())
+            bindings.library().weir_parts_subtract(*self._native_parts, packed.data_ptr(), vector.data_ptr())
         else:
             self.subtract_torch(vector, packed)
 
@@ -210,7 +211,7 @@ class Selection:
         union = torch.empty(self.whole.length, dtype=torch.bool, device=total.device)
         if not is_native(total):
             return self.union_torch(total, union)
-        engine.library().weir_parts_union(
+        bindings.library().weir_parts_union(
             *self._native_parts, total.data_ptr(), union.data_ptr(), union.numel()
         )
         return union
@@ -232,8 +233,8 @@ class Selection:
             unit: elements.
         """
         units = np.zeros(self.layout.length // unit, np.uint32)
-        address = engine.contiguous(values, "values", np.uint32)
-        engine.library().weir_parts_largest(*self._native_parts, address, run, unit, engine.address_of(units))
+        address = contiguous(values, "values", np.uint32)
+        bindings.library().weir_parts_largest(*self._native_parts, address, run, unit, address_of(units))
         return units
 
     def travelling(self, size: int) -> npt.NDArray[np.bool_]:
@@ -271,12 +272,12 @@ class Selection:
 
     @cached_property
     def _native_parts(self) -> tuple[int, int]:
-        """Return where ``struct weir_part`` of each part is (mask.c), and how many there are."""
-        return engine.address_of(self._structs), len(self.parts)
+        """Return where ``struct weir_part`` of each part is (parts.c), and how many there are."""
+        return address_of(self._structs), len(self.parts)
 
     @cached_property
     def _structs(self) -> npt.NDArray[np.uint64]:
-        rows, starts, at = [], self._starts, engine.address_of(self._starts)
+        rows, starts, at = [], self._starts, address_of(self._starts)
         for part in self.parts:
             source, target = part.source, part.target
             rows.append(
@@ -301,7 +302,7 @@ class Selection:
         ]
         rows = _masks(masked)
         starts = np.empty(max(1, sum(part.blocks for part in self.parts)), np.uint32)
-        engine.library().weir_masks_starts(engine.address_of(rows), len(rows), engine.address_of(starts))
+        bindings.library().weir_masks_starts(address_of(rows), len(rows), address_of(starts))
         return starts
 
     def starts_of(self, index: int) -> Lanes | None:
@@ -320,8 +321,8 @@ class Selection:
         if self.parts[index].words is None or not is_native(packed):
             return None
         found = torch.zeros(levels, dtype=torch.int64)
-        part = engine.address_of(self._structs) + index * self._structs.strides[0]
-        engine.library().weir_part_pyramid(part, packed.data_ptr(), levels, found.data_ptr())
+        part = address_of(self._structs) + index * self._structs.strides[0]
+        bindings.library().weir_part_pyramid(part, packed.data_ptr(), levels, found.data_ptr())
         return found
 
     def describe(self, index: int) -> str:
@@ -341,16 +342,16 @@ def _selected(whole: BucketLayout, sizes: Sequence[int | None], masks: Mapping[s
         [(masks[s.name], s.length, size) for s, size in zip(whole, sizes, strict=True) if size is not None]
     )
     found = np.empty(len(rows), np.uint64)
-    engine.library().weir_masks_count(engine.address_of(rows), len(rows), engine.address_of(found))
+    bindings.library().weir_masks_count(address_of(rows), len(rows), address_of(found))
     counts = iter(found.tolist())
     return [s.length if size is None else next(counts) for s, size in zip(whole, sizes, strict=True)]
 
 
 def _masks(masks: Sequence[tuple[Lanes, int, int]]) -> npt.NDArray[np.uint64]:
-    """Return each mask as ``struct weir_mask``, in mask.c. masks: words, elements, elements in a block."""
+    """Return each mask as ``struct weir_mask``, in masks.c. masks: words, elements, elements in a block."""
     for words, length, size in masks:
         check_words(words, length, size)
-    return np.array([(engine.address_of(words), length, size) for words, length, size in masks], np.uint64)
+    return np.array([(address_of(words), length, size) for words, length, size in masks], np.uint64)
 
 
 @dataclass(frozen=True)

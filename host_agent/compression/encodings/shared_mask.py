@@ -19,9 +19,10 @@ import torch
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.collectives.tensor_memory import array_of
+from weir.host_agent.compression import bindings
 from weir.host_agent.compression.bucket_layout import BucketLayout, Segment
 from weir.host_agent.compression.encodings.encoding import Encoding
-from weir.host_agent.transport import engine
+from weir.host_agent.transport.arrays import address_of, contiguous
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.wire.definition import GROUP_LANES, Op
 
@@ -42,11 +43,9 @@ def write_mask(vector: torch.Tensor, mask_block: int, words: Lanes) -> int:
     """
     if vector.device.type == "cpu":
         values = array_of(vector)
-        address = engine.contiguous(values, "vector", np.float32)
+        address = contiguous(values, "vector", np.float32)
         check_words(words, values.size, mask_block)
-        return int(
-            engine.library().weir_mask_write(address, values.size, mask_block, engine.address_of(words))
-        )
+        return int(bindings.library().weir_mask_write(address, values.size, mask_block, address_of(words)))
     return write_mask_torch(vector, mask_block, words)
 
 
@@ -66,7 +65,7 @@ def mark_blocks(vector: torch.Tensor, blocks: torch.Tensor, mask_block: int, wor
     blocks: int64, ascending, each with an element that is not zero. Returns how many elements are not zero.
     """
     there = blocks.cpu().contiguous()
-    engine.library().weir_mask_mark(there.data_ptr(), there.numel(), engine.address_of(words), words.size)
+    bindings.library().weir_mask_mark(there.data_ptr(), there.numel(), address_of(words), words.size)
     if mask_block == 1:
         return blocks.numel()
     padded = torch.nn.functional.pad(vector, (0, -vector.numel() % mask_block)).view(-1, mask_block)
@@ -155,7 +154,7 @@ def unite(
 
 def check_words(words: npt.NDArray[Any], length: int, mask_block: int) -> None:
     """Raise ValueError unless there are as many words as a vector needs, which C reads and writes."""
-    engine.contiguous(words, "words", np.uint32)
+    contiguous(words, "words", np.uint32)
     if words.size != words_for(length, mask_block):
         raise ValueError(
             f"{words.size} words for {length} elements, {words_for(length, mask_block)} are needed"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a bucket of gradients to the vector of its parameters, and back: the twins of ``weir_spread`` and
-``weir_collect`` in mask.c.
+``weir_collect`` in parts.c.
 
 A vector is cut into runs of RUN values; each parameter begins with one.
 """
@@ -75,7 +75,7 @@ class Places:
     """The tables of a layout on a device: ``struct weir_segment`` of each parameter, the owner of each run.
 
     Args:
-        segments: int64[parameters, 4], see mask.c.
+        segments: int64[parameters, 4], see parts.c.
         owners: the parameter of each run.
         device: where they are to be.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The blocks of largest norm of many parameters at once: the twin of ``weir_choose`` in reach.c.
+"""The blocks of largest norm of many parameters at once: the twin of ``weir_choose`` in choice.c.
 
 Which blocks these are does not depend on how they are found, so the masks are those of the C code, bit for
 bit: norms are added up in its order, and of equal ones the first are chosen.
@@ -25,8 +25,8 @@ from weir.host_agent.compression.transfer import to_device, to_host
 
 SAMPLE: Final = 1 << 13
 
-_DEVIATIONS: Final = 4.0  # of the rank in the sample, as in reach.c
-_LEAST_ENERGY: Final = int(np.float32(2.0**-80).view(np.uint32))  # as in reach.c
+_DEVIATIONS: Final = 4.0  # of the rank in the sample, as in choice.c
+_LEAST_ENERGY: Final = int(np.float32(2.0**-80).view(np.uint32))  # as in choice.c
 _TILE: Final = 4096  # scores, or values, of one program
 _LEAST_ROOM: Final = 1 << 14
 _ROOM_SHARE: Final = 128  # scores for each one that there is room for: bfloat16 has 1 in 400 equal, at most

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The masks of what is not zero of many parameters at once: the twin of ``weir_mask_write`` in mask.c."""
+"""The masks of what is not zero of many parameters at once: the twin of ``weir_mask_write`` in masks.c."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Between a whole vector and the packed one of what is selected: the twins of ``weir_parts_*`` in mask.c.
+"""Between a whole vector and the packed one of what is selected: the twins of ``weir_parts_*`` in parts.c.
 
 Each program has some runs of the packed vector, and finds the place of each of their values in the whole one.
 """

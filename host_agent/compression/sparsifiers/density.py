@@ -11,11 +11,11 @@ from typing import Final
 import numpy as np
 import torch
 
+from weir.host_agent.compression import bindings
 from weir.host_agent.compression.vectors import is_native
-from weir.host_agent.transport import engine
 
 SAMPLE: Final = 1 << 13
-"""Values looked at to see where the largest ones begin; as in reach.c."""
+"""Values looked at to see where the largest ones begin; as in choice.c."""
 
 _MARGIN: Final = 4.0  # of the rank in the sample, in standard deviations
 _TINIEST: Final = 2.0**-149
@@ -64,7 +64,7 @@ def worthiest(values: torch.Tensor, count: int) -> torch.Tensor:
     room = max(2 * SAMPLE, 3 * count)  # all of what is too short for a sample
     while True:
         found, scratch = torch.empty(room, dtype=torch.int64), torch.empty(2 * room)
-        there = engine.library().weir_worthiest(
+        there = bindings.library().weir_worthiest(
             values.data_ptr(), values.numel(), count, found.data_ptr(), scratch.data_ptr(), room
         )
         if there <= room:
@@ -120,7 +120,7 @@ def ranked(values: torch.Tensor, rank: int, step: int = 1) -> float:
         return float(torch.kthvalue(sizes, looked_at - rank + 1).values)
     scratch = torch.empty(looked_at)
     return float(
-        engine.library().weir_ranked(values.data_ptr(), values.numel(), step, rank, scratch.data_ptr())
+        bindings.library().weir_ranked(values.data_ptr(), values.numel(), step, rank, scratch.data_ptr())
     )
 
 

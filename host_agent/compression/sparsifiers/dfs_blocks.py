@@ -13,15 +13,16 @@ import numpy as np
 import torch
 
 from weir.host_agent.collectives.dtypes import Lanes
+from weir.host_agent.compression import bindings
 from weir.host_agent.compression.encodings.shared_mask import check_words
 from weir.host_agent.compression.sparsifiers.density import SAMPLE, ranked, worthiest
 from weir.host_agent.compression.vectors import has_kernels, is_native
-from weir.host_agent.transport import engine
+from weir.host_agent.transport.arrays import address_of
 
 _BINS: Final = 1 << 15  # exponents and 7 bits of significand of a float32 that is not negative
 _NORMAL: Final = 2.0**-126
 _LOOKED_AT: Final = 4096  # blocks, about, of a parameter
-_NOT_CHOSEN: Final = (1 << 64) - 1  # as in reach.c
+_NOT_CHOSEN: Final = (1 << 64) - 1  # as in choice.c
 _LEAST: Final = 2.0**-80  # of a parameter's largest energy: below, squares of what matters would vanish
 
 
@@ -44,7 +45,7 @@ def energies(vector: torch.Tensor, size: int) -> torch.Tensor:
     if not is_native(vector):
         return energies_torch(vector, size)
     found = torch.empty(-(-vector.numel() // size))
-    engine.library().weir_energies(vector.data_ptr(), vector.numel(), size, found.data_ptr())
+    bindings.library().weir_energies(vector.data_ptr(), vector.numel(), size, found.data_ptr())
     return found
 
 
@@ -64,7 +65,7 @@ def copy_blocks(vector: torch.Tensor, chosen: torch.Tensor, size: int, out: torc
         copy_blocks_torch(vector, chosen, size, out)
         return
     blocks = chosen.contiguous()
-    engine.library().weir_copy_blocks(
+    bindings.library().weir_copy_blocks(
         vector.data_ptr(), vector.numel(), size, blocks.data_ptr(), blocks.numel(), out.data_ptr()
     )
 
@@ -104,7 +105,7 @@ def mark_largest(
     if not is_native(*vectors):
         return _mark_on_device(vectors, sizes, counts, masks)
     rows = [
-        (vector.data_ptr(), vector.numel(), size, count, engine.address_of(words), 0)
+        (vector.data_ptr(), vector.numel(), size, count, address_of(words), 0)
         for vector, size, count, words in zip(vectors, sizes, counts, masks, strict=True)
     ]
     choices = np.array(rows, np.uint64).reshape(-1, 6)
@@ -113,8 +114,8 @@ def mark_largest(
         max((-(-v.numel() // size) for v, size in zip(vectors, sizes, strict=True) if size > 1), default=1)
     )
     found, scratch = torch.empty(room, dtype=torch.int64), torch.empty(2 * room)
-    engine.library().weir_choose(
-        engine.address_of(choices), len(rows), spare.data_ptr(), found.data_ptr(), scratch.data_ptr(), room
+    bindings.library().weir_choose(
+        address_of(choices), len(rows), spare.data_ptr(), found.data_ptr(), scratch.data_ptr(), room
     )
     return [None if elements == _NOT_CHOSEN else elements for elements in choices[:, -1].tolist()]
 
@@ -149,8 +150,8 @@ def marginals(travelled: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[f
     rows = [(own.data_ptr(), own.numel() // size, size) for own, size in zip(travelled, sizes, strict=True)]
     parts, found = np.array(rows, np.uint64).reshape(-1, 3), np.empty(len(rows), np.float32)
     scratch = np.empty(2 * _LOOKED_AT, np.uint32)
-    engine.library().weir_marginals(
-        engine.address_of(parts), len(rows), _LOOKED_AT, engine.address_of(scratch), engine.address_of(found)
+    bindings.library().weir_marginals(
+        address_of(parts), len(rows), _LOOKED_AT, address_of(scratch), address_of(found)
     )
     return found.tolist()
 

@@ -25,11 +25,11 @@ static void nap(int64_t ns)
 static void sleep_until_due(weir_io *io, const weir_transport *t, int64_t now, int64_t end, int gathering)
 {
     const int naps = gathering && !io->blocked && !io->spins;
-    const int64_t patience = naps ? weir_transport_patience(t, io->room) : 0;
+    const int64_t wait = naps ? weir_transport_coalescing(t, io->room) : 0;
     int64_t due = weir_transport_deadline(t);
-    if (patience) {
+    if (wait) {
         if (io->yield) io->yield(io);
-        nap(now + patience < due ? patience : due - now);
+        nap(now + wait < due ? wait : due - now);
         return;
     }
     due = due < end ? due : end;

@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "state.h"
+#include "recover.h"
+#include "round.h"
 
 /* Room for one more packet's worth of returned blocks. */
 static int reserve_returned(weir_transport *t)
@@ -95,7 +96,7 @@ static void advance(weir_transport *t, uint32_t s, const weir_result *h)
     }
     slot->asked = slot->attempts != 0;
     t->outstanding--;
-    weir_sent_remove(&t->sent, s);
+    weir_unanswered_remove(&t->unanswered, s);
     if (more)
         weir_round_start(t, s);
     else {
@@ -194,4 +195,18 @@ void weir_transport_train(weir_transport *t, int up)
         t->report.trains_up++;
     else
         t->report.trains_down++;
+}
+
+/* Where a link limits, results come at its pace, and whoever is woken for each train of them is woken for little.
+ * So they may lie for half the time that packets spend in queues on their way: the other half of what is under way
+ * still waits in front of the link, which does not run empty; and what waits for us does not wait there, so that
+ * rounds take no longer. Where there is no queue nothing waits, nor at the end of a reduce, when each result may be
+ * what the caller waits for. And no more than half of the room that there is for them is made use of. */
+int64_t weir_transport_coalescing(const weir_transport *t, uint32_t room)
+{
+    const int64_t least_ns = 200000 /* shorter naps cost more than they save */, most_ns = 10000000;
+    if (!t->heard || t->active < t->used) return 0;
+    int64_t half = weir_rtt_queueing(&t->rtt) / 2;
+    if (t->outstanding > room) half = half * room / t->outstanding;
+    return half < least_ns ? 0 : half < most_ns ? half : most_ns;
 }

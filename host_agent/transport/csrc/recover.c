@@ -5,7 +5,7 @@
  * came for as long as answers take. Both may be wrong, so what is done about it first costs little: a release,
  * or a packet without lanes that asks what the aggregator has. Lanes go out again when it says that they are
  * missing, or when the retransmission timeout is over. */
-#include "state.h"
+#include "recover.h"
 
 enum { QUIET_PROBES = 8 };
 
@@ -91,7 +91,8 @@ static void find_overtaken(weir_transport *t)
 {
     int64_t half = t->rtt.early.mean_ns / 2, early = weir_rtt_early(&t->rtt);
     int64_t window = (half > t->config.reordering_ns ? half : t->config.reordering_ns) << t->rtt.caution;
-    for (uint32_t s = weir_sent_oldest(&t->sent); s != t->sent.end; s = t->sent.links[s].newer) {
+    for (uint32_t s = weir_unanswered_oldest(&t->unanswered); s != t->unanswered.end;
+         s = t->unanswered.links[s].newer) {
         const slot_state *slot = &t->slots[s];
         if (slot->last_ns + (window < early ? window : early) >= t->answered_ns) return;
         int64_t same = slot->last_ns + weir_rtt_backed_off(&t->rtt, window, slot->attempts);
@@ -118,8 +119,8 @@ static void break_silence(weir_transport *t, int64_t now_ns)
     t->quiet_ns = now_ns;
     t->quiet_times++;
     uint32_t asked = 0;
-    for (uint32_t s = weir_sent_oldest(&t->sent); s != t->sent.end && asked < QUIET_PROBES;
-         s = t->sent.links[s].newer)
+    for (uint32_t s = weir_unanswered_oldest(&t->unanswered); s != t->unanswered.end && asked < QUIET_PROBES;
+         s = t->unanswered.links[s].newer)
         if (!t->slots[s].due && (t->heard || s == 0) && may_ask(t, &t->slots[s])) {
             ask(t, s);
             asked++;
@@ -135,7 +136,7 @@ void weir_recover(weir_transport *t, int64_t now_ns)
     if (now_ns >= t->earliest) expire_timers(t, now_ns);
     if (!t->outstanding) return;
     if (now_ns - t->quiet_ns >= t->rtt.early.timeout_ns) break_silence(t, now_ns);
-    if (t->slots[weir_sent_oldest(&t->sent)].last_ns < t->answered_ns - t->config.reordering_ns)
+    if (t->slots[weir_unanswered_oldest(&t->unanswered)].last_ns < t->answered_ns - t->config.reordering_ns)
         find_overtaken(t);
 }
 

@@ -12,20 +12,20 @@
  * it has nothing else to do: after a while, and then more and more rarely. */
 #include <string.h>
 
-#include "state.h"
+#include "recover.h"
+#include "round.h"
 
 enum { REST_DOUBLES = 6 };
 
-/* Make a note of our contribution to the slot's round, whose result has come and is not yet applied. */
 void weir_keep(weir_transport *t, uint32_t s)
 {
     if (!t->kept) return;
     t->kept_bytes[s] = 0;
     if (!t->budget.count)
-        t->kept_bytes[s] = (uint16_t)weir_write_repeated(t, s, t->kept + (size_t)s * t->kept_size);
+        t->kept_bytes[s] =
+            (uint16_t)weir_round_write(t, s, weir_repeated(&t->slots[s]), t->kept + (size_t)s * t->kept_size);
 }
 
-/* A retransmission timeout is over. The first one in a silence starts the clock. */
 void weir_replay_timeout(weir_transport *t, int64_t now_ns)
 {
     if (t->replay_ns == WEIR_NEVER)
@@ -39,7 +39,6 @@ void weir_replay_timeout(weir_transport *t, int64_t now_ns)
     t->replay_ns = now_ns + t->replay_wait_ns;
 }
 
-/* Our reduce is done; it may not be so for others. */
 void weir_replay_rest(weir_transport *t, int64_t now_ns)
 {
     if (!t->kept) return;
@@ -47,7 +46,6 @@ void weir_replay_rest(weir_transport *t, int64_t now_ns)
     t->replay_ns = now_ns + t->replay_wait_ns;
 }
 
-/* Our reduce has been done for some time. */
 void weir_replay_rested(weir_transport *t, int64_t now_ns)
 {
     if (now_ns < t->replay_ns) return;
@@ -56,7 +54,6 @@ void weir_replay_rested(weir_transport *t, int64_t now_ns)
     t->replay_ns = now_ns + t->replay_wait_ns;
 }
 
-/* Something new came: nothing needs repeating. */
 void weir_replay_stop(weir_transport *t)
 {
     t->replay_ns = WEIR_NEVER;

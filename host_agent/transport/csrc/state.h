@@ -2,21 +2,22 @@
 /* What a transport knows, and the vector it reduces; for the transport's own files.
  *
  *   transport.c   its life, the beginning of a reduce, and questions about it
- *   send.c        what goes out, and with which traffic class
+ *   round.c       a slot's round: its blocks, and its packet
+ *   replay.c      what a switch that starts anew has forgotten
  *   recover.c     when a packet goes out again
+ *   send.c        what goes out, and with which traffic class
  *   result.c      what a payload that came in says, and whether it can be
  *   receive.c     what a result does to vector, books and slots
- *   replay.c      what a switch that starts anew has forgotten
- *   patience.c    how long results may lie before they are read */
+ *
+ * Of those that send, each uses only the ones above it. */
 #ifndef WEIR_STATE_H
 #define WEIR_STATE_H
 
 #include "budget.h"
 #include "fixed.h"
 #include "lanes.h"
-#include "ready.h"
+#include "queues.h"
 #include "rtt.h"
-#include "sent.h"
 #include "transport.h"
 #include "window.h"
 
@@ -70,9 +71,9 @@ struct weir_transport {
     weir_ready ready;   /* slots whose round's first packet is due */
     uint16_t *again;    /* ring of slots whose packet is due again */
     uint32_t again_head, again_length;
-    weir_sent sent;       /* slots that wait for a result */
-    uint32_t outstanding; /* how many */
-    int64_t answered_ns;  /* when the last packet was sent that has been answered, of those sent only once */
+    weir_unanswered unanswered; /* slots that wait for a result */
+    uint32_t outstanding;       /* how many */
+    int64_t answered_ns; /* when the last packet was sent that has been answered, of those sent only once */
     int64_t answered_kind_ns[WEIR_KINDS]; /* the same of each kind */
     int64_t quiet_ns;                     /* since then nothing came, and no new round's packet went out */
     uint32_t quiet_times;                 /* that we asked since something came */
@@ -163,6 +164,12 @@ static inline int weir_block_local(const weir_transport *t, uint64_t block)
     return t->audiences && !t->fills && t->audiences[block] == t->config.path;
 }
 
+/* The place of a slot's round among those that wait to be sent. */
+static inline uint64_t weir_order_of(const weir_transport *t, uint32_t s)
+{
+    return weir_ready_key(t->slots[s].round - t->slots[s].before, s);
+}
+
 enum { WEIR_MAX_SHARES = WEIR_MAX_COLUMNS * WEIR_MAX_ACCOUNT_ROWS };
 
 /* What our contribution to the slot's round holds of each account: blocks of zeros hold nothing. */
@@ -180,46 +187,6 @@ static inline uint32_t weir_slot_shares(const weir_transport *t, const slot_stat
         }
     return found;
 }
-
-/* --------------------------------------------------------------------------------------------- send.c */
-
-/* Look whether a block is zero, and enter what it holds into the ledger: once, when it comes near its turn, so
- * that it is still in the cache when it is sent. Returns whether it is not zero. */
-int weir_block_enter(weir_transport *t, uint64_t block);
-
-/* Make the slot's blocks the subject of a new round, with what we hold of each. */
-void weir_round_start(weir_transport *t, uint32_t s);
-
-/* Write the contribution to the slot's round as it travels when it is sent again. Returns its length. */
-uint32_t weir_write_repeated(const weir_transport *t, uint32_t s, uint8_t *out);
-
-/* ------------------------------------------------------------------------------------------ recover.c */
-
-/* Send the packet of the slot's round again, for this reason. */
-void weir_send_again(weir_transport *t, uint32_t s, uint8_t reason);
-
-/* The next slot to be sent again; there must be one. It may have got its result meanwhile: then `due` is 0. */
-uint32_t weir_take_again(weir_transport *t);
-
-/* A packet of the slot was sent. Until the first result of a reduce, silence says that some worker is late, not
- * that packets were lost: then only slot 0 has a timer. */
-void weir_arm_timer(weir_transport *t, uint32_t s, int64_t now_ns);
-
-/* The first result of a reduce came: from now on every slot has a timer. */
-void weir_hear(weir_transport *t, int64_t now_ns);
-
-/* Find what is lost by now. */
-void weir_recover(weir_transport *t, int64_t now_ns);
-
-/* ------------------------------------------------------------------------------------------- replay.c */
-
-void weir_keep(weir_transport *t, uint32_t s);
-void weir_replay_timeout(weir_transport *t, int64_t now_ns);
-void weir_replay_stop(weir_transport *t);
-void weir_replay_rest(weir_transport *t, int64_t now_ns);
-void weir_replay_rested(weir_transport *t, int64_t now_ns);
-int weir_replay_due(weir_transport *t);
-uint32_t weir_replay_write(weir_transport *t, uint8_t *out); /* the next one, if one is due */
 
 /* ------------------------------------------------------------------------------------------- result.c */
 

@@ -5,7 +5,8 @@
 #include <string.h>
 
 #include "siphash.h"
-#include "state.h"
+#include "recover.h"
+#include "round.h"
 
 /* How far marks close the window: as many bytes as DCTCP's two segments (RFC 8257), which meet ours in one queue.
  * A round is as long as the slowest worker's way, and marked when any of their packets is. */
@@ -32,20 +33,20 @@ weir_transport *weir_transport_new(const weir_config *config)
     t->again = calloc(config->slots, sizeof *t->again);
     t->ready.keys = calloc(config->slots, sizeof *t->ready.keys);
     t->ready.capacity = config->slots;
-    t->sent.links = calloc(config->slots + 1, sizeof *t->sent.links);
-    t->sent.end = config->slots;
+    t->unanswered.links = calloc(config->slots + 1, sizeof *t->unanswered.links);
+    t->unanswered.end = config->slots;
     const int keeps = config->keep && config->workers > 1; /* alone, nobody else can lack a result */
     t->kept_size = config->wide ? WEIR_MAX_PAYLOAD : WEIR_MAX_NARROW_PAYLOAD;
     if (keeps) t->kept = malloc((size_t)config->slots * t->kept_size);
     t->kept_bytes = calloc(config->slots, sizeof *t->kept_bytes);
-    if (!t->slots || !t->deadlines || !t->again || !t->ready.keys || !t->sent.links || (keeps && !t->kept) ||
-        !t->kept_bytes) {
+    if (!t->slots || !t->deadlines || !t->again || !t->ready.keys || !t->unanswered.links ||
+        (keeps && !t->kept) || !t->kept_bytes) {
         weir_transport_free(t);
         errno = ENOMEM;
         return NULL;
     }
     for (uint32_t s = 0; s < config->slots; s++) t->slots[s].round = config->first_round - 1;
-    weir_sent_clear(&t->sent);
+    weir_unanswered_clear(&t->unanswered);
     t->earliest = WEIR_NEVER;
     weir_replay_stop(t);
     return t;
@@ -58,7 +59,7 @@ void weir_transport_free(weir_transport *t)
     free(t->deadlines);
     free(t->again);
     free(t->ready.keys);
-    free(t->sent.links);
+    free(t->unanswered.links);
     free(t->kept);
     free(t->kept_bytes);
     weir_budget_free(&t->budget);
@@ -110,7 +111,7 @@ static void open_slots(weir_transport *t)
     t->active = t->used;
     t->again_head = t->again_length = 0;
     weir_ready_clear(&t->ready);
-    weir_sent_clear(&t->sent);
+    weir_unanswered_clear(&t->unanswered);
     t->answered_ns = 0;
     t->outstanding = t->quiet_times = 0;
     memset(t->answered_kind_ns, 0, sizeof t->answered_kind_ns);

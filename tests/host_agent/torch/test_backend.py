@@ -406,17 +406,15 @@ def test_a_rank_has_compiled_when_it_meets_the_others(monkeypatch: pytest.Monkey
     from weir.host_agent.torch import joining
 
     store, limit, met = dist.HashStore(), timedelta(seconds=60), []
-    compiled = joining.engine.library
 
-    def compile_now() -> object:
+    def compile_now() -> None:
         met.append(store.check(["weir/rendezvous-1/rank/0"]))
-        return compiled()
 
     def start(_workers: int) -> weir.LocalCluster:
         raise RuntimeError("all have met")
 
     monkeypatch.delenv("WEIR_CONTROLLER", raising=False)
-    monkeypatch.setattr(joining.engine, "library", compile_now)
+    monkeypatch.setattr(joining, "_LIBRARIES", (compile_now,))
     with pytest.raises(RuntimeError, match="all have met"):
         joining.open_connection(store, 0, [0], "g", limit, start)
     assert met == [False]

@@ -14,7 +14,7 @@ import weir.torch
 from tests.host_agent.torch.worlds import World
 from weir.host_agent.torch.backend import GroupOptions
 
-SPIN_NS = "from weir.host_agent.transport import engine; print(engine.library().weir_shm_spin_ns())"
+SPIN_NS = "from weir.host_agent.transport.memory_port import spin_ns; print(spin_ns())"
 
 
 @pytest.mark.parametrize(("chosen", "expected"), [("0", 0), ("20", 20_000), ("-1", 0)])

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from softp4.switch import Switch
-from weir.host_agent.transport import engine
+from weir.host_agent.transport import bindings
 from weir.host_agent.transport.counters import COUNTERS, TransportCounters
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.p4src import PROGRAM
@@ -17,7 +17,7 @@ from weir.wire.definition import Op
 
 
 def test_every_counter_comes_from_c_once() -> None:
-    assert sorted([*engine.Report.COUNTS, *engine.Report.FROM_VERDICTS]) == sorted(COUNTERS)
+    assert sorted([*bindings.Report.COUNTS, *bindings.Report.FROM_VERDICTS]) == sorted(COUNTERS)
 
 
 @pytest.mark.parametrize("service", [LOSSLESS, ServiceClass(budgets=np.array([20 * 256], np.uint64))])

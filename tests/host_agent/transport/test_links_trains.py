@@ -18,7 +18,7 @@ from tests.host_agent.transport.racks import on_every_worker, reducers, switch_w
 from weir.controller.qos import Direction, Loss
 from weir.controller.sync import EntryUpdate, Verb
 from weir.controller.tables import losses
-from weir.host_agent.transport.engine import MAX_PAYLOAD
+from weir.host_agent.transport.bindings import MAX_PAYLOAD
 from weir.host_agent.transport.links import UdpLink
 from weir.host_agent.transport.reducer import Reducer
 from weir.netns.offloads import offloads_off

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.host_agent.transport.answers import answer_all, combine, groups_of, packets, result
-from weir.host_agent.transport import engine
+from weir.host_agent.transport import bindings
 from weir.host_agent.transport.codec import Column, Packet
 from weir.host_agent.transport.datagram import Datagram
 from weir.host_agent.transport.report import Account, Verdict
@@ -354,7 +354,7 @@ def _begun() -> tuple[SlotTransport, np.ndarray, list[Datagram]]:
 
 class TestRefusals:
     def test_verdicts_are_the_engines(self) -> None:
-        header = (Path(engine.__file__).parent / "csrc" / "transport.h").read_text()
+        header = (Path(bindings.__file__).parent / "csrc" / "transport.h").read_text()
         (body,) = re.findall(r"enum weir_verdict \{(.*?)WEIR_VERDICTS", header, re.DOTALL)
         assert re.findall(r"^\s+WEIR_(\w+),", body, re.MULTILINE) == [v.name for v in Verdict]
 
@@ -574,13 +574,13 @@ class TestTimers:
     def test_results_may_lie_for_half_the_time_that_packets_spend_in_queues(self) -> None:
         t = transport(workers=2, slots=1, min_rto=0.05)
         t.begin(Op.ADD, 256, vector(100))
-        assert t.patience(256) == 0  # nobody has been heard
+        assert t.coalescing(256) == 0  # nobody has been heard
         now = self.rounds(t, 0, [3 * MS] * 40)
-        assert t.patience(256) == 0  # no queue: every wait would make the round longer
+        assert t.coalescing(256) == 0  # no queue: every wait would make the round longer
         now = self.rounds(t, now, [9 * MS] * 59)
-        assert 0.0029 < t.patience(256) <= 0.003
+        assert 0.0029 < t.coalescing(256) <= 0.003
         self.rounds(t, now, [9 * MS])
-        assert t.done and t.patience(256) == 0
+        assert t.done and t.coalescing(256) == 0
 
     def test_nothing_waits_once_the_last_round_of_a_slot_is_over(self) -> None:
         t = transport(workers=2, slots=2)
@@ -591,11 +591,11 @@ class TestTimers:
             now += time
             for packet in packets(sent):
                 t.on_packet(result(packet).encode(), now)
-        assert t.patience(256) > 0.001
+        assert t.coalescing(256) > 0.001
         first, last = packets(t.poll(now)[0])
-        assert t.patience(1) == pytest.approx(t.patience(2) / 2)  # two are under way
+        assert t.coalescing(1) == pytest.approx(t.coalescing(2) / 2)  # two are under way
         t.on_packet(result(last).encode(), now + 5 * MS)
-        assert not t.done and t.patience(256) == 0
+        assert not t.done and t.coalescing(256) == 0
         t.on_packet(result(first).encode(), now + 5 * MS)
 
     def test_answers_to_repeats_are_not_measured(self) -> None:

@@ -11,7 +11,7 @@ enum { NOT_FINITE = 255 };
 
 static inline uint32_t largest_exponent(const float *x, uint64_t count)
 {
-    uint32_t largest = largest_bits(x, count), exponent = largest >> 23;
+    uint32_t largest = largest_magnitude(x, count), exponent = largest >> 23;
     return exponent ? exponent : largest != 0; /* subnormals lie below 2^-125, as exponent 1 says */
 }
 
@@ -117,9 +117,9 @@ uint64_t weir_coarse_block(const float *x, const int32_t *sums, uint64_t count, 
         float small = (float)ldexp((double)least, -weir_fixed_shift(exponents[i], headroom));
         uint32_t coarse = 0, occupied = 0;
         for (uint64_t j = 0; j < length; j++) {
-            float magnitude = fabsf(x[start + j]);
-            occupied += magnitude != 0;
-            coarse += (magnitude != 0) & (magnitude < small) & (sums[j] < least) & (sums[j] > -least);
+            float value = fabsf(x[start + j]);
+            occupied += value != 0;
+            coarse += (value != 0) & (value < small) & (sums[j] < least) & (sums[j] > -least);
         }
         if (coarse && 8 * coarse >= occupied) return i;
     }

@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "blocks.h"
+
 /* Bits of a limb where 2^headroom numbers are added: of an integer's, digits in [-2^(b-1), 2^(b-1)); of a float's
  * lower limbs, digits in [-2^(b-1), 2^(b-1)]; of a float's top limb, magnitude up to 2^b. */
 static inline int integer_bits(uint32_t headroom) { return 32 - (int)headroom; }
@@ -59,11 +61,6 @@ static inline uint32_t largest_exponent(const double *x, uint64_t count)
     }
     uint32_t exponent = (uint32_t)(largest >> 52);
     return exponent ? exponent : largest != 0;
-}
-
-static inline uint64_t block_length(uint64_t count, uint64_t start, uint32_t block)
-{
-    return count - start < block ? count - start : block;
 }
 
 void weir_exponents64(const double *x, uint64_t count, uint32_t block, uint32_t *exponents)

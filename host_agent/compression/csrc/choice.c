@@ -4,17 +4,10 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { AT_ONCE = 16, WORD_BITS = 32, AT_A_GLANCE = 64, MOST_SIZE = 256 };
+#include "blocks.h"
+#include "words.h"
 
-static const uint32_t INFINITE = 0x7f800000u; /* as a magnitude */
-
-/* The bits of a float's magnitude: as integers they are in the order of the magnitudes, NaN behind infinity. */
-static inline uint32_t magnitude(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits & 0x7fffffffu;
-}
+enum { AT_ONCE = 16, AT_A_GLANCE = 64, MOST_SIZE = 256 };
 
 static inline float value_of(uint32_t bits)
 {
@@ -186,7 +179,7 @@ void weir_copy_blocks(const float *restrict x, uint64_t count, uint64_t size, co
         if (size == 1)
             out[start] = x[start];
         else
-            memcpy(out + start, x + start, (count - start < size ? count - start : size) * sizeof *out);
+            memcpy(out + start, x + start, block_length(count, start, size) * sizeof *out);
     }
 }
 
@@ -231,7 +224,7 @@ void weir_energies(const float *restrict x, uint64_t count, uint32_t size, float
     }
     for (; done < count; done += size) { /* padded, so that it is added up in the same order */
         float rest[MOST_SIZE] = {0}, found[AT_ONCE];
-        memcpy(rest, x + done, (count - done < size ? count - done : size) * sizeof *rest);
+        memcpy(rest, x + done, block_length(count, done, size) * sizeof *rest);
         const uint32_t stride = size > AT_ONCE ? size : AT_ONCE;
         whole_blocks(rest, stride, stride, size < AT_ONCE ? size : AT_ONCE, found);
         energies[done / size] = found[0];
@@ -265,10 +258,10 @@ static int norms(const float *restrict x, uint64_t count, uint32_t size, float *
 
 static uint64_t not_zero_of(const struct weir_choice *choice, int64_t block)
 {
-    const uint64_t start = (uint64_t)block * choice->size, left = choice->length - start;
+    const uint64_t start = (uint64_t)block * choice->size;
+    const uint64_t size = block_length(choice->length, start, choice->size);
     uint64_t found = 0;
-    for (uint64_t i = 0; i < (left < choice->size ? left : choice->size); i++)
-        found += choice->x[start + i] != 0;
+    for (uint64_t i = 0; i < size; i++) found += choice->x[start + i] != 0;
     return found;
 }
 
@@ -286,7 +279,7 @@ void weir_choose(struct weir_choice *choice, uint64_t choices, float *restrict s
         if (kept > room) continue;
         choice->elements = size > 1 ? 0 : kept;
         for (uint64_t i = 0; i < kept; i++) {
-            choice->mask[(uint64_t)found[i] / WORD_BITS] |= 1u << (uint64_t)found[i] % WORD_BITS;
+            set_bit(choice->mask, (uint64_t)found[i]);
             if (size > 1) choice->elements += not_zero_of(choice, found[i]);
         }
     }

@@ -3,24 +3,24 @@
  * that follows from how many there may be. See encodings/position_lists.py. */
 #include <stdint.h>
 
-enum { WORD = 32 };
+#include "words.h"
 
 /* Sets bits from `at` on; `value` has `width` of them, up to 32. The words are zero there before. */
 static inline void put(uint32_t *words, uint64_t at, uint32_t value, uint32_t width)
 {
     if (!width) return;
-    const uint32_t shift = at % WORD;
-    words[at / WORD] |= value << shift;
-    if (shift + width > WORD) words[at / WORD + 1] |= value >> (WORD - shift);
+    const uint32_t shift = at % WORD_BITS;
+    words[at / WORD_BITS] |= value << shift;
+    if (shift + width > WORD_BITS) words[at / WORD_BITS + 1] |= value >> (WORD_BITS - shift);
 }
 
 static inline uint32_t get(const uint32_t *words, uint64_t at, uint32_t width)
 {
     if (!width) return 0;
-    const uint32_t shift = at % WORD;
-    uint32_t value = words[at / WORD] >> shift;
-    if (shift + width > WORD) value |= words[at / WORD + 1] << (WORD - shift);
-    return width < WORD ? value & ((1u << width) - 1) : value;
+    const uint32_t shift = at % WORD_BITS;
+    uint32_t value = words[at / WORD_BITS] >> shift;
+    if (shift + width > WORD_BITS) value |= words[at / WORD_BITS + 1] << (WORD_BITS - shift);
+    return width < WORD_BITS ? value & ((1u << width) - 1) : value;
 }
 
 /* One parameter's list: from bit `at` on, `capacity` positions in its mask of so many `blocks`, `low` bits of each as
@@ -39,16 +39,14 @@ int weir_positions_write(const struct weir_list *list, uint64_t lists, uint32_t 
         uint64_t found = 0;
         const uint32_t low = (uint32_t)list->low;
         const uint64_t high = list->at + list->capacity * low;
-        for (uint64_t word = 0; word * WORD < list->blocks; word++)
-            for (uint32_t left = list->mask[word]; left; left &= left - 1) {
-                const uint64_t position = word * WORD + (uint32_t)__builtin_ctz(left);
-                if (found < list->capacity) {
-                    put(words, list->at + found * low, (uint32_t)(position & ((1ull << low) - 1)), low);
-                    const uint64_t one = high + (position >> low) + found;
-                    words[one / WORD] |= 1u << one % WORD;
-                }
-                found++;
+        FOR_EACH_BIT(list->mask, (list->blocks + WORD_BITS - 1) / WORD_BITS, position)
+        {
+            if (found < list->capacity) {
+                put(words, list->at + found * low, (uint32_t)(position & ((1ull << low) - 1)), low);
+                set_bit(words, high + (position >> low) + found);
             }
+            found++;
+        }
         complete &= found <= list->capacity;
     }
     return complete;
@@ -63,15 +61,15 @@ void weir_positions_read(const struct weir_list *list, uint64_t lists, const uin
         const uint64_t end = high + list->capacity + (list->blocks >> low) + 1;
         uint64_t found = 0;
         for (uint64_t bit = high; bit < end && found < list->capacity;) {
-            const uint32_t rest = words[bit / WORD] >> bit % WORD;
+            const uint32_t rest = words[bit / WORD_BITS] >> bit % WORD_BITS;
             if (!rest) {
-                bit += WORD - bit % WORD;
+                bit += WORD_BITS - bit % WORD_BITS;
                 continue;
             }
             bit += (uint32_t)__builtin_ctz(rest);
             if (bit >= end) break;
             const uint64_t position = ((bit - high - found) << low) | get(words, list->at + found * low, low);
-            if (position < list->blocks) list->mask[position / WORD] |= 1u << position % WORD;
+            if (position < list->blocks) set_bit(list->mask, position);
             found++;
             bit++;
         }

@@ -13,12 +13,10 @@
 
 enum { GROUP = 32, MOST_FIELDS = 4, MANTISSA_BITS = 8, LEAST_EXPONENT = -149 };
 
-static const uint32_t INFINITE = 0x7f800000u;
-
 void weir_largest(const float *x, uint64_t count, uint32_t block, uint32_t *largest)
 {
     for (uint64_t start = 0; start < count; start += block)
-        *largest++ = largest_bits(x + start, block_length(count, start, block));
+        *largest++ = largest_magnitude(x + start, block_length(count, start, block));
 }
 
 enum { DOUBLE_BITS = 52, DOUBLE_BIAS = 1023, DROPPED = DOUBLE_BITS - (MANTISSA_BITS - 1) };
@@ -118,7 +116,7 @@ uint64_t weir_pack(const float *x, uint64_t count, uint32_t block, const uint32_
     uint32_t block_lanes = group_lanes(block, fields);
     for (uint64_t i = 0; i < n; i++, lanes += block_lanes) {
         uint64_t start = (rows ? rows[i] : i) * (uint64_t)block, length = block_length(count, start, block);
-        int fits = largest_bits(x + start, length) <= largest[i];
+        int fits = largest_magnitude(x + start, length) <= largest[i];
         uint32_t used = 0;
         too_large += !fits;
         if (fits && largest[i] && largest[i] < INFINITE) {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native half of the host agent (``csrc/``), compiled on first use and bound with ctypes."""
+"""The native half of the transport (``csrc/``), compiled on first use and bound with ctypes."""
 
 import ctypes
 import functools
@@ -8,7 +8,6 @@ from ctypes import (
     POINTER,
     Structure,
     c_char_p,
-    c_float,
     c_int,
     c_int32,
     c_int64,
@@ -19,10 +18,7 @@ from ctypes import (
 )
 from ctypes import c_void_p as pointer
 from pathlib import Path
-from typing import Any, Final
-
-import numpy as np
-import numpy.typing as npt
+from typing import Final
 
 from softp4 import native
 from weir.host_agent.transport.counters import COUNTERS
@@ -35,7 +31,8 @@ USUAL_PAYLOAD: Final = WEIR.size + COLUMN.size * MAX_COLUMNS + 4 * SLOT_LANES
 MAX_PAYLOAD: Final = WEIR.size + COLUMN.size + 4 * WIDE_LANES
 """Bytes of a wide one."""
 
-_CSRC: Final = Path(__file__).resolve().parent / "csrc"
+CSRC: Final = Path(__file__).resolve().parent / "csrc"
+"""Folder of the C, whose headers collectives and flows include as well."""
 
 
 _CONFIG: Final = (
@@ -109,16 +106,6 @@ class Report(Structure):
     """All of it at once, sums with their signs: reading field by field takes longer than a short reduce."""
 
 
-class Regions(Structure):
-    """``weir_regions`` in mask.c."""
-
-    _fields_ = (
-        ("parameters", c_uint64),
-        *((name, pointer) for name in ("counts", "sizes", "lowest")),
-        *((name, c_uint32) for name in ("drop", "bits")),
-    )
-
-
 class Addresses(Structure):
     """``weir_addresses`` in frame.h."""
 
@@ -145,7 +132,7 @@ SIGNATURES: Final[native.Signatures] = {
     "weir_transport_disagrees": (c_int, (pointer,)),
     "weir_transport_deadline": (c_int64, (pointer,)),
     "weir_transport_rto": (c_int64, (pointer,)),
-    "weir_transport_patience": (c_int64, (pointer, c_uint32)),
+    "weir_transport_coalescing": (c_int64, (pointer, c_uint32)),
     "weir_transport_window": (c_uint32, (pointer,)),
     "weir_transport_accounts": (c_uint32, (pointer, POINTER(POINTER(LossAccount)))),
     "weir_transport_report": (POINTER(Report), (pointer,)),
@@ -181,65 +168,6 @@ SIGNATURES: Final[native.Signatures] = {
         c_uint64,
         (pointer, pointer, pointer, c_uint64, c_uint32, POINTER(c_uint64)),
     ),
-    "weir_exponents": (None, (pointer, c_uint64, c_uint32, pointer)),
-    "weir_to_fixed": (c_uint64, (pointer, c_uint64, c_uint32, pointer, c_uint32, pointer)),
-    "weir_from_fixed": (None, (pointer, c_uint64, c_uint32, pointer, c_uint32, pointer)),
-    "weir_to_fixed_rows": (
-        c_uint64,
-        (pointer, c_uint64, c_uint32, pointer, c_uint64, pointer, c_uint32, pointer),
-    ),
-    "weir_from_fixed_rows": (
-        None,
-        (pointer, c_uint64, c_uint32, pointer, c_uint64, pointer, c_uint32, pointer),
-    ),
-    "weir_coarse_block": (
-        c_uint64,
-        (pointer, pointer, c_uint64, c_uint32, pointer, c_uint64, c_uint64, pointer, c_uint32, c_uint32),
-    ),
-    "weir_fixed_factors": (None, (pointer, c_uint64, c_uint32, pointer, pointer)),
-    "weir_pack_factors": (None, (pointer, c_uint64, c_uint32, pointer, pointer)),
-    "weir_largest": (None, (pointer, c_uint64, c_uint32, pointer)),
-    "weir_pack": (
-        c_uint64,
-        (pointer, c_uint64, c_uint32, pointer, c_uint64, pointer, c_uint32, c_uint32, pointer),
-    ),
-    "weir_unpack": (
-        None,
-        (pointer, c_uint64, c_uint32, pointer, c_uint64, pointer, c_uint32, c_uint32, pointer),
-    ),
-    "weir_mask_write": (c_uint64, (pointer, c_uint64, c_uint32, pointer)),
-    "weir_pyramid": (None, (pointer, c_uint64, c_uint32, pointer)),
-    "weir_part_pyramid": (None, (pointer, pointer, c_uint32, pointer)),
-    "weir_mask_mark": (None, (pointer, c_uint64, pointer, c_uint64)),
-    "weir_masks_count": (None, (pointer, c_uint64, pointer)),
-    "weir_masks_starts": (None, (pointer, c_uint64, pointer)),
-    "weir_parts_pack": (None, (pointer, c_uint64, pointer, pointer)),
-    "weir_parts_unpack": (None, (pointer, c_uint64, pointer, pointer, c_uint64)),
-    "weir_parts_collect": (None, (pointer, c_uint64, pointer, pointer, pointer)),
-    "weir_parts_subtract": (None, (pointer, c_uint64, pointer, pointer)),
-    "weir_parts_union": (None, (pointer, c_uint64, pointer, pointer, c_uint64)),
-    "weir_parts_largest": (None, (pointer, c_uint64, pointer, c_uint64, c_uint64, pointer)),
-    "weir_spread": (
-        None,
-        (pointer, c_uint64, pointer, c_float, pointer, pointer, c_uint64, pointer),
-    ),
-    "weir_collect": (None, (pointer, c_uint64, pointer, pointer)),
-    "weir_region_codes": (None, (POINTER(Regions), pointer, pointer, pointer)),
-    "weir_region_levels": (c_uint64, (POINTER(Regions), pointer, pointer, pointer)),
-    "weir_find_gradients": (None, (pointer, c_uint64, pointer, c_float, c_uint64, pointer)),
-    "weir_positions_write": (c_int, (pointer, c_uint64, pointer)),
-    "weir_positions_read": (None, (pointer, c_uint64, pointer)),
-    "weir_ranked": (c_float, (pointer, c_uint64, c_uint64, c_uint64, pointer)),
-    "weir_worthiest": (c_uint64, (pointer, c_uint64, c_uint64, pointer, pointer, c_uint64)),
-    "weir_choose": (None, (pointer, c_uint64, pointer, pointer, pointer, c_uint64)),
-    "weir_marginals": (None, (pointer, c_uint64, c_uint64, pointer, pointer)),
-    "weir_copy_blocks": (None, (pointer, c_uint64, c_uint64, pointer, c_uint64, pointer)),
-    "weir_energies": (None, (pointer, c_uint64, c_uint32, pointer)),
-    "weir_split_int64": (None, (pointer, c_uint64, c_uint32, pointer)),
-    "weir_join_int64": (None, (pointer, c_uint64, c_uint32, pointer)),
-    "weir_exponents64": (None, (pointer, c_uint64, c_uint32, pointer)),
-    "weir_split_float64": (c_uint64, (pointer, c_uint64, c_uint32, pointer, c_uint32, pointer)),
-    "weir_join_float64": (None, (pointer, c_uint64, c_uint32, pointer, c_uint32, pointer)),
 }
 
 
@@ -249,27 +177,5 @@ def library() -> ctypes.CDLL:
     use.
     """
     return native.load_library(
-        "host-agent", sorted(_CSRC.glob("*.c")), include=[_CSRC, native.INCLUDE], signatures=SIGNATURES
+        "transport", sorted(CSRC.glob("*.c")), include=[CSRC, native.INCLUDE], signatures=SIGNATURES
     )
-
-
-def contiguous(array: npt.NDArray[Any], what: str, *dtypes: type[np.generic]) -> int:
-    """Return the address of a C-contiguous array of one of ``dtypes``.
-
-    Raises TypeError or ValueError, saying what ``what`` is, for anything else.
-    """
-    if not (isinstance(array, np.ndarray) and array.dtype.type in dtypes and array.dtype.isnative):
-        wanted = " or ".join(np.dtype(dtype).name for dtype in dtypes)
-        found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
-        raise TypeError(f"{what} must be a numpy array of {wanted}, not {found}")
-    if not array.flags.c_contiguous:
-        raise ValueError(f"{what} must be C-contiguous: pass np.ascontiguousarray of it")
-    return address_of(array)
-
-
-def address_of(array: npt.NDArray[Any]) -> int:
-    """Return the address of an array's first element, in a fifth of the time that ``array.ctypes`` takes."""
-    try:
-        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]  # it is one
-    except (TypeError, ValueError):  # empty, not to be written, or not in one piece
-        return array.ctypes.data

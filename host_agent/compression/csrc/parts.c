@@ -1,117 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Masks over blocks of a vector: bit j of the words, counted from each word's lowest bit, is block j of `m`
- * elements, m a power of two up to 256; the last block may be partial. See encodings/shared_mask.py. */
+/* Between a bucket, the vector in which each of its parameters begins with a block, and the packed vector of what is
+ * selected of that. See bucket_layout.py and encodings/selection.py. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
-enum { WORD_BITS = 32 };
-
-/* Which of up to 32 elements are not zero; NaN is not. */
-static inline uint32_t not_zero(const float *x, uint64_t count)
-{
-    uint32_t word = 0;
-    if (count >= WORD_BITS)
-        for (uint32_t i = 0; i < WORD_BITS; i++) word |= (uint32_t)(x[i] != 0) << i;
-    else
-        for (uint32_t i = 0; i < count; i++) word |= (uint32_t)(x[i] != 0) << i;
-    return word;
-}
-
-/* Each pair of bits becomes one, their OR: 32 bits become the lower 16. */
-static inline uint32_t halved(uint32_t word)
-{
-    word = (word | word >> 1) & 0x55555555u;
-    word = (word | word >> 1) & 0x33333333u;
-    word = (word | word >> 2) & 0x0f0f0f0fu;
-    word = (word | word >> 4) & 0x00ff00ffu;
-    return (word | word >> 8) & 0x0000ffffu;
-}
-
-/* Writes the mask of the blocks that have an element that is not zero; the words are zero before.
- * Returns how many elements are not zero. */
-uint64_t weir_mask_write(const float *x, uint64_t count, uint32_t m, uint32_t *words)
-{
-    uint64_t found = 0;
-    for (uint64_t start = 0; start < count; start += WORD_BITS) {
-        uint32_t bits = not_zero(x + start, count - start);
-        if (!bits) continue;
-        found += (uint32_t)__builtin_popcount(bits);
-        uint64_t block = start / m;
-        if (m >= WORD_BITS)
-            bits = 1;
-        else
-            for (uint32_t size = 1; size < m; size *= 2) bits = halved(bits);
-        words[block / WORD_BITS] |= bits << block % WORD_BITS;
-    }
-    return found;
-}
-
-/* Sets the bits of these blocks; what lies beyond the words is left out. */
-void weir_mask_mark(const int64_t *blocks, uint64_t count, uint32_t *words, uint64_t size)
-{
-    for (uint64_t i = 0; i < count; i++) {
-        const uint64_t word = (uint64_t)blocks[i] / WORD_BITS;
-        if (word < size) words[word] |= 1u << (uint64_t)blocks[i] % WORD_BITS;
-    }
-}
-
-/* Adds to counts[k], for k below `levels`, how many blocks of 2^k elements hold one that is not zero; the
- * last one may be partial. See encodings/pyramid.py. */
-void weir_pyramid(const float *x, uint64_t count, uint32_t levels, int64_t *counts)
-{
-    enum { IN_WORD = 5, MOST = 64 };
-    uint64_t counted[MOST] = {0}; /* blocks of each level up to the last one that was counted */
-    for (uint64_t start = 0; start < count; start += WORD_BITS) {
-        uint32_t bits = not_zero(x + start, count - start);
-        if (!bits) continue;
-        for (uint32_t level = 0; level < levels && level < IN_WORD; level++) {
-            counts[level] += __builtin_popcount(bits);
-            bits = halved(bits);
-        }
-        for (uint32_t level = IN_WORD; level < levels && level < MOST; level++) {
-            const uint64_t block = start >> level;
-            if (block < counted[level]) break; /* and so are the larger blocks that it is in */
-            counts[level]++;
-            counted[level] = block + 1;
-        }
-    }
-}
-
-/* The mask of one parameter of `length` elements. */
-struct weir_mask {
-    const uint32_t *words;
-    uint64_t length, m;
-};
-
-static inline uint64_t words_of(const struct weir_mask *mask)
-{
-    const uint64_t in_word = mask->m * WORD_BITS;
-    return (mask->length + in_word - 1) / in_word;
-}
-
-/* How many elements each mask selects. */
-void weir_masks_count(const struct weir_mask *mask, uint64_t masks, uint64_t *selected)
-{
-    for (; masks; masks--, mask++, selected++) {
-        uint64_t blocks = 0;
-        for (uint64_t i = 0; i < words_of(mask); i++) blocks += (uint32_t)__builtin_popcount(mask->words[i]);
-        *selected = blocks * mask->m;
-        const uint64_t last = mask->length / mask->m; /* the block that is partial, if there is one */
-        if (mask->length % mask->m && mask->words[last / WORD_BITS] >> last % WORD_BITS & 1)
-            *selected -= mask->m - mask->length % mask->m;
-    }
-}
-
-/* The first elements of the blocks that each mask selects, one mask's after the other's. */
-void weir_masks_starts(const struct weir_mask *mask, uint64_t masks, uint32_t *restrict starts)
-{
-    for (; masks; masks--, mask++)
-        for (uint64_t word = 0; word < words_of(mask); word++)
-            for (uint32_t left = mask->words[word]; left; left &= left - 1)
-                *starts++ = (uint32_t)((word * WORD_BITS + (uint32_t)__builtin_ctz(left)) * mask->m);
-}
+#include "blocks.h"
 
 /* One parameter of a bucket: `length` elements of the vector from `source` on, and what is selected of them, from
  * `target` to `end` of the packed vector, padded with zeros. starts: the first elements of the `n` blocks of `m`
@@ -124,12 +19,6 @@ struct weir_part {
 /* For each selected block of a part, in order: `start`, its first element. */
 #define FOR_EACH_BLOCK(part)                                                                                 \
     for (uint64_t block_ = 0, start; block_ < (part)->n && (start = (part)->starts[block_], 1); block_++)
-
-/* How many elements a block has; the last one of a part may be partial. */
-static inline uint64_t size_of(const struct weir_part *part, uint64_t start)
-{
-    return part->length - start < part->m ? part->length - start : part->m;
-}
 
 /* As weir_pyramid, of one part of a vector that is zero but for what was selected of it. An element is the first of its
  * block of 2^k when its number differs from that of the one before it in bit k or above. */
@@ -167,7 +56,7 @@ void weir_parts_pack(const struct weir_part *part, uint64_t parts, const float *
         else
             FOR_EACH_BLOCK(part)
             {
-                const uint64_t size = size_of(part, start);
+                const uint64_t size = block_length(part->length, start, part->m);
                 memcpy(to, from + start, size * sizeof *to);
                 memset(to + size, 0, (part->m - size) * sizeof *to);
                 to += part->m;
@@ -190,7 +79,7 @@ static void unpack(const struct weir_part *part, const float *restrict packed, f
     else
         FOR_EACH_BLOCK(part)
         {
-            memcpy(x + start, from, size_of(part, start) * sizeof *x);
+            memcpy(x + start, from, block_length(part->length, start, part->m) * sizeof *x);
             from += part->m;
         }
 }
@@ -222,7 +111,7 @@ void weir_parts_subtract(const struct weir_part *part, uint64_t parts, const flo
         else
             FOR_EACH_BLOCK(part)
             {
-                const uint64_t size = size_of(part, start);
+                const uint64_t size = block_length(part->length, start, part->m);
                 for (uint64_t i = 0; i < size; i++) to[start + i] -= from[i];
                 from += part->m;
             }
@@ -241,7 +130,7 @@ void weir_parts_union(const struct weir_part *part, uint64_t parts, const float 
         else if (part->m == 1)
             FOR_EACH_BLOCK(part) to[start] = 1;
         else
-            FOR_EACH_BLOCK(part) memset(to + start, 1, size_of(part, start));
+            FOR_EACH_BLOCK(part) memset(to + start, 1, block_length(part->length, start, part->m));
     }
 }
 
@@ -295,9 +184,7 @@ static inline __attribute__((always_inline)) uint32_t spread(enum spreading way,
         const float value = way == DIVIDED        ? from[i] / divisor
                             : way == DIVIDED_PLUS ? from[i] / divisor + residual[i]
                                                   : from[i] * factor + residual[i];
-        uint32_t bits;
-        memcpy(&bits, &value, sizeof bits);
-        bits &= 0x7fffffffu;
+        const uint32_t bits = magnitude(value);
         largest = bits > largest ? bits : largest;
         to[i] = value;
     }
@@ -317,7 +204,7 @@ void weir_spread(const struct weir_segment *segment, uint64_t segments, const fl
         float *to = vector + segment->to;
         uint32_t *found = largest + segment->to / block;
         for (uint64_t i = 0; i < segment->length; i += block) {
-            const uint64_t left = segment->length - i, count = left < block ? left : block;
+            const uint64_t count = block_length(segment->length, i, block);
             *found++ = !residual ? spread(DIVIDED, from + i, NULL, divisor, 0, count, to + i)
                        : exact   ? spread(MULTIPLIED_PLUS, from + i, residual + i, 0, factor, count, to + i)
                                  : spread(DIVIDED_PLUS, from + i, residual + i, divisor, 0, count, to + i);
@@ -356,65 +243,4 @@ void weir_find_gradients(const struct weir_segment *segment, uint64_t segments, 
             if (i < stop) idle[at] = 0;
         }
     }
-}
-
-/* Regions of the parameters of a bucket, in its order. See encodings/mask_scales.py. counts: regions of each parameter;
- * sizes: blocks of each region; lowest: level of each parameter from which on levels have codes of their own. */
-typedef struct {
-    uint64_t parameters;
-    const int64_t *counts, *sizes;
-    const int32_t *lowest;
-    uint32_t drop, bits; /* of a scale the lower bits that a level lacks; in a code */
-} weir_regions;
-
-static inline uint64_t get_code(const uint8_t *codes, uint32_t bits)
-{
-    uint16_t half;
-    uint32_t whole;
-    if (bits > 16) return memcpy(&whole, codes, sizeof whole), whole;
-    return memcpy(&half, codes, sizeof half), half;
-}
-
-static inline void put_code(uint8_t *codes, uint32_t bits, uint64_t code)
-{
-    const uint16_t half = (uint16_t)code;
-    const uint32_t whole = (uint32_t)code;
-    if (bits > 16)
-        memcpy(codes, &whole, sizeof whole);
-    else
-        memcpy(codes, &half, sizeof half);
-}
-
-/* The level of each region, that of its greatest scale, and its code, of 16 or 32 bits: as many ones as its step. */
-void weir_region_codes(const weir_regions *regions, const uint32_t *scales, uint32_t *levels, uint8_t *codes)
-{
-    const int64_t *size = regions->sizes, bits = regions->bits;
-    for (uint64_t p = 0; p < regions->parameters; p++)
-        for (int64_t region = 0; region < regions->counts[p]; region++, size++, levels++, codes += bits / 8) {
-            uint32_t greatest = 0;
-            for (int64_t i = 0; i < *size; i++) greatest = scales[i] > greatest ? scales[i] : greatest;
-            scales += *size;
-            *levels = greatest && regions->drop ? (greatest >> regions->drop) + 1 : greatest;
-            int64_t step = (int64_t)*levels - regions->lowest[p] + 2;
-            step = !greatest ? 0 : step < 1 ? 1 : step > bits ? bits : step;
-            put_code(codes, regions->bits, (1ull << step) - 1);
-        }
-}
-
-/* The levels that codes stand for, and which of them are not sure: all below, or all above, have the same code. Returns
- * how many these are. */
-uint64_t weir_region_levels(const weir_regions *regions, const uint8_t *codes, uint32_t *levels,
-                            uint8_t *unsure)
-{
-    uint64_t found = 0;
-    const int64_t bits = regions->bits;
-    for (uint64_t p = 0; p < regions->parameters; p++)
-        for (int64_t region = 0; region < regions->counts[p];
-             region++, levels++, unsure++, codes += bits / 8) {
-            const int step = __builtin_popcountll(get_code(codes, regions->bits));
-            *levels = step ? (uint32_t)(regions->lowest[p] + step - 2) : 0;
-            *unsure = step == 1 || step == bits;
-            found += *unsure;
-        }
-    return found;
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The queues of slots: those whose next round has not been sent yet, and those that wait for a result. */
+#ifndef WEIR_QUEUES_H
+#define WEIR_QUEUES_H
+
+#include <stdint.h>
+
 /* Slots whose next round has not been sent yet: first come, first served, unless the window may hold some of
  * them back: then the least (round since the reduce began, slot) first.
  *
  * One ring holds either order: a queue, or a binary heap whose root is at `head`. */
-#ifndef WEIR_READY_H
-#define WEIR_READY_H
-
-#include <stdint.h>
-
 typedef struct {
     uint64_t *keys; /* round << 16 | slot */
     uint32_t capacity, head, length;
@@ -65,6 +66,38 @@ static inline uint64_t weir_ready_take(weir_ready *q)
         weir_ready_sink(q, 0);
     }
     return first;
+}
+
+/* Slots that wait for a result, in the order of the packets they sent last: a ring of links, whose end is the
+ * index beyond the slots. */
+typedef struct {
+    uint16_t older, newer;
+} weir_link;
+
+typedef struct {
+    weir_link *links; /* slots + 1 */
+    uint32_t end;     /* its `newer` is the oldest slot, its `older` the newest */
+} weir_unanswered;
+
+static inline void weir_unanswered_clear(weir_unanswered *q)
+{
+    q->links[q->end] = (weir_link){(uint16_t)q->end, (uint16_t)q->end};
+}
+
+static inline uint32_t weir_unanswered_oldest(const weir_unanswered *q) { return q->links[q->end].newer; }
+
+static inline void weir_unanswered_add(weir_unanswered *q, uint32_t s)
+{
+    uint16_t newest = q->links[q->end].older;
+    q->links[s] = (weir_link){newest, (uint16_t)q->end};
+    q->links[newest].newer = q->links[q->end].older = (uint16_t)s;
+}
+
+static inline void weir_unanswered_remove(weir_unanswered *q, uint32_t s)
+{
+    weir_link at = q->links[s];
+    q->links[at.older].newer = at.newer;
+    q->links[at.newer].older = at.older;
 }
 
 #endif
