@@ -2,8 +2,8 @@
 """The soft switch against BMv2 and against a hand-written C aggregator.
 
 All run the slot protocol, self-clocked: every slot always has a round under way. Over veth pairs they take
-turns, the senders on the same two cores; the soft switch by AF_PACKET, as the others, by AF_XDP, and without
-veth over shared memory.
+turns, the senders on the same two cores; the soft switch by AF_PACKET, as the others, and without veth over
+shared memory.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ def run(given: Parameters, run: Run) -> Iterator[Table]:
     """Measure over ports, then in memory: ports only as root; BMv2 only when it is on PATH; said if not."""
     bmv2 = 0.0
     if (reason := why_not()) is None:
-        kinds = [SOFT, "soft switch, AF_XDP", SHARED_MEMORY, AGGREGATOR]
+        kinds = [SOFT, SHARED_MEMORY, AGGREGATOR]
         if shutil.which("simple_switch_grpc"):
             kinds.append(BMV2)
         else:
@@ -201,9 +201,8 @@ def _serving(kind: str, workers: int, slots: int) -> Iterator[tuple[Lab, int]]:
             yield place, JOB
     else:
         switch: Target = "bmv2" if kind == BMV2 else "soft"
-        xdp = kind.endswith("AF_XDP")
         with (
-            network_cluster(workers, switch=switch, xdp=xdp) as cluster,
+            network_cluster(workers, switch=switch) as cluster,
             _joined(cluster, workers, slots) as job,
         ):
             yield cluster.lab, job

@@ -196,7 +196,7 @@ _ERRORS: dict[str, tuple[list[object], str]] = {
     "not JSON": (["--program", __file__], "is not"),
     "no port number": (
         ["--grpc", "127.0.0.1:0", "--port", "veth1"],
-        "expected N=IFACE, N=xdp:IFACE, N=shm, N=udp:",
+        "expected N=IFACE, N=shm, N=udp:",
     ),
     "port too high": (["--grpc", "127.0.0.1:0", "--port", "511=veth1"], "with N from 0 to 510"),
     "no rate": (
@@ -260,7 +260,6 @@ def test_help_names_every_kind_of_port() -> None:
     said = " ".join(done.stdout.replace("│", " ").split())
     for word in (
         "N=IFACE",
-        "N=xdp:IFACE",
         "N=shm",
         "N=udp:",
         "N=pcap:IN,OUT",

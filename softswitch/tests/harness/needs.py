@@ -18,7 +18,7 @@ def _root() -> str | None:
     if os.geteuid() != 0:
         return "needs root for network namespaces"
     if Path("/proc/self/uid_map").read_text().split() != ["0", "0", str(2**32 - 1)]:
-        return "needs the machine's root: a user namespace's has no right to AF_XDP"
+        return "needs the machine's root, not a user namespace's"
     reason = netns.why_not()
     return f"needs network namespaces: {reason}" if reason else None
 
