@@ -111,7 +111,8 @@ def network_cluster(
     """Yield a lab for that many workers, its switches (soft ones, or one BMv2), controller and background
     traffic.
 
-    Arguments as for ``lab``. Raises NamespaceError; its message ends with what the switches and the controller said.
+    Arguments as for ``lab``. Raises NamespaceError; its message ends with the last words of switches and
+    controller.
     """
     trains = switch == "soft" and trains_wanted()
     with (

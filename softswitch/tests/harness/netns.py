@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Network namespaces without names, for ports on real interfaces: an open file holds each, and ends it.
 
-Their interfaces are made by iproute2's commands. Needs root.
+Their interfaces are made by iproute2's commands; where these are missing, the test is skipped. Needs root.
 """
 
 import contextlib
@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
+import pytest
+
 _CLONE_NEWNET: Final = 0x40000000
 _SIOCETHTOOL: Final = 0x8946
 _TX_CHECKSUMS: Final = 0x17  # ETHTOOL_STXCSUM
@@ -28,6 +30,8 @@ class Namespace:
 
     def __init__(self) -> None:
         """Make one. Raises OSError when this process may not."""
+        if missing := [tool for tool in ("ip", "tc", "nsenter") if shutil.which(tool) is None]:
+            pytest.skip(f"needs {' and '.join(missing)} on PATH")
         self._file = _in_thread(_make)
         self.ip("link", "set", "lo", "up")
 
@@ -98,14 +102,11 @@ class Namespace:
 
 def why_not() -> str | None:
     """Return the reason why this process cannot make network namespaces; None when it can."""
-    missing = [tool for tool in ("ip", "tc", "nsenter") if shutil.which(tool) is None]
-    if missing:
-        return f"needs {' and '.join(missing)} on PATH"
     try:
-        with Namespace():
-            return None
+        os.close(_in_thread(_make))
     except OSError as error:
         return f"needs network namespaces: {error}"
+    return None
 
 
 def _make() -> int:
