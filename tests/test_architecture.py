@@ -210,6 +210,31 @@ def test_rooms_do_without_what_they_must_do_without() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_the_switch_stands_alone() -> None:
+    """Neither the switch nor its tests and benchmarks import Weir, or modules of Weir's tests."""
+    switch = PACKAGES["softp4"].parent
+    wrong = []
+    for path in sorted(switch.rglob("*.py")):
+        for name in _imported(path):
+            parts = name.split(".")
+            place = switch.joinpath(*parts[:-1])
+            missing = parts[0] == "tests" and not any(
+                (place / f"{parts[-1]}{end}").exists() for end in ("", ".py")
+            )
+            if parts[0] == "weir" or missing:
+                wrong.append(f"{path.relative_to(switch)} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def _imported(path: Path) -> Iterator[str]:
+    """Yield the modules that a file names in its imports."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+
+
 def test_no_circles_of_rooms() -> None:
     circles = [part for part in _components(ROOMS) if len(part) > 1]
     assert not circles, circles

@@ -21,7 +21,7 @@ def switch() -> Iterator[Switch]:
 
 def test_registers_used_at_one_index_share_a_record() -> None:
     """Not one of another size, nor one that another action uses."""
-    (record,) = records(program("records")).values()
+    (record,) = set(records(program("records")).values())
     assert {each.name for each in record.registers} == set(SHARED)
 
 
