@@ -54,6 +54,7 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = {
         "softp4.tracing",
         "softp4.control": "softp4.native softp4.dataplane softp4.device "
         "softp4.errors softp4.program softp4.runtime softp4.tracing",
+        "softp4.bench": "softp4.native softp4.p4runtime softp4.runtime softp4.state softp4.switch",
         "softp4": "softp4.native softp4.control softp4.dataplane "
         "softp4.device softp4.errors softp4.p4rt softp4.program "
         "softp4.runtime softp4.tracing",
@@ -80,7 +81,7 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = {
         "softp4.p4runtime softp4.protobuf softp4 softp4.control softp4.device "
         "softp4.runtime weir.wire",
         "weir.bench": f"weir weir.agent_service weir.controller {_HOST_AGENT} softp4.native softp4.p4runtime "
-        "weir.p4src softp4.protobuf weir.simulator softp4 softp4.control "
+        "weir.p4src softp4.protobuf weir.simulator softp4 softp4.bench softp4.control "
         "softp4.dataplane softp4.state softp4.switch weir.wire "
         f"{_PROGRAM_TO_RUNTIME}",
     }.items()

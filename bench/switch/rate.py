@@ -19,11 +19,12 @@ from functools import partial
 from statistics import median
 from typing import Final
 
+from softp4.bench.contenders import take_turns
 from softp4.dataplane.ports import HasHandle, PortLoop
 from softp4.native.scratch import scratch_folder
 from softp4.switch import Switch
 from weir.agent_service.client import AgentClient
-from weir.bench.case import Run, parameter, take_turns
+from weir.bench.case import Run, parameter
 from weir.bench.report import factor
 from weir.bench.results import Column, Row, Table
 from weir.bench.switch import native

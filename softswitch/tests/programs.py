@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from softp4.bench import lookups
 from softp4.program.loader import load_program
 from softp4.program.types import Program
 from softp4.switch import Switch
 
 FOLDER: Final = Path(__file__).parent / "p4"
-BENCH: Final = Path(__file__).parents[2] / "bench" / "p4"
+BENCH: Final = lookups.P4
+MEASURED: Final = ("acl", "flows", "router")
 NAMES: Final = (
     "expressions",
     "parsing",
@@ -115,7 +117,7 @@ def one(switch: Switch, frame: bytes, port: int = 5, now: int = 0) -> bytes:
 
 
 if __name__ == "__main__":
-    for home, names in ((FOLDER, (*NAMES, *CONTROLLED)), (BENCH, ("acl", "flows", "router"))):
+    for home, names in ((FOLDER, (*NAMES, *CONTROLLED)), (BENCH, MEASURED)):
         for each in names:
             for file, text in compiled(each, home).items():
                 (home / file).write_text(text)
