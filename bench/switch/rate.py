@@ -156,7 +156,7 @@ def over_rings(workers: int, slots: int, lanes: int, seconds: float, threads: in
     """Measure the soft switch over shared memory."""
     load = native.contributions(JOB, workers, lanes)
     with (
-        scratch_folder("bench", "/dev/shm") as folder,
+        scratch_folder("weir-bench", "/dev/shm") as folder,
         Switch(PROGRAM, threads=threads) as switch,
         contextlib.closing(PortLoop()) as loop,
     ):

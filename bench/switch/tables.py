@@ -107,7 +107,7 @@ def held_bytes(program: Path) -> dict[str, int]:
     """Return what a `weir switch` process holds once it serves P4Runtime, by the names of
     /proc/PID/status.
     """
-    with scratch_folder("bench") as folder:
+    with scratch_folder("weir-bench") as folder:
         ready = folder / "ready"
         command = [
             sys.executable,

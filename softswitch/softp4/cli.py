@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``softp4 run``, and Weir's ``weir switch``: a P4 switch in one process, with every kind of port."""
+"""``softp4 run``: a P4 switch in one process, with every kind of port."""
 
 import logging
 from enum import StrEnum

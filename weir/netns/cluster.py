@@ -117,7 +117,7 @@ def network_cluster(
     trains = switch == "soft" and trains_wanted()
     with (
         lab(workers, switch=switch, rate=rate, network=network, bridged=bridged, trains=trains) as made,
-        scratch_folder("net") as folder,
+        scratch_folder("weir-net") as folder,
     ):
         processes: dict[str, subprocess.Popen[bytes]] = {}
         try:
@@ -134,7 +134,7 @@ def network_cluster(
 @contextlib.contextmanager
 def bridged_network(workers: int, network: NetworkSpec) -> Iterator[BridgedNetwork]:
     """Yield a lab whose switches are kernel bridges, with background traffic; errors as for ``lab``."""
-    with bridged_lab(workers, network=network) as made, scratch_folder("net") as folder:
+    with bridged_lab(workers, network=network) as made, scratch_folder("weir-net") as folder:
         processes = _start_background(made, folder)
         try:
             yield BridgedNetwork(made, folder, processes)

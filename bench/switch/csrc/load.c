@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The load of `weir bench switch`: workers that keep every slot busy, self-clocked by the results.
+/* The load of the suite `switch`: workers that keep every slot busy, self-clocked by the results.
  *
  * In memory: frames are handed straight to a switch. Over AF_PACKET: one socket per worker, batched; over shared
  * memory: one port per worker. A worker sends its next round of a slot when that slot's result arrives, as a

@@ -102,7 +102,7 @@ def compare(case: Lookups, size: int, bmv2_frames: int, repeats: int) -> dict[st
     entries = case.entries(size, 1)
     frames = [packet.frame(LENGTH) for packet in case.packets(entries, max(bmv2_frames, FRAMES), 2)]
     data = b"".join(frames[:FRAMES])
-    with Switch(case.program) as switch, scratch_folder("bench") as folder:
+    with Switch(case.program) as switch, scratch_folder("softp4-bench") as folder:
         for entry in entries:
             switch.table(case.table).insert(entry)
 

@@ -133,7 +133,7 @@ def _bytes(value: int) -> bytes:
 @contextlib.contextmanager
 def _switch(kind: str) -> Iterator[Session]:
     """Yield a session with a switch in a process of its own, without a program."""
-    with scratch_folder("bench") as folder:
+    with scratch_folder("softp4-bench") as folder:
         address = f"unix:{folder}/grpc"
         if kind == BMV2:
             # Its Thrift port must be free; nobody speaks to it.

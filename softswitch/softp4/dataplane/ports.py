@@ -181,7 +181,7 @@ class PortLoop:
                 raise PortError(
                     f"port {number}, {what}: port {port} is {self._ports[port].attached}, and {common}. What "
                     "comes in would come in twice, and what is flooded would go back to its sender. Give "
-                    "each port a network card of its own, or a tunnel (docs/three-boxes.md)"
+                    "each port a network card of its own, or a tunnel (VXLAN, for example)"
                 )
         return index
 

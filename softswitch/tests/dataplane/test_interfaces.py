@@ -129,7 +129,7 @@ def test_one_network_is_one_port(machine: Namespace, first: str, second: str) ->
             with pytest.raises(PortError, match=r"port 2, .*: port 1 is .*tunnel") as caught:
                 loop.add_interface(2, second)
             assert list(loop.ports()) == [1]
-            assert "docs/three-boxes.md" in str(caught.value)
+            assert "a tunnel" in str(caught.value)
             loop.remove(1)
             loop.add_interface(2, second)  # which is free again
 
