@@ -36,7 +36,7 @@ check: .venv/ready  ## formatting, lint, types, C warnings, generated files
 	$(BIN)/python -m tests.native.check_c
 
 docs: .venv/ready  ## the pages: their links, paths, names and commands
-	$(BIN)/pytest tests/test_docs.py
+	$(BIN)/pytest tests/test_docs.py softswitch/tests/test_docs.py
 
 bench: .venv/ready  ## the figures of the switch and of all-reduce in docs/benchmarks.md
 	$(BIN)/weir bench run switch/rate

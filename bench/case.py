@@ -203,16 +203,3 @@ def in_words(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return "none" if value is None else str(value)
-
-
-def take_turns(
-    contenders: Mapping[str, Callable[[], T]], repeats: int, warm_up: bool = True
-) -> dict[str, list[T]]:
-    """Return what each contender measured in every repetition; they take turns, after one that warms up."""
-    taken: dict[str, list[T]] = {name: [] for name in contenders}
-    for repeat in range(repeats + warm_up):
-        for name, measure in contenders.items():
-            one = measure()
-            if repeat >= warm_up:
-                taken[name].append(one)
-    return taken

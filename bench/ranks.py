@@ -147,7 +147,7 @@ def run_ranks(
         ChildError: a rank failed, or took too long; with what it said.
     """
     port = free_port()
-    with scratch_folder("bench") as folder:
+    with scratch_folder("weir-bench") as folder:
         (folder / "job").write_bytes(pickle.dumps((measure, spec, device, limit_s)))
         processes: list[subprocess.Popen[bytes]] = []
         logs = [folder / f"{rank}.log" for rank in range(links.workers)]

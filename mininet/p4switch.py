@@ -142,7 +142,7 @@ class P4Switch(Switch):
         """Return a folder of this process, removed when it ends."""
         if cls._scratch is None:
             ended = contextlib.ExitStack()
-            cls._scratch = str(ended.enter_context(scratch_folder("mininet")))
+            cls._scratch = str(ended.enter_context(scratch_folder("weir-mininet")))
             atexit.register(ended.close)
         return cls._scratch
 

@@ -4,11 +4,13 @@
 It lies above ``tests``, because the repository's other ``tests`` has a ``tests.conftest`` of its own.
 """
 
+import os
 import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -17,6 +19,11 @@ from softp4.device import Device
 from tests.harness.ports import free_port
 from tests.harness.session import interruptible, pytest_configure, pytest_runtest_setup, short_path
 from tests.p4rt.p4rt_client import PATIENCE, Controller
+
+# Programs that tests start find the switch and its tests here, too.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
+)
 
 __all__ = ["interruptible", "pytest_configure", "pytest_runtest_setup", "short_path"]
 

@@ -5,7 +5,11 @@ import os
 
 import pytest
 
-from tests.harness.session import interruptible, pytest_configure, pytest_runtest_setup, short_path
+from tests.harness import weir_needs
+
+weir_needs.add()
+
+from tests.harness.session import interruptible, pytest_configure, pytest_runtest_setup, short_path  # noqa: E402
 
 # Tests run side by side, in processes of their own: one thread each is what there are cores for. Before torch
 # is imported, and for what tests start, too.

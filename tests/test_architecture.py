@@ -54,6 +54,7 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = {
         "softp4.tracing",
         "softp4.control": "softp4.native softp4.dataplane softp4.device "
         "softp4.errors softp4.program softp4.runtime softp4.tracing",
+        "softp4.bench": "softp4.native softp4.p4runtime softp4.runtime softp4.state softp4.switch",
         "softp4": "softp4.native softp4.control softp4.dataplane "
         "softp4.device softp4.errors softp4.p4rt softp4.program "
         "softp4.runtime softp4.tracing",
@@ -80,7 +81,7 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = {
         "softp4.p4runtime softp4.protobuf softp4 softp4.control softp4.device "
         "softp4.runtime weir.wire",
         "weir.bench": f"weir weir.agent_service weir.controller {_HOST_AGENT} softp4.native softp4.p4runtime "
-        "weir.p4src softp4.protobuf weir.simulator softp4 softp4.control "
+        "weir.p4src softp4.protobuf weir.simulator softp4 softp4.bench softp4.control "
         "softp4.dataplane softp4.state softp4.switch weir.wire "
         f"{_PROGRAM_TO_RUNTIME}",
     }.items()
@@ -208,6 +209,31 @@ def test_rooms_do_without_what_they_must_do_without() -> None:
         if f"{module}.".startswith(f"{place}.") and other.partition(".")[0] in missing
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_switch_stands_alone() -> None:
+    """Neither the switch nor its tests and benchmarks import Weir, or modules of Weir's tests."""
+    switch = PACKAGES["softp4"].parent
+    wrong = []
+    for path in sorted(switch.rglob("*.py")):
+        for name in _imported(path):
+            parts = name.split(".")
+            place = switch.joinpath(*parts[:-1])
+            missing = parts[0] == "tests" and not any(
+                (place / f"{parts[-1]}{end}").exists() for end in ("", ".py")
+            )
+            if parts[0] == "weir" or missing:
+                wrong.append(f"{path.relative_to(switch)} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def _imported(path: Path) -> Iterator[str]:
+    """Yield the modules that a file names in its imports."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
 
 
 def test_no_circles_of_rooms() -> None:

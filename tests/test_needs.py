@@ -27,11 +27,11 @@ def test_a_test_without_its_tool_is_skipped_by_name() -> None:
 def test_a_tool_that_is_required_must_be_there() -> None:
     done = run_without_tools("root,tshark")
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
-    assert "WEIR_REQUIRE: needs tshark on PATH" in done.stdout
+    assert "required: needs tshark on PATH" in done.stdout
 
 
 def test_a_need_that_nobody_has_is_refused() -> None:
     done = run_without_tools("tshark,wireshark")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     markers = "root, bmv2, simple_switch, p4c, tofino, mininet, tshark, cuda"
-    assert f"WEIR_REQUIRE: wireshark: expected some of {markers}" in done.stderr
+    assert f"required: wireshark: expected some of {markers}" in done.stderr

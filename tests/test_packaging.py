@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import venv
 import zipfile
 from email import message_from_bytes
@@ -91,12 +92,12 @@ def editable(source: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory
     return folder
 
 
-def with_dependencies(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a new environment; Weir's dependencies are this one's, in a folder of links."""
+def with_dependencies(wheel: Path, tmp_path_factory: pytest.TempPathFactory, extra: str = "") -> Path:
+    """Return the folder of a new environment; a wheel's dependencies are this one's, in a folder of links."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False)
     links = tmp_path_factory.mktemp("dependencies")
-    for each in dependencies(wheel):
+    for each in dependencies(wheel, extra):
         for top in {file.parts[0] for file in each.files or () if file.parts[0] != ".."}:
             if not (links / top).exists():
                 (links / top).symlink_to(str(each.locate_file(top)))
@@ -180,6 +181,44 @@ def test_the_switch_alone_serves_any_program_from_any_folder(bare: Path, tmp_pat
         process.terminate()
         _, complained = process.communicate(timeout=60)
     assert re.fullmatch(r"P4Runtime on 127\.0\.0\.1:\d+, device 0\n", said), complained
+    assert process.returncode == 0, complained
+
+
+def test_the_switch_with_its_commands_runs_from_any_folder(
+    switch_wheel: Path, tmp_path_factory: pytest.TempPathFactory, short_path: Path
+) -> None:
+    """The extra `ctl`, without Weir."""
+    folder = with_dependencies(switch_wheel, tmp_path_factory, "ctl")
+    install(switch_wheel, folder)
+    assert "weir" not in installed(folder)
+    shutil.copy(ROOT / "examples" / "router" / "router.json", short_path)
+    _serves_and_is_controlled(folder, short_path, "softp4", "run")
+
+
+def test_both_wheels_run_from_any_folder(environment: Path, short_path: Path) -> None:
+    shutil.copy(ROOT / "examples" / "router" / "router.json", short_path)
+    where = "import softp4, weir; print(softp4.__file__, weir.__file__)"
+    done = TestInstalled.run(environment, "python", "-c", where, folder=short_path)
+    assert [Path(file).parent.parent for file in done.stdout.split()] == 2 * [site_packages(environment)]
+    for command in (("softp4", "run"), ("weir", "switch")):
+        _serves_and_is_controlled(environment, short_path, *command)
+
+
+def _serves_and_is_controlled(environment: Path, folder: Path, *command: str) -> None:
+    """Start a switch in a folder by a command, and ask it for its program by another."""
+    control = folder / "control"
+    options = ("--program", "router.json", "--grpc", f"unix:{folder}/grpc", "--control", str(control))
+    with TestInstalled.start(environment, folder, *command, *options, "--ready-file", "ready") as process:
+        while not (folder / "ready").exists():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        info = TestInstalled.run(
+            environment, "softp4", "ctl", "--socket", str(control), "--json", "info", folder=folder
+        )
+        process.terminate()
+        _, complained = process.communicate(timeout=60)
+    assert info.returncode == 0, info.stderr
+    assert "ipv4_lpm" in info.stdout or "router" in info.stdout
     assert process.returncode == 0, complained
 
 
@@ -345,18 +384,18 @@ def metadata(wheel: Path) -> Message:
         return message_from_bytes(archive.read(name))
 
 
-def dependencies(wheel: Path) -> list[Distribution]:
-    """Return what the wheel's distribution depends on without its extras, directly or not."""
+def dependencies(wheel: Path, extra: str = "") -> list[Distribution]:
+    """Return what the wheel's distribution depends on with one of its extras or none, directly or not."""
     found: dict[str, Distribution] = {}
     wanted = metadata(wheel).get_all("Requires-Dist", ())
     while wanted:
         more: list[str] = []
         for requirement in map(Requirement, wanted):
-            needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            needed = requirement.marker is None or requirement.marker.evaluate({"extra": extra})
             if needed and requirement.name not in found and requirement.name != "softp4":
                 found[requirement.name] = distribution(requirement.name)
                 more += found[requirement.name].requires or ()
-        wanted = more
+        wanted, extra = more, ""
     return list(found.values())
 
 

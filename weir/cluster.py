@@ -25,6 +25,10 @@ MEMORY: Final = Path("/dev/shm")
 """Where local clusters are by default, if it is there."""
 
 _FILES: Final = 256 << 10  # bytes for the topology, the logs of a start, and what else there is
+_WITHOUT_MEMORY: Final = (
+    "`weir clean` removes what killed processes of Weir's have left, and ranks of one machine need no ports "
+    "with WEIR_LOCAL=on"
+)
 _START_TIMEOUT_S: Final = 240.0  # without a compiler at work, which a first start waits for
 _PROBLEM_S: Final = 5.0
 _NO_PROBLEM: Final = ("", "not tried yet")  # what the controller says during its first attempt
@@ -105,7 +109,7 @@ class LocalCluster:
             raise ClusterError("the local cluster runs already")
         # In memory unless told otherwise; a short name, for Unix sockets' sake.
         parent = self._parent or (MEMORY if MEMORY.is_dir() else None)
-        self._directory = self._scratch.enter_context(scratch_folder("cluster", parent))
+        self._directory = self._scratch.enter_context(scratch_folder("weir-cluster", parent))
         try:
             self._plan = make_plan(
                 self.network,
@@ -236,7 +240,8 @@ class LocalCluster:
         ports = sum(host.shm is not None for host in plan.topology.hosts)
         needed = ports * PORT_BYTES + _FILES
         if is_full(self.directory, needed):
-            raise ClusterError(no_room(self.directory.parent, f"a local cluster of {ports} hosts", needed))
+            lack = no_room(self.directory.parent, f"a local cluster of {ports} hosts", needed)
+            raise ClusterError(f"{lack}. {_WITHOUT_MEMORY}")
 
     def _start_switches(self, plan: NetworkPlan) -> None:
         """Start all switches at once, then wait for each."""

@@ -12,7 +12,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from weir.bench.case import Run, parameter, take_turns
+from softp4.bench.contenders import take_turns
+from weir.bench.case import Run, parameter
 from weir.bench.peers import CONTENDERS, GLOO, group_of
 from weir.bench.rank import Place
 from weir.bench.ranks import BRIDGED, RATES, check_rates, every_network, run_ranks

@@ -20,7 +20,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import weir.torch
-from weir.bench.case import Run, parameter, take_turns
+from softp4.bench.contenders import take_turns
+from weir.bench.case import Run, parameter
 from weir.bench.rank import Place
 from weir.bench.ranks import RATES, Links, check_rates, every_network, run_ranks
 from weir.bench.results import Column, Row, Table, share

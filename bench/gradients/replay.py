@@ -147,7 +147,7 @@ def recorded(model: Model, workers: int, seed: int, steps: int, momentum: float 
 @contextmanager
 def recordings() -> Iterator[None]:
     """Keep recordings for this process and those that it starts, until the end of the block."""
-    with scratch_folder("recorded") as folder:
+    with scratch_folder("weir-recorded") as folder:
         os.environ[_FOLDER] = str(folder)
         try:
             yield

@@ -109,7 +109,7 @@ def _ours(file: str) -> bool:
 
 
 def _count(which: str, lanes: int, rounds: int) -> Counter[SourceLine]:
-    with scratch_folder("count") as folder:
+    with scratch_folder("weir-count") as folder:
         out = folder / "callgrind.out"
         call = f"from weir.bench.switch.instructions import load; load({which!r}, {lanes}, {rounds})"
         environment = os.environ | {"SOFTP4_CFLAGS": TARGET}

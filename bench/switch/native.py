@@ -36,10 +36,6 @@ SIGNATURES: Final[Signatures] = {
         (ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64)),
     ),
     "load_discard": (None, (ctypes.c_void_p,)),
-    "load_frames": (
-        ctypes.c_uint64,
-        (ctypes.c_void_p, ctypes.c_char_p, *(ctypes.c_uint32,) * 3, ctypes.POINTER(ctypes.c_uint64)),
-    ),
     "load_open": (ctypes.c_int, (ctypes.c_char_p, ctypes.c_char_p)),
     "load_rings": (
         ctypes.c_int,
@@ -165,15 +161,6 @@ def _rate(packets: int, nanoseconds: int, results: int) -> float:
     if results != packets:
         raise RuntimeError(f"{results} results of {packets}: the switch drops the load")
     return packets / (nanoseconds / 1e9)
-
-
-def frame_time(switch: HasHandle, frames: bytes, length: int, passes: int) -> tuple[float, int]:
-    """Return nanoseconds a frame, and how many left, when frames of one length are handed over ``passes``
-    times.
-    """
-    count, sent = len(frames) // length, ctypes.c_uint64()
-    nanoseconds: int = library().load_frames(switch.handle, frames, length, count, passes, ctypes.byref(sent))
-    return nanoseconds / (count * passes), sent.value
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 """The soft switch against BMv2 and against a hand-written C aggregator.
 
 All run the slot protocol, self-clocked: every slot always has a round under way. Over veth pairs they take
-turns, the senders on the same two cores; the soft switch by AF_PACKET, as the others, by AF_XDP, and without
-veth over shared memory.
+turns, the senders on the same two cores; the soft switch by AF_PACKET, as the others, and without veth over
+shared memory.
 """
 
 import contextlib
@@ -19,11 +19,12 @@ from functools import partial
 from statistics import median
 from typing import Final
 
+from softp4.bench.contenders import take_turns
 from softp4.dataplane.ports import HasHandle, PortLoop
 from softp4.native.scratch import scratch_folder
 from softp4.switch import Switch
 from weir.agent_service.client import AgentClient
-from weir.bench.case import Run, parameter, take_turns
+from weir.bench.case import Run, parameter
 from weir.bench.report import factor
 from weir.bench.results import Column, Row, Table
 from weir.bench.switch import native
@@ -62,7 +63,7 @@ def run(given: Parameters, run: Run) -> Iterator[Table]:
     """Measure over ports, then in memory: ports only as root; BMv2 only when it is on PATH; said if not."""
     bmv2 = 0.0
     if (reason := why_not()) is None:
-        kinds = [SOFT, "soft switch, AF_XDP", SHARED_MEMORY, AGGREGATOR]
+        kinds = [SOFT, SHARED_MEMORY, AGGREGATOR]
         if shutil.which("simple_switch_grpc"):
             kinds.append(BMV2)
         else:
@@ -155,7 +156,7 @@ def over_rings(workers: int, slots: int, lanes: int, seconds: float, threads: in
     """Measure the soft switch over shared memory."""
     load = native.contributions(JOB, workers, lanes)
     with (
-        scratch_folder("bench", "/dev/shm") as folder,
+        scratch_folder("weir-bench", "/dev/shm") as folder,
         Switch(PROGRAM, threads=threads) as switch,
         contextlib.closing(PortLoop()) as loop,
     ):
@@ -201,9 +202,8 @@ def _serving(kind: str, workers: int, slots: int) -> Iterator[tuple[Lab, int]]:
             yield place, JOB
     else:
         switch: Target = "bmv2" if kind == BMV2 else "soft"
-        xdp = kind.endswith("AF_XDP")
         with (
-            network_cluster(workers, switch=switch, xdp=xdp) as cluster,
+            network_cluster(workers, switch=switch) as cluster,
             _joined(cluster, workers, slots) as job,
         ):
             yield cluster.lab, job

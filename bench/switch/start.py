@@ -50,7 +50,7 @@ class Parameters:
 
 def run(given: Parameters, run: Run) -> Iterator[Table]:
     """Start switches with an empty cache, with a full one, and with larger programs."""
-    with scratch_folder("start") as folder:
+    with scratch_folder("weir-start") as folder:
         run.say("Weir's program ...")
         cold = [start(PROGRAM, folder, folder / f"cold{n}") for n in range(run.repeats)]
         warm = [start(PROGRAM, folder, folder / "cold0") for _ in range(run.repeats)]

@@ -5,63 +5,21 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
+from softp4.bench.lookups import ACL, FLOWS, LENGTH, ROUTER, LookupTime, compare, measure
 from softp4.codegen.widths import storage_bits
 from softp4.native.scratch import scratch_folder
 from softp4.program.loader import load_program
-from softp4.state.entry import Entry
-from softp4.switch import Switch
-from weir.bench.case import Run, parameter, take_turns
+from weir.bench.case import Run, parameter
 from weir.bench.results import Column, Line, Panel, Plot, Row, Table
-from weir.bench.switch import bmv2_files, native
-from weir.bench.switch.rules import PORTS, Packet, filtered, filters, flows, routed, routes, strangers
 from weir.p4src import PROGRAM
 from weir.process.child import tied
 
-P4: Final = Path(__file__).resolve().parent / "p4"
-LENGTH: Final = 64  # bytes of a frame
-FRAMES: Final = 8192  # different ones, for the soft switch
 MIB: Final = 1 << 20
-
-
-@dataclass(frozen=True)
-class Lookups:
-    """A program with one table, what is in it, and the packets that meet it."""
-
-    name: str
-    program: Path
-    table: str
-    entries: Callable[[int, int], list[Entry]]
-    packets: Callable[[Sequence[Entry], int, int], list[Packet]]
-
-
-def _flow_entries(count: int, seed: int) -> list[Entry]:
-    return flows(strangers(count, seed))
-
-
-def _flow_packets(entries: Sequence[Entry], count: int, seed: int) -> list[Packet]:
-    known = strangers(len(entries), seed - 1)
-    return (known * (count // len(known) + 1))[:count]
-
-
-ROUTER: Final = Lookups("IPv4 routes (LPM)", P4 / "router.json", "In.routes", routes, routed)
-ACL: Final = Lookups("ACL (ternary, ranges)", P4 / "acl.json", "In.acl", filters, filtered)
-FLOWS: Final = Lookups("flows (exact)", P4 / "flows.json", "In.flows", _flow_entries, _flow_packets)
-
-
-@dataclass(frozen=True)
-class LookupTime:
-    """Nanoseconds a frame through the soft switch, and microseconds to insert an entry."""
-
-    case: str
-    entries: int
-    frame: float
-    insert: float
 
 
 @dataclass(frozen=True)
@@ -129,47 +87,6 @@ def _by_size(points: Sequence[LookupTime], passes: int) -> Iterator[Table | Plot
     yield Plot("The soft switch by the size of its table", (panel,))
 
 
-def measure(case: Lookups, size: int, passes: int) -> LookupTime:
-    """Return one table of so many entries; the fastest pass, for another process takes time and cache."""
-    entries = case.entries(size, 1)
-    with Switch(case.program) as switch:
-        start = time.perf_counter()
-        for entry in entries:
-            switch.table(case.table).insert(entry)
-        insert = time.perf_counter() - start
-        data = b"".join(packet.frame(LENGTH) for packet in case.packets(entries, FRAMES, 2))
-        times = [native.frame_time(switch, data, LENGTH, 1)[0] for _ in range(passes)]
-    return LookupTime(case.name, size, min(times), 1e6 * insert / size)
-
-
-# -- against BMv2 ------------------------------------------------------------------------------------------
-
-
-def compare(case: Lookups, size: int, bmv2_frames: int, repeats: int) -> dict[str, list[float]]:
-    """Return packets per second of both; they take turns."""
-    entries = case.entries(size, 1)
-    frames = [packet.frame(LENGTH) for packet in case.packets(entries, max(bmv2_frames, FRAMES), 2)]
-    data = b"".join(frames[:FRAMES])
-    with Switch(case.program) as switch, scratch_folder("bench") as folder:
-        for entry in entries:
-            switch.table(case.table).insert(entry)
-
-        def soft() -> float:
-            took, left = native.frame_time(switch, data, LENGTH, 20)
-            if left == 0:
-                raise RuntimeError(f"{case.name}: nothing leaves the soft switch")
-            return 1e9 / took
-
-        contenders: dict[str, Callable[[], float]] = {"soft switch": soft}
-        if shutil.which("simple_switch"):
-            program = bmv2_files.with_entries(case.program, case.table, entries)
-            contenders["BMv2"] = partial(bmv2_files.rate, program, frames[:bmv2_frames], PORTS, folder)
-        return take_turns(contenders, repeats)
-
-
-# -- memory --------------------------------------------------------------------------------------------------
-
-
 def _memory() -> Table:
     held, declared = held_bytes(PROGRAM), declared_bytes(PROGRAM)
     sizes = {
@@ -190,7 +107,7 @@ def held_bytes(program: Path) -> dict[str, int]:
     """Return what a `weir switch` process holds once it serves P4Runtime, by the names of
     /proc/PID/status.
     """
-    with scratch_folder("bench") as folder:
+    with scratch_folder("weir-bench") as folder:
         ready = folder / "ready"
         command = [
             sys.executable,

@@ -20,8 +20,9 @@ from statistics import mean, median
 from threading import Barrier
 from typing import Final
 
+from softp4.bench.contenders import take_turns
 from softp4.switch import Switch
-from weir.bench.case import Run, parameter, take_turns
+from weir.bench.case import Run, parameter
 from weir.bench.report import factor
 from weir.bench.results import Column, Row, Table
 from weir.bench.switch import native, rate

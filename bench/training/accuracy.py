@@ -61,7 +61,7 @@ def train(parameters: Parameters, seed: int, run: Run) -> tuple[float, float, bo
 
     Raises ChildError with what ``weir train`` said when it failed.
     """
-    with scratch_folder("accuracy") as folder:
+    with scratch_folder("weir-accuracy") as folder:
         command = [sys.executable, "-m", "weir", "train", "--seed", str(seed), "--out", str(folder)]
         for name, value in vars(parameters).items():
             command += [f"--{name.replace('_', '-')}", str(value)] if value is not None else []

@@ -114,7 +114,7 @@ def train(way: Way, network: NetworkCluster | BridgedNetwork, say: Callable[[str
     backend: Literal["weir", "gloo"] = "weir" if way.kind == "weir" else "gloo"
     record, ticker = RunRecord(backend, ranks, config.epochs), _Ticker(way.name, say)
     with (
-        scratch_folder("bench") as folder,
+        scratch_folder("weir-bench") as folder,
         _server(way, network, folder) as server,
     ):
         added = {SERVER: server.address} if server else {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Channels of gRPC: the one place where Weir opens any, and where a training process first imports gRPC.
+"""Channels of gRPC: the one place that opens any, and that first imports gRPC.
 
 No HTTP proxy takes them, whatever address they are to: http_proxy and https_proxy are set for the web, and a
 proxy of the web refuses gRPC or reaches another network. Who needs one for gRPC names it in grpc_proxy.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``softp4 run``, and Weir's ``weir switch``: a P4 switch in one process, with every kind of port."""
+"""``softp4 run``: a P4 switch in one process, with every kind of port."""
 
 import logging
 from enum import StrEnum
@@ -59,8 +59,7 @@ def switch(
         list[str] | None,
         typer.Option(
             metavar="N=PORT",
-            help="A port, repeatable. N=IFACE is a network interface (AF_PACKET), N=xdp:IFACE the same by "
-            "AF_XDP, N=shm a shared-memory port "
+            help="A port, repeatable. N=IFACE is a network interface (AF_PACKET), N=shm a shared-memory port "
             "for a process of this machine, N=udp:HOST:PORT:PEERHOST:PEERPORT one end of a tunnel to another "
             "switch, N=pcap:IN,OUT a capture file to play and one to write. Limits may follow: "
             f"{OPTIONS}. N=shm,rate=100mbit is as fast as a line of 100 Mbit/s, both ways.",

@@ -133,8 +133,8 @@ class Device:
         Raises PortError.
         """
         match spec.kind:
-            case Interface(name, xdp):
-                (self.loop.add_xdp if xdp else self.loop.add_interface)(spec.number, name)
+            case Interface(name):
+                self.loop.add_interface(spec.number, name)
             case Tunnel(local, peer):
                 self.loop.add_udp(spec.number, local, peer)
             case Pcap(source, sink, pcapng):

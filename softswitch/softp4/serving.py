@@ -190,8 +190,7 @@ class _Watch:
                 self._tell(
                     number,
                     f"port {number} ({what}): frames too long for the switch were dropped; turn segmentation "
-                    "offload off on the sending host (ethtool -K IFACE tso off, AF_XDP: tx off) and check "
-                    "its MTU",
+                    "offload off on the sending host (ethtool -K IFACE tso off) and check its MTU",
                 )
         for capture in loop.captures():
             if capture.error:

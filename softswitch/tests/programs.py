@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The small P4 programs of these tests, and their compiled form, which lies beside them.
 
-``python -m tests.programs`` compiles them again, and those of ``weir bench run switch/tables``
-(p4c-bm2-ss on PATH).
+``python -m tests.programs`` compiles them again (p4c-bm2-ss on PATH).
 """
 
 import functools
@@ -13,13 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from softp4.bench import lookups
 from softp4.program.loader import load_program
 from softp4.program.types import Program
 from softp4.switch import Switch
-from weir.p4src.build import compact
 
 FOLDER: Final = Path(__file__).parent / "p4"
-BENCH: Final = Path(__file__).parents[2] / "bench" / "p4"
+BENCH: Final = lookups.P4
+MEASURED: Final = ("acl", "flows", "router")
 NAMES: Final = (
     "expressions",
     "parsing",
@@ -38,6 +38,7 @@ NAMES: Final = (
     "varbits",
     "value_sets",
     "shards",
+    "records",
 )
 
 CONTROLLED: Final = ("types", "control", "unreached")
@@ -65,10 +66,23 @@ def compiled(name: str, folder: Path = FOLDER) -> dict[str, str]:
         target, info = Path(scratch) / "out.json", Path(scratch) / "out.txtpb"
         command = ["p4c-bm2-ss", "-o", str(target), "--p4runtime-files", str(info), f"{name}.p4"]
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
-        files = {f"{name}.json": compact(json.loads(target.read_text()))}
+        files = {f"{name}.json": compact(target.read_text())}
         if name in WITH_P4INFO or folder != FOLDER:
             files[f"{name}.p4info.txtpb"] = info.read_text()
         return files
+
+
+def compact(program: str) -> str:
+    """Return BMv2 JSON without positions in the source: a line for each action, table and so on."""
+    bare = json.loads(program, object_hook=lambda node: {k: v for k, v in node.items() if k != "source_info"})
+    parts = []
+    for key, value in bare.items():
+        lines = [
+            json.dumps(each, separators=(",", ":")) for each in (value if isinstance(value, list) else [])
+        ]
+        body = "[\n" + ",\n".join(lines) + "\n]" if lines else json.dumps(value, separators=(",", ":"))
+        parts.append(f"{json.dumps(key)}:{body}")
+    return "{" + ",\n".join(parts) + "}\n"
 
 
 def pack(fields: Sequence[tuple[int, int]]) -> bytes:
@@ -103,7 +117,7 @@ def one(switch: Switch, frame: bytes, port: int = 5, now: int = 0) -> bytes:
 
 
 if __name__ == "__main__":
-    for home, names in ((FOLDER, (*NAMES, *CONTROLLED)), (BENCH, ("acl", "flows", "router"))):
+    for home, names in ((FOLDER, (*NAMES, *CONTROLLED)), (BENCH, MEASURED)):
         for each in names:
             for file, text in compiled(each, home).items():
                 (home / file).write_text(text)

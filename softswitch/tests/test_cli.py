@@ -23,7 +23,6 @@ from softp4.native.ring import ShmPort
 from tests.harness import certificates
 from tests.harness.confined import Capability, run_on_small_disk, then, without
 from tests.p4rt.p4rt_client import CONTROL, PATIENCE, Controller
-from weir.agent_service.tls import TlsFiles
 
 _COMMAND = [sys.executable, "-m", "softp4", "run"]
 _MAC = 0x020000000002
@@ -196,7 +195,7 @@ _ERRORS: dict[str, tuple[list[object], str]] = {
     "not JSON": (["--program", __file__], "is not"),
     "no port number": (
         ["--grpc", "127.0.0.1:0", "--port", "veth1"],
-        "expected N=IFACE, N=xdp:IFACE, N=shm, N=udp:",
+        "expected N=IFACE, N=shm, N=udp:",
     ),
     "port too high": (["--grpc", "127.0.0.1:0", "--port", "511=veth1"], "with N from 0 to 510"),
     "no rate": (
@@ -260,7 +259,6 @@ def test_help_names_every_kind_of_port() -> None:
     said = " ".join(done.stdout.replace("│", " ").split())
     for word in (
         "N=IFACE",
-        "N=xdp:IFACE",
         "N=shm",
         "N=udp:",
         "N=pcap:IN,OUT",
@@ -287,11 +285,11 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_mutual_tls_lets_in_only_those_with_a_certificate(tmp_path: Path, pki: Path) -> None:
     files = ("--tls-cert", pki / "server.pem", "--tls-key", pki / "server.key", "--tls-ca", pki / "ca.pem")
     with serving(tmp_path, "--grpc", "127.0.0.1:0", *files) as (_, ready):
-        known = TlsFiles(pki / "client.pem", pki / "client.key", pki / "ca.pem")
-        controller = Controller(ready["grpc"], credentials=known.channel_credentials())
+        known = certificates.credentials(pki, "ca", "client")
+        controller = Controller(ready["grpc"], credentials=known)
         controller.push()
         controller.close()
-        stranger = grpc.ssl_channel_credentials((pki / "ca.pem").read_bytes())
+        stranger = certificates.credentials(pki, "ca")
         for channel in (open_channel(ready["grpc"], stranger), open_channel(ready["grpc"])):
             with channel, pytest.raises(grpc.RpcError) as refused:
                 Controller.capabilities(channel)

@@ -70,7 +70,7 @@ CORPUS = {
 }
 
 
-# All others, and Weir's own, are left to ``python -m tests.fuzzing``: they take long to compile.
+# All others are left to ``python -m tests.fuzzing``: they take long to compile.
 _QUICK = tuple(name for name in NAMES if name not in ("wide", "externs", "matching", "kinds"))
 
 

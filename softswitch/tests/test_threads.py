@@ -21,18 +21,14 @@ from softp4.state.meters import MeterConfig
 from softp4.switch import Switch
 from tests.conformance.cases import Case, compile_case
 from tests.differential import play
-from tests.differential.recording import load, path_of
+from tests.differential.recording import load
 from tests.differential.scenario import Scenario
 from tests.differential.subjects import OURS, ours
-from tests.differential.weir_jobs import Jobs
 from tests.fuzzing.sanitized import run_thread_sanitized, thread_sanitizer
-from tests.harness.effort import effort
-from tests.harness.soft import entry_key
 from tests.programs import FOLDER, program
 from tests.random_state import ACTIONS
 from tests.random_state import program as random_program
 from tests.shared import Frames, compare
-from weir.p4src import PROGRAM, WIDE_PROGRAM
 
 REQUESTED = "In.requested"
 Rows = Mapping[int, tuple[str, tuple[int, ...]]]
@@ -244,25 +240,8 @@ def scenario_filler(scenario: Scenario) -> Callable[[Switch], None]:
 @pytest.mark.parametrize("name", OURS)
 def test_random_entries_and_frames_go_as_with_one_thread(name: str, tmp_path: Path) -> None:
     subject = ours(name, tmp_path)
-    scenario = load(path_of(name)).scenario
+    scenario = load(subject.recording).scenario
     compare(subject.soft, scenario_filler(scenario), [scenario.frames])
-
-
-@pytest.mark.parametrize(
-    ("program", "seed"), [*((PROGRAM, seed) for seed in range(effort(1, 3))), (WIDE_PROGRAM, 3)]
-)
-def test_jobs_of_weir_are_shared_by_slot(program: Path, seed: int) -> None:
-    jobs = Jobs(random.Random(seed))
-
-    def put(switch: Switch) -> None:
-        for row in jobs.rows:
-            switch.table(row.table).insert(Entry(entry_key(row.key), row.action, row.args, row.priority))
-        for group, replicas in jobs.groups.items():
-            switch.multicast_groups.set(group, replicas)
-
-    batches = [[jobs.arrival() for _ in range(200)] for _ in range(3)]
-    by = compare(program, put, batches, loose=["queue_depths"])
-    assert by is not None and by.startswith("weir.slot & ")
 
 
 @pytest.mark.p4c

@@ -14,7 +14,7 @@ from softp4.state.entry import Ternary as SoftTernary
 from softp4.switch import Switch
 from tests import test_externs as externs
 from tests.harness.bmv2_stream import Bmv2Stream
-from tests.harness.target import Lpm, Ternary
+from tests.harness.keys import Lpm, Ternary
 from tests.programs import FOLDER, pack
 from tests.test_wide import OPERANDS, PADDING
 

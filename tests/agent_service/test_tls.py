@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.controller.switches import SwitchProcess
 from tests.harness import certificates
+from tests.harness.switch_process import SwitchProcess
 from weir.agent_service.client import AgentClient, AgentError, ControllerUnreachable
 from weir.agent_service.tls import TlsError, TlsFiles
 from weir.controller.program import load_program

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.controller.switches import SwitchProcess
+from tests.harness.switch_process import SwitchProcess
 
 KINDS = ["soft", pytest.param("bmv2", marks=pytest.mark.bmv2)]
 

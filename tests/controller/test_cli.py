@@ -15,7 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tests.controller.helpers import until
-from tests.controller.switches import SwitchProcess
+from tests.harness.switch_process import SwitchProcess
 from weir.agent_service.client import AgentClient
 from weir.agent_service.proto import agent_pb2
 from weir.controller import cli

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.controller.helpers import job, until
-from tests.controller.switches import SwitchProcess
+from tests.harness.switch_process import SwitchProcess
 from weir.agent_service.client import AgentClient
 from weir.controller.jobs import Job, JobState, MemberState
 from weir.controller.memory import Memory, StateFileError

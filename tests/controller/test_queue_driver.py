@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.controller.helpers import until
-from tests.controller.switches import SwitchProcess
+from tests.harness.switch_process import SwitchProcess
 from weir.agent_service.client import AgentClient
 from weir.controller.qos import Qos, QueueSpec
 from weir.controller.queue_driver import QueueDriverError, set_queues

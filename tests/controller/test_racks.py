@@ -16,7 +16,7 @@ from scapy.layers.l2 import Ether
 from softp4.native.ring import ShmPort
 from tests.controller.helpers import until
 from tests.controller.racks import Racks
-from tests.controller.switches import SwitchProcess
+from tests.harness.switch_process import SwitchProcess
 from weir.agent_service.client import AgentClient, Membership
 from weir.controller.program import load_program
 from weir.controller.server import Settings, running

@@ -24,7 +24,7 @@ import pytest
 from softp4 import protobuf
 from softp4.channels import open_channel
 from tests.controller.helpers import job, until
-from tests.controller.switches import SwitchProcess
+from tests.harness.switch_process import SwitchProcess
 from weir.agent_service.client import (
     AgentClient,
     AgentError,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.controller.helpers import job, until
-from tests.controller.switches import SwitchProcess
+from tests.harness.switch_process import SwitchProcess
 from weir.controller.desired import desired_state
 from weir.controller.entries import SwitchState
 from weir.controller.program import load_program

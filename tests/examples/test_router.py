@@ -12,7 +12,7 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
 from softp4.native.ring import ShmPort
-from tests.harness.needs import SYSTEM_PYTHON
+from tests.harness.weir_needs import SYSTEM_PYTHON
 from tests.programs import compiled
 from tests.test_cli import serving
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import pytest
 
 from tests.frameworks.sections import PAGE
+from tests.harness.source import ROOT, source_path
 
-ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 
 
@@ -67,7 +67,7 @@ def test_it_trains(framework: Framework, tmp_path: Path) -> None:
     done = subprocess.run(
         command,
         cwd=tmp_path,
-        env={**kept, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "RAY_AUTH_MODE": "disabled"},
+        env={**kept, "PYTHONPATH": source_path(), "HF_HUB_OFFLINE": "1", "RAY_AUTH_MODE": "disabled"},
         capture_output=True,
         text=True,
         timeout=240,

@@ -19,8 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from tests.harness.keys import Count, Key
 from tests.harness.p4runtime import P4Runtime
-from tests.harness.target import CPU_PORT, EVENTS, P4INFO, PORTS, PROGRAM, Count, Key, Sent, Target
+from tests.harness.target import CPU_PORT, EVENTS, P4INFO, PORTS, PROGRAM, Sent, Target
 from weir.netns import Namespace
 from weir.wire.definition import Event
 

@@ -20,8 +20,9 @@ from softp4.program.types import Program
 from softp4.state.entry import Entry, Exact, Match, Ternary
 from softp4.state.table_store import TableStore
 from softp4.switch import Switch
-from tests.harness.target import EVENTS, Count, Key, Sent, Target
-from tests.harness.target import Ternary as GivenTernary
+from tests.harness.keys import Count, Key
+from tests.harness.keys import Ternary as GivenTernary
+from tests.harness.target import EVENTS, Sent, Target
 from tests.harness.tna_translation import MIRRORED, translate
 from weir import p4src
 from weir.controller.entries import Match as WantedMatch

@@ -10,7 +10,8 @@ from typing import Final
 from tests.harness.bfa.chip import Chip
 from tests.harness.bfa.pipeline import Gress, Program, load
 from tests.harness.bfa.tables import Table
-from tests.harness.target import Count, Sent
+from tests.harness.keys import Count
+from tests.harness.target import Sent
 from tests.harness.tna import WITHOUT_LANES, NarrowTarget
 from weir.controller.entries import TableEntry, Ternary
 from weir.p4src.build_tna import ASSEMBLY

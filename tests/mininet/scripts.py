@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.needs import SYSTEM_PYTHON
+from tests.harness.weir_needs import SYSTEM_PYTHON
 from weir.pcap.audit import PacketAudit, Rule
 
 FOLDER = Path(__file__).resolve().parents[2] / "mininet"

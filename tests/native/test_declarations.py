@@ -16,6 +16,7 @@ from typing import Any, Final
 import pytest
 
 import weir
+from softp4.bench import lookups
 from softp4.dataplane import loop_bindings
 from softp4.native import ring
 from softp4.native.build import DIALECT, Signatures, compiler
@@ -120,6 +121,7 @@ LIBRARIES: Final = {
         heads=frozenset({"fabric"}),
     ),
     "bench": Library(("bench/switch/csrc", _RUNTIME, _TRANSPORT, _NATIVE), bench.SIGNATURES, {}),
+    "switch-bench": Library(("softswitch/softp4/bench/csrc", _RUNTIME, _NATIVE), lookups.SIGNATURES, {}),
     "flood": Library(
         ("softswitch/tests", _NATIVE),
         test_tables_under_load.SIGNATURES,

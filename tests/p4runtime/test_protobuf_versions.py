@@ -8,14 +8,13 @@ P4Runtime and of the controller.
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.harness.effort import effort
 from tests.harness.environments import libraries
+from tests.harness.source import ROOT, source_path
 
-ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = ("3.20.3", "4.25.9", "6.33.6", "7.36.2")
 FEW = (
     "softswitch/tests/p4rt/test_p4rt_unknown.py",
@@ -29,10 +28,10 @@ EVERY = ("softswitch/tests/p4rt", "tests/controller", "tests/agent_service")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("version", effort((VERSIONS[0], VERSIONS[-1]), VERSIONS))
 def test_p4runtime_and_the_agent_service_with_protobuf(version: str) -> None:
-    path = os.pathsep.join([str(libraries(f"protobuf=={version}")), str(ROOT), str(ROOT / "softswitch")])
+    path = os.pathsep.join([str(libraries(f"protobuf=={version}")), source_path()])
     variables = {**os.environ, "PYTHONPATH": path}
-    variables.pop("PYTEST_XDIST_WORKER", None)
-    variables.pop("WEIR_TESTS", None)
+    for name in ("PYTEST_XDIST_WORKER", "WEIR_TESTS", "SOFTP4_TESTS"):
+        variables.pop(name, None)
     shown = "import google.protobuf; print(google.protobuf.__version__)"
     used = subprocess.run(
         [sys.executable, "-c", shown], env=variables, capture_output=True, text=True, check=True

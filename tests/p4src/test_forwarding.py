@@ -8,8 +8,9 @@ from scapy.layers.inet import ICMP, IP, UDP, IPOption_NOP
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Padding, Raw
 
+from tests.harness.keys import Lpm
 from tests.harness.lab import AGGREGATION_IP, AGGREGATION_MAC, Lab, ip_number, mac_number
-from tests.harness.target import CPU_PORT, PORTS, Lpm, Sent
+from tests.harness.target import CPU_PORT, PORTS, Sent
 from weir.wire.definition import Event
 
 L2 = "WeirIngress.forwarding.l2"

@@ -5,8 +5,9 @@ import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import ARP, Ether
 
+from tests.harness.keys import Ternary
 from tests.harness.lab import Lab, group_of, mac_number
-from tests.harness.target import Sent, Ternary
+from tests.harness.target import Sent
 from weir.wire.definition import Event, dscp
 
 HERE, THERE = "02:00:00:00:01:01", "02:00:00:00:01:02"

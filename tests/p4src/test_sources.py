@@ -9,8 +9,9 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import ARP, Dot1AD, Dot1Q, Ether
 from scapy.packet import Raw
 
+from tests.harness.keys import Lpm
 from tests.harness.lab import AGGREGATION_IP, AGGREGATION_MAC, Lab, ip_number, mac_number
-from tests.harness.target import Lpm, Sent
+from tests.harness.target import Sent
 from weir.wire.definition import FLOW_PORT, UDP_PORT, Event
 
 STATIONS, ADDRESSES = "WeirIngress.sources.stations", "WeirIngress.sources.addresses"

@@ -8,8 +8,9 @@ import pytest
 from scapy.layers.inet import ICMP, IP, TCP, UDP
 from scapy.layers.l2 import Ether
 
+from tests.harness.keys import Lpm
 from tests.harness.lab import AGGREGATION_MAC, Job, Lab, ip_number, mac_number
-from tests.harness.target import Lpm, Sent
+from tests.harness.target import Sent
 from weir.wire.definition import FLOW_PORT, Event, FlowType, SprayMode
 from weir.wire.scapy_layer import WeirFlow
 

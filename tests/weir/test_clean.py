@@ -12,6 +12,7 @@ import pytest
 
 from softp4.native.scratch import scratch_folder
 from tests.harness.processes import children, is_alive, wait_until_gone
+from tests.harness.source import source_path
 from weir.process.child import PARENT, identity
 
 SCRIPT = """
@@ -20,7 +21,7 @@ from pathlib import Path
 from weir.process.child import spawn
 from weir.process.child import spawn
 from softp4.native.scratch import scratch_folder
-with scratch_folder("net"), scratch_folder("build", sys.argv[1]):
+with scratch_folder("weir-net"), scratch_folder("softp4-build", sys.argv[1]):
     spawn("waits", [], log=Path(sys.argv[1], "log"))
     print("up", flush=True)
     time.sleep(600)
@@ -32,7 +33,7 @@ def folder(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Temporary files, control sockets and cache, all in one."""
     for name in ("TMPDIR", "XDG_RUNTIME_DIR", "SOFTP4_CACHE"):
         monkeypatch.setenv(name, str(short_path))
-    monkeypatch.setenv("PYTHONPATH", str(short_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(short_path), source_path()]))
     (short_path / "waits.py").write_text("import time; print('up', flush=True); time.sleep(600)")
     return short_path
 
@@ -59,8 +60,8 @@ def clean(*options: str) -> str:
 def test_what_a_killed_process_left_is_found_and_removed(
     parent: "subprocess.Popen[str]", folder: Path
 ) -> None:
-    left = sorted(folder.glob("weir-*"))
-    assert [path.name.partition(".")[0] for path in left] == ["weir-build", "weir-net"]
+    left = sorted(folder.glob("*-*.*"))
+    assert [path.name.partition(".")[0] for path in left] == ["softp4-build", "weir-net"]
     (child,) = children(parent.pid)
     os.kill(child, signal.SIGSTOP)  # it cannot end with its parent
     told = [f"process {child} (waits)", *(f"folder {path}" for path in left)]
@@ -74,7 +75,7 @@ def test_what_a_killed_process_left_is_found_and_removed(
     said = clean()
     assert all(f"removed: {words}\n" in said for words in told), said
     wait_until_gone(child)
-    assert not list(folder.glob("weir-*"))
+    assert not list(folder.glob("*-*.*"))
     said = clean("--dry-run")
     assert not any(words in said for words in told)
 
@@ -111,7 +112,7 @@ def test_a_folder_that_is_held_or_not_weirs_stays(folder: Path) -> None:
     others = [folder / "weir-mine", folder / "other-net.12345678", folder / "weir-net-12345678"]
     for path in others:
         path.mkdir()
-    with scratch_folder("bench", folder) as held:
+    with scratch_folder("weir-bench", folder) as held:
         assert str(folder) not in clean()
         assert held.exists()
     assert not held.exists()

@@ -19,8 +19,8 @@ from typing import Final
 import pytest
 
 from tests.harness.effort import effort
-from tests.harness.needs import SYSTEM_PYTHON
 from tests.harness.started import TORCHRUN, WEIR, Started, started
+from tests.harness.weir_needs import SYSTEM_PYTHON
 from weir.controller.topology import single_switch
 
 HANGS_S: Final = 60.0  # then a job has gone silent; twice as long as users wait, for a machine that is busy

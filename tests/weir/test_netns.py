@@ -67,7 +67,7 @@ class TestLinks:
         here.links.set("left", mac="02:00:00:00:00:07", mtu=4000, up=True)
         there.links.set("right", up=False)
         found = here.links.find("left")
-        assert (found.mac, found.mtu, found.up, found.xdp) == ("02:00:00:00:00:07", 4000, True, False)
+        assert (found.mac, found.mtu, found.up) == ("02:00:00:00:00:07", 4000, True)
         assert not there.links.find("right").up
         assert here.call(lambda: [name for _, name in socket.if_nameindex()]) == ["lo", "left"]
 

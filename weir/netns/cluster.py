@@ -107,22 +107,21 @@ def network_cluster(
     rate: str | None = None,
     network: NetworkSpec | None = None,
     bridged: bool = False,
-    xdp: bool = False,
 ) -> Iterator[NetworkCluster]:
     """Yield a lab for that many workers, its switches (soft ones, or one BMv2), controller and background
     traffic.
 
-    ``xdp``: the soft switch's ports are AF_XDP sockets. Other arguments as for ``lab``. Raises
-    NamespaceError; its message ends with what the switches and the controller said.
+    Arguments as for ``lab``. Raises NamespaceError; its message ends with the last words of switches and
+    controller.
     """
-    trains = switch == "soft" and not xdp and trains_wanted()
+    trains = switch == "soft" and trains_wanted()
     with (
         lab(workers, switch=switch, rate=rate, network=network, bridged=bridged, trains=trains) as made,
-        scratch_folder("net") as folder,
+        scratch_folder("weir-net") as folder,
     ):
         processes: dict[str, subprocess.Popen[bytes]] = {}
         try:
-            switches = start_switches(made, switch, folder, xdp=xdp)
+            switches = start_switches(made, switch, folder)
             processes.update(zip((one.name for one in made.topology.switches), switches, strict=True))
             address = f"unix:{folder}/controller.sock"
             processes["controller"] = _start_controller(made, folder, address)
@@ -135,7 +134,7 @@ def network_cluster(
 @contextlib.contextmanager
 def bridged_network(workers: int, network: NetworkSpec) -> Iterator[BridgedNetwork]:
     """Yield a lab whose switches are kernel bridges, with background traffic; errors as for ``lab``."""
-    with bridged_lab(workers, network=network) as made, scratch_folder("net") as folder:
+    with bridged_lab(workers, network=network) as made, scratch_folder("weir-net") as folder:
         processes = _start_background(made, folder)
         try:
             yield BridgedNetwork(made, folder, processes)
@@ -143,16 +142,13 @@ def bridged_network(workers: int, network: NetworkSpec) -> Iterator[BridgedNetwo
             child.end(list(processes.values()))
 
 
-def start_switches(
-    made: Lab, kind: Target, folder: Path, *, xdp: bool = False
-) -> list[subprocess.Popen[bytes]]:
+def start_switches(made: Lab, kind: Target, folder: Path) -> list[subprocess.Popen[bytes]]:
     """Start switches without a program at the lab's interfaces; their logs are ``folder``/NAME.log."""
     interfaces = dict(zip(made.hosts, made.interfaces, strict=True))
     if kind == "bmv2":
         return [_start_bmv2(made, {host.port: name for host, name in interfaces.items()}, folder)]
-    kind_of_port = "xdp:" if xdp else ""
     tunnels = itertools.count(_FIRST_TUNNEL)
-    ports = switch_ports(made.plan, lambda host: kind_of_port + interfaces[host], tunnels)
+    ports = switch_ports(made.plan, interfaces.__getitem__, tunnels)
     return [
         child.spawn(
             "softp4",

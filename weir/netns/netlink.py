@@ -25,7 +25,7 @@ class NetlinkError(OSError):
 class Link:
     """An interface as the kernel describes it.
 
-    xdp: an XDP program is attached to it. sent, sent_bytes: frames that it has sent, a train of segments
+    sent, sent_bytes: frames that it has sent, a train of segments
     counting as one, and their bytes.
     """
 
@@ -33,7 +33,6 @@ class Link:
     up: bool
     mtu: int
     mac: str
-    xdp: bool
     sent: int
     sent_bytes: int
 
@@ -123,7 +122,6 @@ class Links:
             up=bool(found["flags"] & _UP),
             mtu=found.get("mtu"),
             mac=found.get("address"),
-            xdp=found.get_nested("IFLA_XDP", "IFLA_XDP_ATTACHED") is not None,
             sent=found.get("stats64")["tx_packets"],
             sent_bytes=found.get("stats64")["tx_bytes"],
         )

@@ -64,7 +64,7 @@ def _leftovers() -> Iterator[Leftover]:
     for pid, words in sorted(_orphans().items()):
         yield Leftover(words, partial(_end, pid, identity(pid)))
     for parent in dict.fromkeys((MEMORY, Path(tempfile.gettempdir()), cache_dir())):
-        for folder in abandoned(parent):
+        for folder in abandoned(parent, "weir", "softp4"):
             yield Leftover(f"folder {folder}", partial(shutil.rmtree, folder))
     for lock in sorted(cache_dir().glob("*.lock")):
         if is_free(lock):

@@ -156,7 +156,7 @@ def deploy_reference(config: TrainConfig) -> Iterator[Deployment]:
     NamespaceError.
     """
     with contextlib.ExitStack() as stack:
-        store = stack.enter_context(scratch_folder("gloo"))
+        store = stack.enter_context(scratch_folder("weir-gloo"))
         lab = None
         if config.hosts == "namespaces":
             from weir.netns.lab import bridged_lab

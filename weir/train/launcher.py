@@ -95,7 +95,7 @@ class _Session:
         if leader:
             self.folder = make_folder(config.out, config.name, config.model_dump(mode="json"))
         else:
-            self.folder = self._stack.enter_context(scratch_folder("train"))
+            self.folder = self._stack.enter_context(scratch_folder("weir-train"))
         self._steps = self._stack.enter_context(contextlib.closing(StepsFile(self.folder)))
 
     def __enter__(self) -> "_Session":

@@ -173,7 +173,7 @@ def train_placed(
     batches = max(1, round(plan.placement.of_sample.size / machines / batch_size)) if batch_size else 1
     predicted = predict(plan, model, batches, epochs)
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(scratch_folder("placed"))
+        folder = stack.enter_context(scratch_folder("weir-placed"))
         lab: Lab | None = None
         if namespaces:
             from weir.netns.cluster import network_cluster

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The load of `weir bench switch`: workers that keep every slot busy, self-clocked by the results.
+/* The load of the suite `switch`: workers that keep every slot busy, self-clocked by the results.
  *
  * In memory: frames are handed straight to a switch. Over AF_PACKET: one socket per worker, batched; over shared
  * memory: one port per worker. A worker sends its next round of a slot when that slot's result arrives, as a
@@ -334,17 +334,4 @@ int load_rings(const char *directory, const uint8_t *frames, uint32_t len, uint3
     free(w);
     errno = error;
     return opened == workers ? 0 : -1;
-}
-
-/* `count` frames of `len` bytes each, handed to a switch one by one, `passes` times over. Returns nanoseconds;
- * `*sent` is the number of frames the switch sent. */
-uint64_t load_frames(sw_switch *sw, const uint8_t *frames, uint32_t len, uint32_t frames_count,
-                     uint32_t passes, uint64_t *sent)
-{
-    *sent = 0;
-    uint64_t start = now_ns();
-    for (uint32_t pass = 0; pass < passes; pass++)
-        for (uint32_t i = 0; i < frames_count; i++)
-            sw_process(sw, 1, frames + (size_t)i * len, len, start, count, sent);
-    return now_ns() - start;
 }

@@ -14,7 +14,7 @@ def frame_field_function(layout: Layout, trace: bool) -> str:
     It parses no further than these are, and keeps nothing else, so that compilers leave the rest of the
     parser's work out. Code with tracepoints never runs it.
     """
-    fields = () if trace else Sharder(layout.program).fields
+    fields = () if trace else Sharder(layout.program, layout.loose).fields
     cases = []
     for number, ref in enumerate(fields):
         slot = layout.slot(ref)

@@ -8,7 +8,7 @@ used, so that what remains of a lane's work is a register read, an addition and 
 the shape that `codegen.reroll` looks for.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -22,8 +22,6 @@ from softp4.codegen.usage import (
     headers_changed,
     inputs,
     map_inputs,
-    outside_actions,
-    pipeline_actions,
     statement_fields,
     walk,
     with_destination,
@@ -47,16 +45,19 @@ from softp4.program.types import Action, Program
 _SMALL = 6  # nodes; an expression up to this size may be substituted at several places
 
 
-def private_fields(program: Program) -> set[FieldRef]:
-    """Return metadata fields that live only inside single actions, always written before they are read."""
-    actions = {
-        action.id: action
-        for pipeline in (program.ingress, program.egress)
-        for action in pipeline_actions(program, pipeline)
-    }
+def private_fields(
+    program: Program, actions: Iterable[Action], outside: Collection[FieldRef]
+) -> set[FieldRef]:
+    """Return metadata fields that live only inside single actions, always written before they are read.
+
+    Args:
+        program: the program.
+        actions: all that its pipelines may run.
+        outside: the fields that something other than an action uses, see ``outside_actions``.
+    """
     candidates: set[FieldRef] = set()
-    refused = outside_actions(program)
-    for action in actions.values():
+    refused = set(outside)
+    for action in actions:
         for statement in action.body:
             candidates |= statement_fields(program, statement)
             if isinstance(statement, CopyHeader):

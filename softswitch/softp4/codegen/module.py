@@ -65,9 +65,9 @@ def generate(program: Program, trace: bool = False) -> str:
 def _generate(program: Program, trace: bool) -> str:
     if "standard_metadata" not in program.headers:
         raise ProgramError("program: no 'standard_metadata' (is this a v1model program?)")
-    private = private_fields(program)
-    actions = _actions(program)
-    layout = Layout(program, _used(program, actions) - private)
+    actions, outside = _actions(program), outside_actions(program)
+    private = private_fields(program, actions, outside)
+    layout = Layout(program, _used(program, actions, outside) - private)
     changed = egress_writes(program)
     tracepoints = Tracepoints(trace)
     parser = ParserWriter(layout, tracepoints)
@@ -140,9 +140,9 @@ def _shifted(program: Program, actions: list[Action]) -> list[str]:
     return [stack for stack in (*program.stacks, *program.union_stacks) if stack in shifted]
 
 
-def _used(program: Program, actions: list[Action]) -> set[FieldRef]:
+def _used(program: Program, actions: list[Action], outside: set[FieldRef]) -> set[FieldRef]:
     """Return metadata fields that the program names anywhere, and those the switch itself sets."""
-    used = outside_actions(program)
+    used = set(outside)
     for action in actions:
         for statement in action.body:
             used |= statement_fields(program, statement)

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from softp4.codegen.abstract_run import FORBIDDEN, PORT, Facts, Prepared, Run, can_decide
 from softp4.codegen.bits import Bits, FrameBit
 from softp4.codegen.ifconvert import if_convert
-from softp4.codegen.loose import loose_registers
 from softp4.codegen.pipeline import topological
 from softp4.codegen.usage import (
     destination,
@@ -63,16 +62,20 @@ class Sharding:
 class Sharder:
     """Answers for one program.
 
+    Args:
+        program: the program.
+        loose: its loose registers, as ``loose_registers`` finds them.
+
     Attributes:
         fields: of the frame, those whose bits can be in a key.
-        loose: the loose registers.
+        loose: see above.
         parameters: by action id, the parameters that indices are computed from.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, loose: frozenset[str]) -> None:
         self._program = program
         self._bodies = {action.id: if_convert(action.body) for action in program.actions.values()}
-        self.loose = loose_registers(program)
+        self.loose = loose
         indices = set(self._indices())
         self._relevant = self._closure({ref for expr in indices for ref in fields_in(expr)})
         self.fields = tuple(

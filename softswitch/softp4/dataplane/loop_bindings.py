@@ -19,8 +19,6 @@ _SOURCES: Final = (
     "capture.c",
     "port_shm.c",
     "port_packet.c",
-    "port_xdp.c",
-    "xdp_redirect.c",
     "port_udp.c",
     "batch.c",
     "couple.c",
@@ -86,7 +84,6 @@ SIGNATURES: Final[native.Signatures] = {
         ctypes.c_int,
         (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_int),
     ),
-    "loop_add_xdp": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p)),
     "loop_add_udp": (
         ctypes.c_int,
         (ctypes.c_void_p, ctypes.c_uint32, *(ctypes.c_char_p,) * 4, ctypes.c_int),

@@ -10,7 +10,7 @@ from typing import Final
 from softp4.dataplane.ports import MAX_PORT
 from softp4.runtime.queueing import Queueing, parse_rate
 
-KINDS: Final = "N=IFACE, N=xdp:IFACE, N=shm, N=udp:HOST:PORT:PEERHOST:PEERPORT or N=pcap:IN,OUT"
+KINDS: Final = "N=IFACE, N=shm, N=udp:HOST:PORT:PEERHOST:PEERPORT or N=pcap:IN,OUT"
 OPTIONS: Final = "rate=RATE, pps=PACKETS, burst=BYTES, depth=PACKETS, depth_bytes=BYTES"
 
 _HOST: Final = r"(\[[^\]]+\]|[^:]*)"
@@ -19,10 +19,9 @@ _TUNNEL: Final = re.compile(rf"udp:{_HOST}:(\d+):{_HOST}:(\d+)")
 
 @dataclass(frozen=True)
 class Interface:
-    """A network interface, by AF_PACKET or by AF_XDP."""
+    """A network interface, by AF_PACKET."""
 
     name: str
-    xdp: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,10 +84,9 @@ def _kind(text: str) -> Interface | Shm | Tunnel | Pcap:
         if match is None or not match[3] or int(match[2]) > 0xFFFF or not 0 < int(match[4]) <= 0xFFFF:
             raise ValueError("expected N=udp:HOST:PORT:PEERHOST:PEERPORT, IPv6 addresses in brackets")
         return Tunnel((match[1].strip("[]"), int(match[2])), (match[3].strip("[]"), int(match[4])))
-    interface = text.removeprefix("xdp:")
-    if not interface or "," in interface:
+    if not text or "," in text:
         raise ValueError(f"expected {KINDS}; options are {OPTIONS}")
-    return Interface(interface, xdp=interface != text)
+    return Interface(text)
 
 
 _OPTIONS: Final[dict[str, tuple[str, Callable[[str], int]]]] = {

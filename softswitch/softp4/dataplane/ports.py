@@ -166,20 +166,6 @@ class PortLoop:
             self._add("loop_add_interface", number, what, interface.encode(), int(trains_wanted()))
             self._interfaces[number] = index
 
-    def add_xdp(self, number: int, interface: str) -> None:
-        """Attach port ``number`` to a network interface by AF_XDP: faster, with hosts' offloads off.
-
-        The interface's frames no longer reach this machine's network stack. Needs CAP_NET_RAW, CAP_NET_ADMIN
-        and CAP_BPF. Raises PortError.
-        """
-        what = f"AF_XDP on {interface!r}"
-        with self._changing:
-            index = self._of_its_own(number, what, interface)
-            modes = self._add("loop_add_xdp", number, what, interface.encode(), reasons=_XDP_REASONS)
-            driver = "zero copy" if modes & _XDP_ZERO_COPY else "native" if modes & _XDP_NATIVE else "generic"
-            self._ports[number] = PortState(f"{what} ({driver})")
-            self._interfaces[number] = index
-
     def _of_its_own(self, number: int, what: str, interface: str) -> int:
         """Return the number of an interface that is to be a port. Raises PortError.
 
@@ -195,7 +181,7 @@ class PortLoop:
                 raise PortError(
                     f"port {number}, {what}: port {port} is {self._ports[port].attached}, and {common}. What "
                     "comes in would come in twice, and what is flooded would go back to its sender. Give "
-                    "each port a network card of its own, or a tunnel (docs/three-boxes.md)"
+                    "each port a network card of its own, or a tunnel (VXLAN, for example)"
                 )
         return index
 
@@ -419,20 +405,6 @@ class PortLoop:
 def _address(end: tuple[str, int]) -> str:
     host, port = end
     return f"[{host}]:{port}" if ":" in host else f"{host or '*'}:{port}"
-
-
-_XDP_NATIVE: Final = 1
-_XDP_ZERO_COPY: Final = 2
-_XDP_REASONS: Final = {
-    errno.EPERM: "not allowed: run as root, or give Python CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF",
-    errno.EBUSY: "another program has the interface's XDP hook or its receive queue",
-    errno.E2BIG: "the interface has several receive queues; leave it one (ethtool -L IFACE combined 1)",
-    errno.EAFNOSUPPORT: "this kernel has no AF_XDP",
-    errno.ENOSYS: "this kernel has no BPF",
-    errno.EINVAL: "this kernel refuses the XDP program; Linux 5.9 or newer is needed",
-    errno.EOPNOTSUPP: "this kernel or the interface's driver has no XDP",
-    errno.ENOBUFS: "not enough memory may be locked: raise the limit (ulimit -l)",
-}
 
 
 def _reason(number: int, port: int, ports: Mapping[int, PortState]) -> str:

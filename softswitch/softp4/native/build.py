@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compile C on first use and load it: the one mechanism behind every native part of Weir.
+"""Compile C on first use and load it: the one mechanism behind every native part.
 
 The result is cached by content, so a second process, or a second start, only loads it. A file of the cache
 that is not as it was written (a disk ran full, power failed) is made again, and so is one that another user
@@ -96,8 +96,8 @@ def compiler() -> tuple[str, ...]:
         # It would ask a `cc` for headers, also one that has none; without, it takes its own.
         return ("env", "CC=none", sys.executable, "-m", "ziglang", "cc")
     raise NoCompilerError(
-        "Weir compiles its switch and transport on first use and found no C compiler "
-        "with a C library ($CC, cc, gcc, clang). Install one (for example `apt install gcc libc6-dev`), or "
+        "found no C compiler with a C library ($CC, cc, gcc, clang), by which programs are compiled on first "
+        "use. Install one (for example `apt install gcc libc6-dev`), or "
         "`pip install ziglang`."
     )
 
@@ -265,7 +265,7 @@ def is_compiling() -> bool:
 def _make(build: _Build, target: Path) -> None:
     """Compile all units at once in a scratch folder, then rename: others see whole files or none."""
     with (
-        scratch_folder("build", target.parent) as scratch,
+        scratch_folder("softp4-build", target.parent) as scratch,
         ThreadPoolExecutor(os.cpu_count()) as pool,
     ):
         for file, text in build.extra.items():

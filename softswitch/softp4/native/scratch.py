@@ -11,18 +11,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-_NAME: Final = re.compile(r"weir-[a-z]+\.[a-z0-9_]{8}")
+_ENDING: Final = r"-[a-z]+\.[a-z0-9_]{8}"
 
 
 @contextlib.contextmanager
-def scratch_folder(kind: str, parent: Path | str | None = None) -> Iterator[Path]:
-    """Yield a new folder ``weir-KIND.XXXXXXXX`` of mode 0700, which goes with the block.
+def scratch_folder(name: str, parent: Path | str | None = None) -> Iterator[Path]:
+    """Yield a new folder ``NAME.XXXXXXXX`` of mode 0700, which goes with the block.
 
     Args:
-        kind: a word in small letters.
+        name: two words in small letters with a hyphen between them, the first one the owner's.
         parent: where; by default among the temporary files.
     """
-    draft = Path(tempfile.mkdtemp(prefix=f".weir-{kind}.", dir=parent))
+    draft = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=parent))
     lock = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     folder = draft.with_name(draft.name[1:])
     try:
@@ -35,10 +35,11 @@ def scratch_folder(kind: str, parent: Path | str | None = None) -> Iterator[Path
         os.close(lock)
 
 
-def abandoned(parent: Path) -> list[Path]:
-    """Return this user's scratch folders in ``parent`` whose process has ended."""
+def abandoned(parent: Path, *owners: str) -> list[Path]:
+    """Return this user's scratch folders of some owners in ``parent`` whose process has ended."""
+    name = re.compile(f"(?:{'|'.join(map(re.escape, owners))}){_ENDING}")
     try:
-        return [path for path in sorted(parent.iterdir()) if _NAME.fullmatch(path.name) and is_free(path)]
+        return [path for path in sorted(parent.iterdir()) if name.fullmatch(path.name) and is_free(path)]
     except OSError:
         return []
 

@@ -71,9 +71,10 @@ class Threads:
     @functools.cached_property
     def _sharder(self) -> "Sharder":
         # Its import takes its time, and only several threads need it.
+        from softp4.codegen.loose import loose_registers
         from softp4.codegen.sharding import Sharder
 
-        return Sharder(self._program)
+        return Sharder(self._program, loose_registers(self._program))
 
     def share(self) -> "Sharding":
         """Derive by what frames can be shared now, and let the threads, if there are several, do so.

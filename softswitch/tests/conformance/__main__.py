@@ -20,7 +20,7 @@ from tests.conformance.switches import SWITCHES
 
 def rows(cases: Sequence[Case], switches: Sequence[str]) -> Iterator[Row]:
     """Compile and run each case."""
-    with tempfile.TemporaryDirectory(prefix="weir-conformance-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="softp4-conformance-") as scratch:
         for case in cases:
             try:
                 compiled = compile_case(case, Path(scratch, case.name))

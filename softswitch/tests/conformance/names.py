@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tests.conformance.stf import Add, Call, SetDefault, StfError
-from tests.harness.target import Key, Lpm, Optional, Range, Ternary
+from tests.harness.keys import Key, Lpm, Optional, Range, Ternary
 
 _BITS_PER_DIGIT: Final = {"0x": 4, "0b": 1, "0o": 3}
 

@@ -15,8 +15,7 @@ from softp4.state.entry import Entry
 from softp4.switch import Switch
 from tests.conformance.cases import Compiled
 from tests.harness.bmv2_stream import Bmv2Stream
-from tests.harness.soft import entry_key
-from tests.harness.target import Key
+from tests.harness.keys import Key, entry_key
 
 Frames = list[tuple[int, bytes]]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What BMv2 passes of p4c's own tests, the soft switch passes. WEIR_P4C_TESTDATA names p4c's samples."""
+"""What BMv2 passes of p4c's own tests, the soft switch passes. SOFTP4_P4C_TESTDATA names p4c's samples."""
 
 import os
 from pathlib import Path
@@ -9,9 +9,9 @@ import pytest
 from tests.conformance.cases import Case, NotCompiledError, compile_case, find
 from tests.conformance.run import Verdict, run
 
-FOLDER = os.environ.get("WEIR_P4C_TESTDATA")
+FOLDER = os.environ.get("SOFTP4_P4C_TESTDATA")
 if FOLDER is None:
-    pytest.skip("needs p4c's testdata/p4_16_samples in WEIR_P4C_TESTDATA", allow_module_level=True)
+    pytest.skip("needs p4c's testdata/p4_16_samples in SOFTP4_P4C_TESTDATA", allow_module_level=True)
 CASES = list(find(Path(FOLDER)))
 
 

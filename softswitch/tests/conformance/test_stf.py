@@ -10,7 +10,7 @@ from tests.conformance.cases import Case, Compiled
 from tests.conformance.names import Names
 from tests.conformance.run import Outcome, Verdict, fits, run
 from tests.conformance.stf import Add, Call, Command, Expect, Packet, SetDefault, StfError, parse
-from tests.harness.target import Lpm, Optional, Range, Ternary
+from tests.harness.keys import Lpm, Optional, Range, Ternary
 from tests.programs import FOLDER
 
 TEXT = """

@@ -10,7 +10,7 @@ from softp4.runtime.queueing import Queueing
 
 GOOD = {
     "1=veth1": PortSpec(1, Interface("veth1")),
-    "1=xdp:veth1,depth=9": PortSpec(1, Interface("veth1", xdp=True), Queueing(depth_packets=9)),
+    "1=veth1,depth=9": PortSpec(1, Interface("veth1"), Queueing(depth_packets=9)),
     "0=shm": PortSpec(0, Shm()),
     "2=pcap:a.pcap,": PortSpec(2, Pcap(Path("a.pcap"), None)),
     "2=pcap:,b": PortSpec(2, Pcap(None, Path("b"))),
@@ -28,11 +28,10 @@ GOOD = {
 }
 
 BAD = {
-    "shm": "expected N=IFACE, N=xdp:IFACE, N=shm",
+    "shm": "expected N=IFACE, N=shm",
     "x=shm": "with N from 0 to 510",
     "511=shm": "with N from 0 to 510",
     "1=": "expected N=IFACE",
-    "1=xdp:": "expected N=IFACE",
     "1=,rate=1mbit": "expected N=IFACE",
     "1=pcap:": "with at least one file",
     "1=udp:4001": "expected N=udp:HOST:PORT:PEERHOST:PEERPORT",

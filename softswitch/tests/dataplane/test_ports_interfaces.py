@@ -14,14 +14,12 @@ import pytest
 from softp4.dataplane.ports import PortLoop
 from softp4.native.ring import ShmPort
 from softp4.runtime.queueing import Queueing
-from tests.dataplane.veths import KINDS, MTU, Veths, forwarding, mac_bytes, made_veths
+from tests.dataplane.veths import Veths, forwarding, mac_bytes, made_veths
 from tests.p4rt.p4rt_client import PATIENCE
-from weir.netns import TokenBucket
 
 pytestmark = pytest.mark.root
 
-_SLOW: Final = TokenBucket(100_000, burst=2048, latency_s=0.64)
-_PACKET_ONLY: Final = pytest.mark.parametrize("kind", ["AF_PACKET"])
+_SLOW: Final = ("rate", "100kbit", "burst", "2048", "latency", "640ms")
 
 
 @pytest.fixture(scope="module")
@@ -30,18 +28,12 @@ def lab() -> Iterator[Veths]:
         yield made
 
 
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture
-def loop(lab: Veths, kind: str) -> Iterator[PortLoop]:
-    with forwarding(lab, kind) as made:
+def loop(lab: Veths) -> Iterator[PortLoop]:
+    with forwarding(lab) as made:
         yield made
 
 
-@_PACKET_ONLY
 def test_kernel_udp_passes_with_all_offloads_on(lab: Veths, loop: PortLoop) -> None:
     """Hosts leave the checksum to the device, which there is none of: the switch completes it."""
     with lab.udp(1) as one, lab.udp(2) as two:
@@ -53,7 +45,6 @@ def test_kernel_udp_passes_with_all_offloads_on(lab: Veths, loop: PortLoop) -> N
             assert one.recvfrom(2048) == (payload, ("10.0.0.2", 5000))
 
 
-@_PACKET_ONLY
 def test_what_the_kernel_left_undone_is_done_once_though_frames_wait_outside(
     lab: Veths, loop: PortLoop
 ) -> None:
@@ -100,11 +91,10 @@ def test_vlan_tags_stay_in_the_frame(lab: Veths, loop: PortLoop, tmp_path: Path)
     assert (tmp_path / "vlan.pcapng").read_bytes().count(tagged) == 2  # in, and out again
 
 
-@_PACKET_ONLY
 def test_frames_longer_than_the_switch_holds_are_counted(lab: Veths, loop: PortLoop) -> None:
     ends = ((lab.hosts[1], "eth0"), (lab.switch, "sw1"))
     for namespace, name in ends:
-        namespace.links.set(name, mtu=6000)
+        namespace.set_mtu(name, 6000)
     with lab.raw(1) as one, lab.raw(2) as two:
         one.send(mac_bytes(2) + bytes(5000))
         short = mac_bytes(2) + mac_bytes(1) + b"\x88\xb5" + bytes(60)
@@ -112,13 +102,12 @@ def test_frames_longer_than_the_switch_holds_are_counted(lab: Veths, loop: PortL
         assert two.recv(2048) == short
     assert loop.statistics(1).rx_oversize == 1
     for namespace, name in ends:
-        namespace.links.set(name, mtu=1500)
+        namespace.set_mtu(name, 1500)
 
 
-def test_frames_that_find_no_room_are_counted(lab: Veths, kind: str) -> None:
-    lab.set_mtu(MTU[kind])
+def test_frames_that_find_no_room_are_counted(lab: Veths) -> None:
     with PortLoop() as asleep:
-        lab.attach(asleep, kind, 1, "sw1")
+        lab.attach(asleep, 1, "sw1")
         with lab.raw(1) as one:
             for _ in range(2000):
                 one.send(mac_bytes(2) + mac_bytes(1) + b"\x88\xb5" + bytes(60))
@@ -127,20 +116,20 @@ def test_frames_that_find_no_room_are_counted(lab: Veths, kind: str) -> None:
 
 def test_an_interface_that_goes_down_and_up_again(lab: Veths, loop: PortLoop) -> None:
     frame = mac_bytes(2) + mac_bytes(1) + b"\x88\xb5" + bytes(60)
-    lab.switch.links.set("sw2", up=False)
+    lab.switch.set_up("sw2", False)
     with lab.raw(1) as one:
         one.send(frame)
         while loop.statistics(2).tx_drops == 0:
             pass
-        lab.switch.links.set("sw2", up=True)
+        lab.switch.set_up("sw2")
         with lab.raw(2) as two:
             one.send(frame)
             assert two.recv(2048) == frame
 
 
-def test_an_interface_that_vanishes_leaves_the_others_working(lab: Veths, loop: PortLoop, kind: str) -> None:
+def test_an_interface_that_vanishes_leaves_the_others_working(lab: Veths, loop: PortLoop) -> None:
     with lab.vanishing("gone"):
-        lab.attach(loop, kind, 3, "gone")
+        lab.attach(loop, 3, "gone")
     with lab.raw(1) as one, lab.raw(2) as two:
         one.send(frame := mac_bytes(2) + mac_bytes(1) + b"\x88\xb5" + bytes(60))
         assert two.recv(2048) == frame
@@ -169,10 +158,9 @@ def test_interfaces_and_shared_memory_mix(lab: Veths, loop: PortLoop, tmp_path: 
             assert one.recv(PATIENCE) == frames[0]
 
 
-@_PACKET_ONLY
 def test_traffic_control_on_the_switchs_side_is_honoured(lab: Veths, loop: PortLoop) -> None:
     """A queue on the interface may drop; the switch counts it, and stays alive."""
-    lab.switch.links.shape("sw2", _SLOW)
+    lab.switch.tc("qdisc", "replace", "dev", "sw2", "root", "tbf", *_SLOW)
     try:
         with lab.raw(1) as one:
             for _ in range(200):
@@ -181,7 +169,7 @@ def test_traffic_control_on_the_switchs_side_is_honoured(lab: Veths, loop: PortL
                 pass
         assert now.tx_drops > 100
     finally:
-        lab.switch.links.unshape("sw2")
+        lab.switch.tc("qdisc", "delete", "dev", "sw2", "root")
     with lab.udp(1) as one, lab.udp(2) as two:
         one.sendto(b"fast again", ("10.0.0.2", 5000))
         assert two.recv(100) == b"fast again"

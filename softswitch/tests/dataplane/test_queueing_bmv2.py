@@ -8,6 +8,7 @@ do not share the port's rate. Frames go in while the first one still keeps the o
 import contextlib
 import os
 import socket
+import struct
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -19,16 +20,14 @@ import pytest
 from softp4.runtime.queueing import Queueing
 from softp4.switch import Switch
 from tests.dataplane.test_queueing import SECOND, Copy, order, read, run_dry
+from tests.harness.netns import Namespace
 from tests.p4rt.p4rt_client import PATIENCE
 from tests.programs import FOLDER, program
-from weir.controller.qos import QueueSpec
-from weir.controller.queue_driver import QueueDriverError, set_queues
-from weir.netns import Namespace
 
 pytestmark = [pytest.mark.root, pytest.mark.bmv2]
 
 IN, OUT, FREE = 1, 2, 3
-THRIFT = "127.0.0.1:9090"
+THRIFT = 9090
 
 
 class Bmv2:
@@ -37,14 +36,12 @@ class Bmv2:
     def __init__(self, folder: Path, cleanup: contextlib.ExitStack) -> None:
         self._namespace = cleanup.enter_context(Namespace())
         for port in (IN, OUT, FREE):
-            self._namespace.links.add_veth(f"sw{port}", f"host{port}")
-            for end in ("sw", "host"):
-                self._namespace.links.set(f"{end}{port}", up=True)
+            self._namespace.add_veth(f"sw{port}", f"host{port}")
         self._sockets = self._namespace.call(self._open)
         for each in self._sockets.values():
             cleanup.callback(each.close)
         ports = [word for port in (IN, OUT, FREE) for word in ("-i", f"{port}@sw{port}")]
-        options = ["--thrift-port", THRIFT.rpartition(":")[2], "--device-id", str(os.getpid())]
+        options = ["--thrift-port", str(THRIFT), "--device-id", str(os.getpid())]
         target = ["--priority-queues", "8", "--grpc-server-addr", f"unix:{folder}/grpc"]
         self._process = cleanup.enter_context(
             subprocess.Popen(
@@ -74,13 +71,12 @@ class Bmv2:
 
     def limit(self, rate_pps: int, depth: int) -> None:
         """Limit port OUT, once the switch is there."""
-        spec = QueueSpec(switch="s1", port=OUT, rate_pps=rate_pps, depth=depth)
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
-                self._namespace.call(lambda: set_queues(THRIFT, [spec]))
+                self._namespace.call(lambda: _limit(rate_pps, depth))
                 return
-            except QueueDriverError:
+            except ConnectionError:
                 assert self._process.poll() is None, "BMv2 ended"
                 assert time.monotonic() < deadline, "BMv2 does not get ready"
                 time.sleep(0.1)
@@ -95,6 +91,19 @@ class Bmv2:
         """Wait until everything sent so far is through ingress: a frame for another port is."""
         self.send(order(FREE))
         self.receive(1, FREE)
+
+
+def _limit(rate_pps: int, depth: int) -> None:
+    """Limit port OUT by BMv2's Thrift service: two calls of (port, value), each answered with status 0."""
+    with socket.create_connection(("127.0.0.1", THRIFT), timeout=PATIENCE) as connection:
+        for what, kind, value in (("depth", "i", depth), ("rate", "q", rate_pps)):
+            name = f"simple_switch:set_egress_queue_{what}".encode()
+            code = {"i": 8, "q": 10}[kind]  # Thrift's i32 and i64
+            arguments = struct.pack(f">BHiBH{kind}B", 8, 1, OUT, code, 2, value, 0)
+            header = struct.pack(">II", 0x80010001, len(name)) + name + struct.pack(">I", 1)
+            connection.sendall(header + arguments)
+            answer = connection.makefile("rb").read(len(header) - len("simple_switch:") + 8)
+            assert answer[-8:] == struct.pack(">BHiB", 8, 0, 0, 0), answer
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def lab() -> Iterator[Veths]:
 
 @pytest.fixture
 def loop(lab: Veths) -> Iterator[PortLoop]:
-    with forwarding(lab, "AF_PACKET") as made:
+    with forwarding(lab) as made:
         yield made
 
 
@@ -112,7 +112,7 @@ def test_a_train_that_comes_in_is_cut(lab: Veths, headers: Any, size: int) -> No
     """The frames are those that a device would have made, checksums and all; short trains and long ones."""
     rng = random.Random(size)
     sent = [train_of(headers, rng.randbytes(length), size) for length in (size + 1, 2 * size, 39 * size + 1)]
-    with forwarding(lab, "AF_PACKET") as loop, offloading(lab, 1) as one, lab.raw(2) as two:
+    with forwarding(lab) as loop, offloading(lab, 1) as one, lab.raw(2) as two:
         two.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
         for train, frames in sent:
             one.send(train)
@@ -127,7 +127,7 @@ def test_jumbo_frames_pass_alone_and_in_trains(lab: Veths) -> None:
     payload = random.Random(2).randbytes(5 * WIDE_PAYLOAD + 7)
     train, frames = train_of(ETHERNET / V4 / PORTS, payload, WIDE_PAYLOAD)
     try:
-        with forwarding(lab, "AF_PACKET") as loop, offloading(lab, 1) as one, lab.raw(2) as two:
+        with forwarding(lab) as loop, offloading(lab, 1) as one, lab.raw(2) as two:
             lab.set_mtu(9000)
             two.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
             one.send(Offload().pack() + frames[0])
@@ -173,7 +173,7 @@ def test_a_kernel_socket_sends_a_train(lab: Veths, loop: PortLoop) -> None:
 
 
 def plain(number: int, length: int = 1000, **changed: Any) -> bytes:
-    """Return a datagram as Weir's switch writes them: without a UDP checksum, not to be fragmented."""
+    """Return a datagram without a UDP checksum, not to be fragmented."""
     fields: dict[str, Any] = {
         "dst": NOBODY,
         "id": number,
@@ -190,7 +190,7 @@ def plain(number: int, length: int = 1000, **changed: Any) -> bytes:
 
 def at_once(lab: Veths, frames: Sequence[bytes], receive: Callable[[PortLoop], Any]) -> Any:
     """Return what ``receive`` gives when all frames wait at the switch before it begins."""
-    with forwarding(lab, "AF_PACKET", start=False) as loop, lab.raw(1) as one:
+    with forwarding(lab, start=False) as loop, lab.raw(1) as one:
         for frame in frames:
             one.send(frame)
         loop.start()
@@ -270,11 +270,11 @@ def test_any_mixture_arrives_in_order(
 
 
 def test_an_interface_that_has_no_room_for_trains_counts_their_frames(lab: Veths) -> None:
-    lab.switch.links.set("sw2", up=False)
+    lab.switch.set_up("sw2", False)
     try:
         saw = at_once(lab, [plain(number) for number in range(40)], _when_dropped)
     finally:
-        lab.switch.links.set("sw2", up=True)
+        lab.switch.set_up("sw2")
     assert (saw.tx_packets, saw.tx_trains, saw.tx_drops) == (0, 0, 40)
 
 

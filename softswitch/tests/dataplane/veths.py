@@ -3,23 +3,17 @@
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
-from typing import Final, TypeVar
+from collections.abc import Iterator
+from typing import Final
 
 from softp4.dataplane.ports import PortLoop
 from softp4.program.loader import load_program
 from softp4.state.entry import Entry, Exact
 from softp4.switch import Switch
+from tests.harness.netns import Namespace
 from tests.p4rt.p4rt_client import CONTROL, PATIENCE
-from weir.netns import Namespace
 
-KINDS: Final = ("AF_PACKET", "AF_XDP native", "AF_XDP generic")
-"""How a port may be attached to an interface. Drivers refuse native XDP for an MTU beyond a page."""
-
-MTU: Final = {"AF_PACKET": 1500, "AF_XDP native": 1500, "AF_XDP generic": 4000}
-
-_ETH_P_ALL = 3
-_T = TypeVar("_T")
+_ETH_P_ALL: Final = 3
 
 
 class Veths:
@@ -30,36 +24,29 @@ class Veths:
         self.switch = stack.enter_context(Namespace())
         self.hosts = {number: stack.enter_context(Namespace()) for number in (1, 2)}
         for number, host in self.hosts.items():
-            self.switch.links.add_veth(f"sw{number}", "eth0", there=host.file)
-            self.switch.links.set(f"sw{number}", up=True)
-            host.links.set("eth0", mac=mac(number), up=True)
-            host.links.add_address("eth0", f"10.0.0.{number}/24")
+            self.switch.add_veth(f"sw{number}", "eth0", there=host)
+            host.ip("link", "set", "eth0", "address", mac(number))
+            host.ip("address", "add", f"10.0.0.{number}/24", "dev", "eth0")
             peer = 3 - number
-            host.links.set_neighbour("eth0", f"10.0.0.{peer}", mac(peer))
+            host.ip("neighbour", "replace", f"10.0.0.{peer}", "lladdr", mac(peer), "dev", "eth0")
 
     def set_mtu(self, mtu: int) -> None:
         for number, host in self.hosts.items():
-            self.switch.links.set(f"sw{number}", mtu=mtu)
-            host.links.set("eth0", mtu=mtu)
+            self.switch.set_mtu(f"sw{number}", mtu)
+            host.set_mtu("eth0", mtu)
 
     @contextlib.contextmanager
     def vanishing(self, name: str) -> Iterator[None]:
         """Yield an interface of the switch's that is up, and gone after the block."""
-        self.switch.links.add_veth(name, f"{name}-peer")
-        for end in (name, f"{name}-peer"):
-            self.switch.links.set(end, up=True)
+        self.switch.add_veth(name, f"{name}-peer")
         try:
             yield
         finally:
-            self.switch.links.remove(name)
+            self.switch.ip("link", "delete", name)
 
-    def attach(self, loop: PortLoop, kind: str, number: int, interface: str) -> None:
+    def attach(self, loop: PortLoop, number: int, interface: str) -> None:
         """Make an interface of the switch's a port."""
-        add = loop.add_interface if kind == "AF_PACKET" else loop.add_xdp
-        self.at_switch(lambda: add(number, interface))
-
-    def at_switch(self, call: Callable[[], _T]) -> _T:
-        return self.switch.call(call)
+        self.switch.call(lambda: loop.add_interface(number, interface))
 
     def udp(self, host: int) -> socket.socket:
         """Return a kernel UDP socket at a host, bound to port 5000."""
@@ -100,20 +87,18 @@ def made_veths() -> Iterator[Veths]:
 
 
 @contextlib.contextmanager
-def forwarding(veths: Veths, kind: str, *, start: bool = True) -> Iterator[PortLoop]:
+def forwarding(veths: Veths, *, start: bool = True) -> Iterator[PortLoop]:
     """Yield a loop with both interfaces attached, over a switch that forwards by destination MAC.
 
     It runs, unless the caller is to start it.
     """
-    veths.set_mtu(MTU[kind])
     with Switch(load_program(CONTROL), cpu_port=510) as switch, PortLoop() as loop:
         for host in veths.hosts:
             key = (Exact(int.from_bytes(mac_bytes(host), "big")),)
             switch.table("ControlIngress.stations").insert(Entry(key, "ControlIngress.forward", (host,)))
         loop.set_switch(switch)
         for host in veths.hosts:
-            veths.attach(loop, kind, host, f"sw{host}")
-            assert kind.removeprefix("AF_XDP ") in (kind, loop.ports()[host].split("(")[-1].rstrip(")"))
+            veths.attach(loop, host, f"sw{host}")
         if start:
             loop.start()
         yield loop

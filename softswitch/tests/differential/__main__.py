@@ -8,11 +8,12 @@ soft switch with so many threads is compared with itself with one, and BMv2 is n
 """
 
 import argparse
+import functools
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,23 +23,25 @@ from tests.conformance.cases import NotCompiledError
 from tests.differential.compare import differences
 from tests.differential.generate import program
 from tests.differential.play import DeadlyFramesError, Played, fill, on_bmv2, on_soft
-from tests.differential.recording import Recording, digest, path_of, save
+from tests.differential.recording import Recording, digest, save
 from tests.differential.scenario import Scenario, ScenarioMaker, batches
-from tests.differential.subjects import OURS, WEIR, Subject, compiled
+from tests.differential.subjects import OURS, Subject, compiled
+
+Own = Callable[[Path], Subject]  # a program, its files in a folder
+OWN: Mapping[str, Own] = {name: functools.partial(compiled, name) for name in OURS}
 
 _SHOWN = 3  # differences of one round
 _DEATHS = 12  # of BMv2 in one round
 _BATCH = 200  # frames that threads are given together
-FRAMES = {WEIR: 150, "loops": 150}  # that are recorded: those of these programs are long
 
 
-def main() -> None:
-    """Run the command."""
-    parser = argparse.ArgumentParser(description=__doc__, prog="python -m tests.differential")
+def main(prog: str = "python -m tests.differential", own: Mapping[str, Own] = OWN) -> None:
+    """Run the command, for programs of one's own by their names."""
+    parser = argparse.ArgumentParser(description=__doc__, prog=prog)
     parser.add_argument(
         "sources", nargs="*", type=Path, metavar="SOURCE.p4", help="instead of our own programs"
     )
-    parser.add_argument("--only", help="only this one of our programs")
+    parser.add_argument("--only", choices=own, help="only this one of our programs")
     parser.add_argument("--minutes", type=float, default=1.0, help="how long (1); 0: each program once")
     parser.add_argument("--frames", type=int, default=2000, help="frames of a round (2000)")
     parser.add_argument("--seed", type=int, default=1, help="of the first round (1)")
@@ -48,9 +51,9 @@ def main() -> None:
     options = parser.parse_args()
     total: Counter[str] = Counter()
     different = 0
-    with tempfile.TemporaryDirectory(prefix="weir-differential-") as scratch:
-        wanted: list[Path | str] = options.sources or ([options.only] if options.only else [*OURS, WEIR])
-        subjects = [] if options.generate else list(_subjects(wanted, Path(scratch)))
+    with tempfile.TemporaryDirectory(prefix="softp4-differential-") as scratch:
+        wanted: list[Path | str] = options.sources or ([options.only] if options.only else list(own))
+        subjects = [] if options.generate else list(_subjects(wanted, own, Path(scratch)))
         if options.record:
             for each in subjects:
                 record(each, options.seed)
@@ -79,10 +82,10 @@ def main() -> None:
     sys.exit(1 if different else 0)
 
 
-def _subjects(wanted: Sequence[Path | str], scratch: Path) -> Iterator[Subject]:
+def _subjects(wanted: Sequence[Path | str], own: Mapping[str, Own], scratch: Path) -> Iterator[Subject]:
     for source in wanted:
         try:
-            yield compiled(source, scratch)
+            yield own[source](scratch) if isinstance(source, str) else compiled(source, scratch)
         except NotCompiledError as error:
             print(f"{source}: {error}")
 
@@ -102,7 +105,7 @@ def _generated(scratch: Path, seed: int, deadline: float) -> Iterator[tuple[int,
     while True:
         source = scratch / f"generated{seed}.p4"
         source.write_text(program(seed))
-        for each in _subjects([source], scratch):
+        for each in _subjects([source], {}, scratch):
             yield seed, each
         seed += 1
         if deadline < time.monotonic():
@@ -111,10 +114,10 @@ def _generated(scratch: Path, seed: int, deadline: float) -> Iterator[tuple[int,
 
 def record(each: Subject, seed: int) -> None:
     """Write down what BMv2 does with a scenario of a size that suits the program."""
-    scenario = ScenarioMaker(each, seed).scenario(FRAMES.get(each.name, 300))
+    scenario = ScenarioMaker(each, seed).scenario(each.recorded_frames)
     scenario, played, _ = survive(each, scenario)
-    save(path_of(each.name), Recording(digest(each.json), scenario, played))
-    print(f"{path_of(each.name)}: {path_of(each.name).stat().st_size} bytes")
+    save(each.recording, Recording(digest(each.json), scenario, played))
+    print(f"{each.recording}: {each.recording.stat().st_size} bytes")
 
 
 def survive(each: Subject, scenario: Scenario) -> tuple[Scenario, Played, list[str]]:

@@ -13,7 +13,7 @@ from softp4.switch import Switch
 from tests.differential.scenario import Scenario, batches
 from tests.differential.steady import NOW_US
 from tests.harness.bmv2_stream import Bmv2DiedError, Bmv2Stream
-from tests.harness.soft import entry_key
+from tests.harness.keys import entry_key
 
 # BMv2's queues hold 64 packets each, and a frame may leave a port a few times: no burst may fill one.
 _BURST: Final = 12

@@ -11,9 +11,7 @@ from typing import Any, Final
 from tests.differential.play import Played
 from tests.differential.rows import Default, Row
 from tests.differential.scenario import Scenario
-from tests.harness.target import Key, Lpm, Optional, Range, Ternary
-
-FOLDER: Final = Path(__file__).parent / "recorded"
+from tests.harness.keys import Key, Lpm, Optional, Range, Ternary
 
 _KINDS: Final = {"lpm": Lpm, "ternary": Ternary, "range": Range, "optional": Optional}
 
@@ -30,11 +28,6 @@ class Recording:
 def digest(program: Any) -> str:
     """Return a program's identity, wherever it was compiled."""
     return hashlib.sha256(json.dumps(program, sort_keys=True).encode()).hexdigest()
-
-
-def path_of(name: str) -> Path:
-    """Return where a program's recording is."""
-    return FOLDER / f"{name}.json.xz"
 
 
 def save(path: Path, recording: Recording) -> None:

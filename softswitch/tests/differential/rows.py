@@ -3,7 +3,7 @@
 
 from dataclasses import dataclass
 
-from tests.harness.target import Key
+from tests.harness.keys import Key
 
 Replicas = tuple[tuple[int, int], ...]
 

@@ -11,10 +11,9 @@ from google.protobuf import text_format
 from softp4.p4runtime.schema import p4info_pb2
 from tests.differential.frames import FrameMaker
 from tests.differential.rows import Default, Replicas, Row
-from tests.differential.subjects import WEIR, Subject
+from tests.differential.subjects import Subject
 from tests.differential.vocabulary import FieldName, Vocabulary
-from tests.differential.weir_jobs import Jobs
-from tests.harness.target import Key, Lpm, Optional, Range, Ternary
+from tests.harness.keys import Key, Lpm, Optional, Range, Ternary
 
 PORTS: Final = (0, 1, 2, 3, 5, 8, 13, 255)
 _GROUPS: Final = (1, 2, 3, 5, 9)
@@ -70,11 +69,10 @@ class ScenarioMaker:
         ]
         groups = {group: self._replicas() for group in _GROUPS}
         rows: dict[tuple[str, tuple[Key, ...]], Row] = {}
-        jobs: Jobs | None = None
-        if self._subject.name == WEIR:  # by chance alone, no packet is admitted
-            jobs = Jobs(rng)
-            groups |= jobs.groups
-            rows = {(row.table, row.key): row for row in jobs.rows}
+        traffic = self._subject.traffic(rng) if self._subject.traffic else None
+        if traffic:
+            groups |= traffic.groups
+            rows = {(row.table, row.key): row for row in traffic.rows}
         # BMv2 takes no entry beside those of the program, const or not.
         fixed = {
             table["name"]
@@ -102,8 +100,8 @@ class ScenarioMaker:
             tuple(groups.items()),
             tuple(sessions),
             tuple(
-                self._spoilt(jobs.arrival())
-                if jobs and rng.random() < 0.7
+                self._spoilt(traffic.arrival())
+                if traffic and rng.random() < 0.7
                 else self._arrival(maker, vocabulary, list(by_table.values()))
                 for _ in range(frames)
             ),

@@ -10,27 +10,24 @@ from tests.differential.__main__ import compare
 from tests.differential.compare import differences
 from tests.differential.generate import program
 from tests.differential.play import on_bmv2, on_soft
-from tests.differential.recording import Recording, digest, load, path_of
-from tests.differential.subjects import OURS, WEIR, Subject, compiled, ours
+from tests.differential.recording import Recording, digest, load
+from tests.differential.subjects import OURS, RECORDED, Subject, compiled, ours
 from tests.harness.effort import effort
 from tests.programs import unpack
 
-NAMES = (*OURS, WEIR)
 
-
-def recorded(subject: Subject) -> Recording:
+def recorded(subject: Subject, command: str = "python -m tests.differential") -> Recording:
     """Return the recording of a program as it is; an old one cannot be compared."""
-    recording = load(path_of(subject.name))
+    recording = load(subject.recording)
     if recording.digest != digest(subject.json):
-        command = f"python -m tests.differential --record --only {subject.name}"
-        hint = f"recorded of an older program: {command}"
+        hint = f"recorded of an older program: {command} --record --only {subject.name}"
         if shutil.which("simple_switch_grpc"):
             pytest.fail(hint)
         pytest.skip(hint)
     return recording
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OURS)
 def test_frames_leave_as_they_left_bmv2(name: str, tmp_path: Path) -> None:
     subject = ours(name, tmp_path)
     recording = recorded(subject)
@@ -41,7 +38,7 @@ def test_frames_leave_as_they_left_bmv2(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.p4c
 @pytest.mark.bmv2
-@pytest.mark.parametrize("name", effort(NAMES[1::3], NAMES))
+@pytest.mark.parametrize("name", effort(OURS[1::3], OURS))
 def test_bmv2_does_what_is_recorded(name: str, tmp_path: Path) -> None:
     subject = compiled(name, tmp_path)
     recording = recorded(subject)
@@ -51,7 +48,7 @@ def test_bmv2_does_what_is_recorded(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.p4c
 @pytest.mark.bmv2
-@pytest.mark.parametrize("name", effort(NAMES[::3], NAMES))
+@pytest.mark.parametrize("name", effort(OURS[::3], OURS))
 def test_other_frames_leave_as_they_leave_bmv2(name: str, tmp_path: Path) -> None:
     frames, different, _ = compare(compiled(name, tmp_path), seed=2, frames=300)
     assert frames and not different
@@ -59,7 +56,7 @@ def test_other_frames_leave_as_they_leave_bmv2(name: str, tmp_path: Path) -> Non
 
 def test_recordings_reach_every_corner_of_a_parser() -> None:
     """Otherwise equal answers would say little: errors, full stacks, headers on any bit all occur."""
-    played = load(path_of("parsing")).played
+    played = load(RECORDED / "parsing.json.xz").played
     reports = [unpack(frame[:8], (32, 8, 8, 8, 7, 1)) for left in played.left for _, frame in left]
     assert {0, 1, 3, 100} <= {error for error, *_ in reports}
     assert {0, 1, 3, 4} <= {labels for _, labels, *_ in reports}

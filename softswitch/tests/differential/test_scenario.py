@@ -8,11 +8,12 @@ from google.protobuf import text_format
 
 from softp4.p4runtime.schema import p4info_pb2
 from tests.differential.scenario import ScenarioMaker
-from tests.differential.subjects import WEIR, ours
+from tests.differential.subjects import ours
+from tests.programs import FOLDER
 
 
 def test_a_table_that_was_optimised_away_has_no_entries(tmp_path: Path) -> None:
-    subject = ours(WEIR, tmp_path)
+    subject = ours("matching", tmp_path, FOLDER / "matching.p4info.txtpb")
     info = text_format.Parse(subject.p4info.read_text(), p4info_pb2.P4Info())
     lost = info.tables.add()
     lost.CopyFrom(next(table for table in info.tables if table.match_fields and not table.is_const_table))

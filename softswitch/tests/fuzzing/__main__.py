@@ -6,6 +6,7 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,7 +14,6 @@ from typing import Final
 
 from tests.fuzzing.loader import FindingError, SpoiledPrograms, outcome
 from tests.fuzzing.sanitized import run_worker, runtime
-from tests.harness.target import PROGRAM
 from tests.programs import FOLDER
 
 _SPOILED: Final = 200  # programs between two that are compiled
@@ -39,14 +39,15 @@ class Fuzzing:
         seed: the same one does the same, however long it gets.
         findings: folder for the programs that made something go wrong, and what was said.
         cache: folder for compiled code.
+        programs: compiled programs, beside the tests' own.
     """
 
-    def __init__(self, seed: int, findings: Path, cache: Path) -> None:
+    def __init__(self, seed: int, findings: Path, cache: Path, programs: Sequence[Path] = ()) -> None:
         self.tally = Tally()
         self._rng = random.Random(seed)
         self._findings = findings
         self._cache = cache
-        self._programs = [*sorted(FOLDER.glob("*.json")), PROGRAM]
+        self._programs = [*sorted(FOLDER.glob("*.json")), *programs]
         self._spoiled = iter(SpoiledPrograms(self._programs, seed))
 
     def round(self, until: float) -> None:
@@ -101,13 +102,16 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--findings", type=Path, default=Path("build/findings"), metavar="FOLDER")
+    parser.add_argument(
+        "programs", nargs="*", type=Path, metavar="PROGRAM.json", help="beside the tests' own"
+    )
     options = parser.parse_args()
     if runtime() is None:
         print("the C compiler has no AddressSanitizer")
         return 2
     until = time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory() as cache:
-        fuzzing = Fuzzing(options.seed, options.findings, Path(cache))
+        fuzzing = Fuzzing(options.seed, options.findings, Path(cache), options.programs)
         while time.monotonic() < until:
             fuzzing.round(until)
             print(f"seed {options.seed}: {fuzzing.tally}", flush=True)

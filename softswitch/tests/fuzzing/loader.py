@@ -17,7 +17,7 @@ from softp4.program.errors import ProgramError
 from softp4.program.loader import load_program
 from tests.fuzzing.mutation import Mutator
 
-PATIENCE: Final = 20.0  # seconds for one program; Weir's takes one
+PATIENCE: Final = 20.0  # seconds for one program; the largest takes one
 LONGEST: Final = 30_000_000  # characters of C text
 
 

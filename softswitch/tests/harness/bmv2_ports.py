@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Final
 
+from tests.harness.netns import Namespace
 from tests.harness.ports import free_port
-from weir.netns import Namespace
 
 _PATIENCE: Final = 30.0  # seconds until a switch that does not start counts as broken
 
@@ -26,7 +26,7 @@ class Bmv2WithPorts:
 
     def __init__(self, ports: int) -> None:
         self._cleanup = contextlib.ExitStack()
-        folder = Path(tempfile.mkdtemp(prefix="weir-bmv2-"))
+        folder = Path(tempfile.mkdtemp(prefix="softp4-bmv2-"))
         self._cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         self.address = f"unix:{folder}/grpc"
         self.hosts = [f"host{number}" for number in range(1, ports + 1)]
@@ -34,9 +34,7 @@ class Bmv2WithPorts:
             namespace = self._cleanup.enter_context(Namespace())
             self.inside = namespace.prefix
             for number, host in enumerate(self.hosts, start=1):
-                namespace.links.add_veth(f"sw{number}", host)
-                for end in (f"sw{number}", host):
-                    namespace.links.set(end, up=True)
+                namespace.add_veth(f"sw{number}", host)
             self._start(folder)
         except BaseException:
             self._cleanup.close()

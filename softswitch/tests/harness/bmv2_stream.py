@@ -43,7 +43,7 @@ class Bmv2Stream:
     def __init__(self, program: Path, p4info: Path, options: Sequence[str] = ()) -> None:
         """Start a switch and load the program. ``options`` are of the target (``--priority-queues`` …)."""
         self._cleanup = contextlib.ExitStack()
-        folder = Path(tempfile.mkdtemp(prefix="weir-bmv2-"))
+        folder = Path(tempfile.mkdtemp(prefix="softp4-bmv2-"))
         self._cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         self.device = os.getpid()
         try:

@@ -3,6 +3,7 @@
 
 from pathlib import Path
 
+import grpc
 from trustme import CA
 
 
@@ -19,3 +20,11 @@ def make(folder: Path) -> None:
             made = signing.issue_cert("localhost", "127.0.0.1")
             made.cert_chain_pems[0].write_to_path(folder / f"{name}.pem")
             made.private_key_pem.write_to_path(folder / f"{name}.key")
+
+
+def credentials(folder: Path, authority: str, name: str | None = None) -> grpc.ChannelCredentials:
+    """Return credentials of a client that trusts ``authority``, and shows the certificate of ``name``."""
+    parts = [(folder / f"{authority}.pem").read_bytes()]
+    if name is not None:
+        parts += [(folder / f"{name}.key").read_bytes(), (folder / f"{name}.pem").read_bytes()]
+    return grpc.ssl_channel_credentials(*parts)

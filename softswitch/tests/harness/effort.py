@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much the tests do: by default what shows most faults soon; with ``WEIR_TESTS=long`` everything."""
+"""How much the tests do: by default what shows most faults soon; with ``SOFTP4_TESTS=long`` everything."""
 
 import os
 from typing import Final, TypeVar
 
 _T = TypeVar("_T")
 
-LONG: Final = os.environ.get("WEIR_TESTS", "") == "long"
+LONG: Final = os.environ.get("SOFTP4_TESTS", "") == "long"
 
 
 def effort(fast: _T, long: _T) -> _T:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python packages that cannot share an environment with the tests' own: made once, kept in Weir's cache."""
+"""Python packages that cannot share an environment with the tests' own: made once, and cached."""
 
 import fcntl
 import os
@@ -52,7 +52,7 @@ def libraries(*requirements: str) -> Path:
 
 
 def for_another_python() -> dict[str, str]:
-    """Return environment variables for another Python, whose Weir compiles as this one does."""
+    """Return environment variables for another Python, whose switch compiles as this one's does."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return {**kept, "CC": shlex.join(compiler())}  # which may be a package of this environment
 

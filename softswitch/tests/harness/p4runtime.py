@@ -15,7 +15,7 @@ from softp4.p4runtime.names import Names
 from softp4.p4runtime.schema import p4info_pb2
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 from softp4.p4runtime.session import Session, SessionError
-from tests.harness.target import Count, Key, Lpm, Optional, Range, Ternary
+from tests.harness.keys import Count, Key, Lpm, Optional, Range, Ternary
 
 _PATIENCE: Final = 30.0
 

@@ -22,7 +22,7 @@ def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
         port = _PORTS[(first + turn) % len(_PORTS)]
         with contextlib.ExitStack() as unless_taken, contextlib.suppress(OSError):
             claim = unless_taken.enter_context(socket.socket(socket.AF_UNIX))
-            claim.bind(f"\0weir-test-port-{port}")
+            claim.bind(f"\0softp4-test-port-{port}")
             with socket.socket(socket.AF_INET, kind) as probe:
                 probe.bind(("127.0.0.1", port))
             unless_taken.pop_all()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every test of the repository has: fixtures, and markers that skip by name or fail. For conftest.py.
 
-Tests skip by name where a machine lacks what their markers say, or fail when ``WEIR_REQUIRE`` names it.
+Tests skip by name where a machine lacks what their markers say, or fail when ``SOFTP4_REQUIRE`` names it.
 """
 
 import signal
@@ -51,10 +51,10 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    for marker in needs.MARKERS:
+    for marker in needs.NEEDS:
         if item.get_closest_marker(marker) and (reason := needs.why_not(marker)):
             if marker in needs.required():
-                pytest.fail(f"WEIR_REQUIRE: {reason}", pytrace=False)
+                pytest.fail(f"required: {reason}", pytrace=False)
             pytest.skip(reason)
     if not LONG and item.get_closest_marker("long"):
-        pytest.skip("needs WEIR_TESTS=long")
+        pytest.skip("long tests are not asked for")

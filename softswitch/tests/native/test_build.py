@@ -172,7 +172,7 @@ except build.CompileError as error:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("place", ["/proc/weir", "/dev/null/weir"])
+@pytest.mark.parametrize("place", ["/proc/softp4", "/dev/null/softp4"])
 def test_a_cache_that_cannot_be_made_is_named_with_what_to_set(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

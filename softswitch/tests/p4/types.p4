@@ -4,7 +4,7 @@
 #include <core.p4>
 #include <v1model.p4>
 
-@p4runtime_translation("weir/port", bit<32>)
+@p4runtime_translation("example/port", bit<32>)
 type bit<9> port_t;
 
 type bit<16> label_t;

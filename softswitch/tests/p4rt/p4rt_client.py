@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weir's P4Runtime session, with names instead of ids: how the tests talk to a switch."""
+"""A P4Runtime session with names instead of ids: how the tests talk to a switch."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

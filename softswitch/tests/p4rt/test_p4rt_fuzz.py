@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from softp4.p4runtime.codes import Code
 from softp4.p4runtime.schema import p4info_pb2
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
-from tests.controller.switches import SwitchProcess
 from tests.harness.effort import effort
+from tests.harness.switch_process import SwitchProcess
 from tests.p4rt.p4rt_client import CONTROL, PATIENCE
 from tests.p4rt.p4rt_fuzz import ELECTION, Generator, spoilt
 from tests.p4rt.p4rt_stream import Connection, arbitration, write_errors

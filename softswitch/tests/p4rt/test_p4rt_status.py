@@ -20,9 +20,6 @@ from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 from softp4.p4runtime.schema import status_pb2
 from tests.p4rt.p4rt_client import Controller
 from tests.p4rt.p4rt_stream import Connection, arbitration
-from weir.controller.entries import TableEntry
-from weir.controller.p4rt_errors import describe
-from weir.controller.sync import EntryUpdate, Verb
 
 
 def deletions(switch: Controller, count: int, first: int = 1) -> Any:
@@ -71,17 +68,6 @@ def test_a_single_failure_far_behind(switch: Controller, device: Device) -> None
     request.updates.MergeFrom([*good * 1500, request.updates.pop()])
     error = refusal(switch, device.address, request)
     assert error.details().startswith("Write: 1 of 3001 failed; first, update 3000: NOT_FOUND: ")
-
-
-def test_the_controllers_words_say_how_many_more(switch: Controller, device: Device) -> None:
-    assert device.address is not None
-    error = refusal(switch, device.address, deletions(switch, 400))
-    update = EntryUpdate(Verb.DELETE, TableEntry("stations", (("dst", 1),), "forward", ()))
-    words = describe(error, [update] * 400)
-    assert words.startswith("delete stations [dst=0x1]: NOT_FOUND")
-    assert "; and " in words
-    assert "400 of 400 failed" in words
-    assert len(words) < 1500
 
 
 @given(

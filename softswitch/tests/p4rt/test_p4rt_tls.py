@@ -12,7 +12,6 @@ from softp4.device import Device
 from softp4.p4rt.server import ServerError, Tls
 from tests.harness import certificates
 from tests.p4rt.p4rt_client import Controller
-from weir.agent_service.tls import TlsFiles
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +42,7 @@ def _reached(address: str, keys: Path, authority: str | None, name: str | None =
     if authority is None:
         channel = open_channel(address)
     else:
-        parts = [(keys / f"{authority}.pem").read_bytes()]
-        if name is not None:
-            parts += [(keys / f"{name}.key").read_bytes(), (keys / f"{name}.pem").read_bytes()]
-        channel = open_channel(address, grpc.ssl_channel_credentials(*parts))
+        channel = open_channel(address, certificates.credentials(keys, authority, name))
     with channel:
         try:
             return Controller.capabilities(channel) == "1.5.0"
@@ -71,8 +67,7 @@ def test_the_switch_knows_the_controller(mutual: str, keys: Path) -> None:
 
 
 def test_a_session_over_mutual_tls(mutual: str, keys: Path) -> None:
-    files = TlsFiles(keys / "client.pem", keys / "client.key", keys / "ca.pem")
-    controller = Controller(mutual, credentials=files.channel_credentials())
+    controller = Controller(mutual, credentials=certificates.credentials(keys, "ca", "client"))
     controller.push()
     controller.write("INSERT", table_entry=controller.station(1))
     assert controller.read(table_entry=controller.entry("stations")) == [controller.station(1)]

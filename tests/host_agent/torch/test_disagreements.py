@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.source import source_path
 from tests.harness.started import TORCHRUN, started
 from tests.host_agent.torch import disagreements
 from tests.host_agent.torch.disagreements import FAILURES, GROUPS, ROWS
@@ -23,7 +24,6 @@ Outcomes = list[dict[str, dict[str, Any]]]
 def run(folder: Path, *names: str, environment: Mapping[str, str] | None = None) -> Outcomes:
     """Return what each rank wrote, in the order of the ranks."""
     program = Path(disagreements.__file__)
-    root = str(program.parents[3])
     with started(
         folder,
         *TORCHRUN,
@@ -31,7 +31,7 @@ def run(folder: Path, *names: str, environment: Mapping[str, str] | None = None)
         program,
         folder,
         *names,
-        environment={"PYTHONPATH": root, "OMP_NUM_THREADS": "1", **(environment or {})},
+        environment={"PYTHONPATH": source_path(), "OMP_NUM_THREADS": "1", **(environment or {})},
     ) as job:
         assert job.wait() == 0, job.said
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import weir
 import weir.torch
+from tests.harness.source import source_path
 from tests.harness.started import started
 from tests.host_agent.torch import host_program
 from tests.host_agent.torch.worlds import World
@@ -320,7 +321,7 @@ def test_torchrun_on_two_hosts_with_two_ranks_each(tmp_path: Path) -> None:
         for node in range(2):
             environment = {
                 **cluster.environment(node),
-                "PYTHONPATH": str(program.parents[3]),
+                "PYTHONPATH": source_path(),
                 "OMP_NUM_THREADS": "1",
             }
             folder = tmp_path / f"node{node}"

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from torch._C._distributed_c10d import Store
 
+from tests.harness.source import source_path
 from tests.harness.started import started
 from weir.host_agent.torch.parameter_server import stall
 from weir.host_agent.torch.parameter_server.stall import telling
-
-ROOT = str(Path(__file__).parents[3])
 
 WAITING_RANKS = """
 import os, signal, socket, sys, time
@@ -55,7 +54,9 @@ server(rendezvous=sys.argv[1])
 
 def test_an_interrupt_while_rank_0_decides_is_one(tmp_path: Path) -> None:
     """A call to torch's store that waits when the process ends aborts it (SIGABRT)."""
-    with started(tmp_path, sys.executable, "-c", WAITING_RANKS, environment={"PYTHONPATH": ROOT}) as ranks:
+    with started(
+        tmp_path, sys.executable, "-c", WAITING_RANKS, environment={"PYTHONPATH": source_path()}
+    ) as ranks:
         assert ranks.wait() == 0, ranks.said
     interrupted = -signal.SIGINT
     assert f"ended: {interrupted} {interrupted} {interrupted}" in ranks.said
@@ -64,7 +65,9 @@ def test_an_interrupt_while_rank_0_decides_is_one(tmp_path: Path) -> None:
 
 def test_a_server_that_waits_for_the_terms_can_be_stopped(tmp_path: Path) -> None:
     meet = f"file://{tmp_path / 'store'}"
-    with started(tmp_path, sys.executable, "-c", SERVER, meet, environment={"PYTHONPATH": ROOT}) as server:
+    with started(
+        tmp_path, sys.executable, "-c", SERVER, meet, environment={"PYTHONPATH": source_path()}
+    ) as server:
         server.wait_for("still waiting for worker 0 to say what model there is")
         os.kill(server.process.pid, signal.SIGTERM)
         assert server.wait(30) == -signal.SIGTERM

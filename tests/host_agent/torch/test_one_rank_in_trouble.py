@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 import weir
 import weir.torch
+from tests.harness.source import source_path
 from tests.harness.started import TORCHRUN, started
 from tests.host_agent.torch.worlds import World
 from weir.agent_service import waiting
@@ -211,14 +212,13 @@ def test_a_launcher_that_is_stopped_makes_nobody_wait_for_ever(
 ) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    root = str(Path(__file__).parents[3])
     with started(
         tmp_path,
         *TORCHRUN,
         f"--nproc-per-node={SIZE}",
         program,
         tmp_path,
-        environment={"PYTHONPATH": root, "OMP_NUM_THREADS": "1"},
+        environment={"PYTHONPATH": source_path(), "OMP_NUM_THREADS": "1"},
     ) as job:
         assert job.wait() == 0, job.said
     for rank in range(SIZE):

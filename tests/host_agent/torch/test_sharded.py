@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import weir
 import weir.torch
+from tests.harness.source import source_path
 from tests.harness.started import started
 from tests.host_agent.torch.worlds import World
 from weir.netns.cluster import network_cluster
@@ -448,7 +449,7 @@ def test_hybrid_sharding_on_two_hosts_with_two_ranks_each(tmp_path: Path) -> Non
         for node in range(2):
             environment = {
                 **cluster.environment(node),
-                "PYTHONPATH": str(Path(__file__).parents[3]),
+                "PYTHONPATH": source_path(),
                 "OMP_NUM_THREADS": "1",
                 "GLOO_SOCKET_IFNAME": "eth0",
             }

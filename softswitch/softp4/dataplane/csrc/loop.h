@@ -41,8 +41,6 @@ int loop_stop_capture(loop *l, const char *path);
 int loop_capture_error(loop *l, const char *path);
 int loop_add_shm(loop *l, uint32_t number, const char *directory);
 int loop_add_interface(loop *l, uint32_t number, const char *interface, int trains);
-enum { LOOP_XDP_NATIVE = 1, LOOP_XDP_ZERO_COPY = 2 };
-int loop_add_xdp(loop *l, uint32_t number, const char *interface);
 int loop_add_udp(loop *l, uint32_t number, const char *host, const char *service, const char *peer_host,
                  const char *peer_service, int trains);
 int loop_add_queue(loop *l, uint32_t number, const char *name, const char *output, int pcapng);

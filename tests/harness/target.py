@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One interface over the switches that run a P4 program: put a frame in, get everything that comes out.
+"""One interface over the switches that run Weir's program: put a frame in, get everything that comes out.
 
 The same tests run on every target. A target is reset between tests, except for its registers, which no
 P4Runtime target can be asked to clear: tests use job ids of their own.
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tests.harness.keys import Count, Key
 from weir import p4src
 
 PROGRAM: Final = p4src.PROGRAM
@@ -32,56 +33,8 @@ class Sent:
         return f"Sent({self.port}, {self.frame.hex()})"
 
 
-@dataclass(frozen=True)
-class Lpm:
-    """A longest-prefix key; plain integers are exact keys."""
-
-    value: int
-    prefix_len: int
-
-
-@dataclass(frozen=True)
-class Ternary:
-    """A ternary key: the bits of `mask` must be those of `value`. With mask 0 it matches everything."""
-
-    value: int
-    mask: int
-
-
-@dataclass(frozen=True)
-class Range:
-    """A range key: ``low`` <= field <= ``high``."""
-
-    low: int
-    high: int
-
-
-@dataclass(frozen=True)
-class Optional:
-    """A key that is exact, or matches everything when its value is None."""
-
-    value: int | None
-
-
-Key = int | Lpm | Ternary | Range | Optional
-
-
-@dataclass(frozen=True)
-class Count:
-    """Packets and bytes that a counter has seen."""
-
-    packets: int
-    bytes: int
-
-    def __add__(self, other: "Count") -> "Count":
-        return Count(self.packets + other.packets, self.bytes + other.bytes)
-
-    def __sub__(self, other: "Count") -> "Count":
-        return Count(self.packets - other.packets, self.bytes - other.bytes)
-
-
 class Target(ABC):
-    """A switch that runs the Weir program."""
+    """A switch that runs Weir's program."""
 
     name: str
     shortest_frame: int  # bytes that the ports can carry at least

@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from softp4.bench.contenders import free_port
 from softp4.state.entry import Entry, Exact, Lpm, Match, Range, Ternary
-from weir.bench.ranks import free_port
-from weir.process.child import tied
 
 _HEADER: Final = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1)
 _RECORD: Final = 16  # bytes before each frame
@@ -81,7 +80,7 @@ def rate(program: Any, frames: Sequence[bytes], ports: int, folder: Path) -> flo
     notifications = ["--notifications-addr", f"ipc://{folder / 'notifications'}"] if _notifies() else []
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
-            tied(["simple_switch", *general, *notifications, *interfaces, str(folder / "program.json")]),
+            ["simple_switch", *general, *notifications, *interfaces, str(folder / "program.json")],
             stdout=log,
             stderr=subprocess.STDOUT,
         )

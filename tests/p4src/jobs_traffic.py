@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs in Weir's own program, as its controller would install them, and what their workers might send."""
+"""Jobs in Weir's program, as its controller would install them, and packets that their workers might send."""
 
 import random
 from collections.abc import Sequence
 from typing import Any, Final
 
 from tests.differential.rows import Replicas, Row
+from tests.harness.keys import Count, Key
 from tests.harness.lab import Job, Lab, Uplink
-from tests.harness.target import Count, Key, Sent, Target
+from tests.harness.target import Sent, Target
 from weir.wire.definition import NO_BLOCK, Flag, Op, PacketType, columns
 
 _LANES: Final = (0, 1, 2, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)

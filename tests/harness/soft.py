@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from softp4.program.loader import load_program
-from softp4.state import entry as soft
+from softp4.state.entry import Entry
 from softp4.switch import Switch
-from tests.harness.target import CPU_PORT, PROGRAM, Count, Key, Lpm, Optional, Range, Sent, Target, Ternary
+from tests.harness.keys import Count, Key, entry_key
+from tests.harness.target import CPU_PORT, PROGRAM, Sent, Target
 
 
 class SoftTarget(Target):
@@ -31,10 +32,10 @@ class SoftTarget(Target):
     def insert(
         self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = (), priority: int = 0
     ) -> None:
-        self._switch.table(table).insert(soft.Entry(entry_key(key), action, tuple(args), priority))
+        self._switch.table(table).insert(Entry(entry_key(key), action, tuple(args), priority))
 
     def modify(self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = ()) -> None:
-        self._switch.table(table).modify(soft.Entry(entry_key(key), action, tuple(args)))
+        self._switch.table(table).modify(Entry(entry_key(key), action, tuple(args)))
 
     def set_default(self, table: str, action: str, args: Sequence[int] = ()) -> None:
         self._switch.table(table).set_default(action, args)
@@ -61,20 +62,3 @@ class SoftTarget(Target):
 
     def close(self) -> None:
         self._switch.close()
-
-
-def entry_key(key: Sequence[Key]) -> tuple[soft.Match, ...]:
-    """Return a key in the soft switch's own words."""
-    return tuple(_match(part) for part in key)
-
-
-def _match(part: Key) -> soft.Match:
-    if isinstance(part, Lpm):
-        return soft.Lpm(part.value, part.prefix_len)
-    if isinstance(part, Ternary):
-        return soft.Ternary(part.value, part.mask)
-    if isinstance(part, Range):
-        return soft.Range(part.low, part.high)
-    if isinstance(part, Optional):
-        return soft.Optional(part.value)
-    return soft.Exact(part)

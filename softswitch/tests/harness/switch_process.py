@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real switches for the controller to program: the soft switch, and BMv2 where it is installed."""
+"""Real switches for controllers to program: the soft switch, and BMv2 where it is installed."""
 
 import json
 import signal
