@@ -183,12 +183,6 @@ class FlowSender:
         shrunk = ctypes.c_uint32()
         return SenderWindow(self._library.weir_flow_sender_window(self.handle, shrunk), shrunk.value)
 
-    @property
-    def round_trip(self) -> int:
-        """Return the smoothed round trip in nanoseconds; 0 before the first sample."""
-        found: int = self._library.weir_flow_sender_round_trip(self.handle)
-        return found
-
     def _settlement(self, native_one: native.Settled) -> Settlement:
         accounts = slice(0, native_one.account_count)
         values = self._under_way.pop(native_one.number)

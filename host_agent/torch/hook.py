@@ -144,7 +144,8 @@ class HookState:
         self._names = {parameter: name for name, parameter in module.named_parameters()}
         self._layouts.clear()
         connection, communicator = process_group.connection, process_group.collectives.communicator
-        self.exchanger.join(module, communicator, connection.slot_count, narrow=connection.narrow)
+        facts = connection.facts
+        self.exchanger.join(module, communicator, facts.slot_count, narrow=facts.narrow)
         self._joined = False
 
     def layout_of(self, bucket: GradBucket) -> BucketLayout:
