@@ -417,7 +417,7 @@ def test_commands_of_parameter_servers() -> None:
     ("content", "decode"),
     [
         (frames.Hello(3, b"s" * frames.SECRET_BYTES).encode(), frames.Hello.decode),
-        (frames.Frame(frames.Kind.OFFER, 3, 4, 5, "float32").encode(), frames.Frame.decode),
+        (frames.Frame(frames.FrameKind.OFFER, 3, 4, 5, "float32").encode(), frames.Frame.decode),
     ],
 )
 def test_frames_between_ranks(content: bytes, decode: Callable[[bytes], object]) -> None:
