@@ -52,7 +52,7 @@ class Background:
         if few < incast.fan_in:
             raise ValueError(f"a burst of {incast.fan_in} senders, but a receiver has {few} in other racks")
         self._running = True
-        self.bursts = self.timeouts = 0
+        self.timeouts = 0
         self.times: list[int] = []  # of the flows that are done: how long they took
         self._plan()
 
@@ -68,7 +68,6 @@ class Background:
         if not self._running:
             return
         receiver = self._random.choice(self._receivers)
-        self.bursts += 1
         for sender in self._random.sample(self._senders[receiver], self._incast.fan_in):
             self._flow(sender, receiver)
         self._plan()

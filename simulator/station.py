@@ -16,7 +16,7 @@ _FIRST_PORT = 20_000  # of those given out here; above the fixed ones
 class Station:
     """One host on one link. Programs open ports (protocol and number) and get the frames for them."""
 
-    __slots__ = ("_handlers", "_nic", "_port", "host", "ip", "mac", "unclaimed")
+    __slots__ = ("_handlers", "_nic", "_port", "host", "ip", "mac")
 
     def __init__(self, host: Host, nic: Nic) -> None:
         self.host = host
@@ -25,7 +25,6 @@ class Station:
         self._nic = nic
         self._handlers: dict[int, Callable[[bytes], None]] = {}
         self._port = _FIRST_PORT
-        self.unclaimed = 0  # frames for nobody: late ones of programs that have ended
 
     def open(self, protocol: int, port: int, handler: Callable[[bytes], None]) -> None:
         """Give frames of ``protocol`` for ``port`` to ``handler``."""
@@ -59,7 +58,5 @@ class Station:
         handler = None
         if frame[12:14] == _IPV4 and frame[14] == 0x45 and len(frame) >= 38:
             handler = self._handlers.get(frame[23] << 16 | frame[36] << 8 | frame[37])
-        if handler is None:
-            self.unclaimed += 1
-        else:
+        if handler is not None:  # else a late one of a program that has ended
             handler(frame)

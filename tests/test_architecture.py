@@ -8,6 +8,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -164,6 +165,74 @@ def test_rooms_know_what_they_may_know() -> None:
         if room(other) not in {room(module), *ROOMS[room(module)]}
     ]
     assert not wrong, "\n".join(wrong)
+
+
+FEW_LINES: Final = 40
+_FOLDERS: Final = [
+    "agent_service",
+    "bench",
+    "controller",
+    "examples",
+    "host_agent",
+    "mininet",
+    "p4src",
+    "simulator",
+    "weir",
+    "wire",
+]
+
+# Why a file is short, by patterns of paths. A package's docstring and what it offers need no reason.
+SHORT: Final = {
+    "*/__main__.py": "`python -m`",
+    "*/conftest.py": "pytest's name",
+    "tests/*test_*.py": "the name of the module or page that is tested, or of a file on a machine with CUDA",
+    "agent_service/proto/agent_pb2.py": "protobuf's name",
+    "agent_service/status_pages.py": "the client, which alone reads pages, is long enough",
+    "bench/suites.py": "the list of suites, which imports none of them",
+    "bench/switch/aggregator.py": "the switch's part of several cases",
+    "controller/bfrt/messages.py": "protobuf's messages, made when they are first needed",
+    "controller/tables/*.py": "a control of the P4 program",
+    "host_agent/compression/kernels/tiles.py": "what two kernels share",
+    "host_agent/compression/sparsifiers/*.py": "a sparsifier",
+    "host_agent/compression/vectors.py": "what sparsifiers and encodings share",
+    "host_agent/placement/partitioners/*.py": "a partitioner",
+    "host_agent/torch/parameter_server/serve.py": "a program",
+    "host_agent/torch/parameter_server/value_sparsifier.py": "a sparsifier, of values",
+    "host_agent/torch/store_holder.py": "what rendezvous and servers share",
+    "host_agent/torch/unwrapping.py": "what DS-Sync and servers' workers share",
+    "host_agent/transport/arrays.py": "what all bindings of C share",
+    "host_agent/transport/ports.py": "what two kinds of ports share",
+    "mininet/bmv2_queues.py": "a program",
+    "mininet/leaf_spine.py": "a program",
+    "mininet/single.py": "a program",
+    "tests/controller/helpers.py": "what several rooms' tests share",
+    "tests/frameworks/comparing.py": "what all frameworks' programs share",
+    "tests/frameworks/programs/trainer.py": "a program",
+    "tests/frameworks/sections.py": "what several tests read of a page",
+    "tests/host_agent/torch/suite/compare.py": "a program",
+    "tests/mininet/knock.py": "a program",
+    "tests/mininet/stations.py": "a program",
+    "weir/autoload.py": "torch's entry point, which imports nothing of Weir's",
+    "weir/extras.py": "what commands and the test of the packages share",
+    "weir/pcap/audit/serial.py": "what checks share, written apart from the switch's",
+    "weir/report/tables.py": "what all commands share",
+    "wire/addresses.py": "what controller, agents and simulator share",
+}
+
+
+def test_no_file_is_short_without_a_reason() -> None:
+    """The soft switch's are not there yet."""
+    root = Path(__file__).parents[1]
+    files = [
+        str(path.relative_to(root))
+        for folder in (*_FOLDERS, "tests")
+        for path in (root / folder).rglob("*.py")
+        if path.name != "__init__.py" and len(path.read_text().splitlines()) < FEW_LINES
+    ]
+    wrong = [name for name in files if not any(fnmatch(name, pattern) for pattern in SHORT)]
+    assert not wrong, f"join these with the files that they serve: {wrong}"
+    unused = [pattern for pattern in SHORT if not any(fnmatch(name, pattern) for name in files)]
+    assert not unused, f"no short files: {unused}"
 
 
 def test_native_code_knows_what_its_room_may_know() -> None:

@@ -41,7 +41,7 @@ from weir.host_agent.parameter_server.units import Units
 from weir.host_agent.placement.hashing import Buckets
 from weir.host_agent.placement.samples import svmlight_samples
 from weir.host_agent.placement.traffic import Placement, PlacementError
-from weir.host_agent.torch.host_channel import Facts
+from weir.host_agent.torch.connection import Facts
 from weir.host_agent.torch.packed_state import checksum_of, pack_state, unpack_state
 from weir.host_agent.torch.parameter_server.asynchronous_server import open_state
 from weir.host_agent.torch.parameter_server.meeting import CallOfWorker, Place
@@ -417,7 +417,7 @@ def test_commands_of_parameter_servers() -> None:
     ("content", "decode"),
     [
         (frames.Hello(3, b"s" * frames.SECRET_BYTES).encode(), frames.Hello.decode),
-        (frames.Frame(frames.Kind.OFFER, 3, 4, 5, "float32").encode(), frames.Frame.decode),
+        (frames.Frame(frames.FrameKind.OFFER, 3, 4, 5, "float32").encode(), frames.Frame.decode),
     ],
 )
 def test_frames_between_ranks(content: bytes, decode: Callable[[bytes], object]) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from softp4.runtime.queueing import Queueing
 from softp4.switch import Switch
+from tests.simulator.rack import Rack
 from tests.simulator.test_flows import Cluster
 from weir.controller.qos import WEIR_CLASSES, ClassSpec, Qos
 from weir.controller.topology import leaf_spine
@@ -33,7 +34,6 @@ from weir.simulator.entries import aggregation, host_addresses
 from weir.simulator.host import Host, Work
 from weir.simulator.link import Faults, Link
 from weir.simulator.network import LinkSpec, Network
-from weir.simulator.rack import Rack
 from weir.wire import definition as d
 
 Lanes = npt.NDArray[np.uint32]

@@ -118,7 +118,7 @@ class _KernelOutlet:
 def frame(sender: Sender, victim: Victim, dscp: int, flow: int) -> bytes:
     """Return one full UDP frame from ``sender`` to ``victim``, of flow number ``flow``."""
     from weir.host_agent.flows.frames import Address, wrap
-    from weir.host_agent.transport.datagram import (
+    from weir.host_agent.transport.frames import (
         Datagram,  # not before it is needed: this module also describes settings
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weir.host_agent.collectives import bindings
-from weir.host_agent.collectives.dtypes import Lanes, lanes_for
+from weir.host_agent.collectives.dtypes import Lanes, pack_bits, set_bits
 from weir.host_agent.collectives.operation import Call, fingerprint
 from weir.host_agent.collectives.packing import Precision
 from weir.host_agent.transport.report import ReduceReport
@@ -191,11 +191,8 @@ class Communicator(ABC):
 
     def any_of(self, flags: npt.NDArray[np.bool_], service: ServiceClass = LOSSLESS) -> npt.NDArray[np.bool_]:
         """Return which flags are set on some worker, in the shape of ``flags``; a bit each on the wire."""
-        lanes = np.zeros(lanes_for(-(-flags.size // 8)), np.uint32)
-        bits = np.packbits(flags)
-        lanes.view(np.uint8)[: bits.size] = bits
-        self.reduce(lanes, Op.OR, service=service)
-        return np.unpackbits(lanes.view(np.uint8), count=flags.size).view(np.bool_).reshape(flags.shape)
+        words = self.reduce(pack_bits(flags), Op.OR, service=service)
+        return set_bits(words, flags.size).reshape(flags.shape)
 
     def barrier(self) -> None:
         """Return when every worker has called it."""

@@ -19,6 +19,7 @@ Lanes = npt.NDArray[np.uint32]
 Keys64 = npt.NDArray[np.uint64]
 
 LANE_BYTES = 4
+WORD_BITS = 32
 
 FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 NARROW_INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32})  # fit one lane
@@ -33,6 +34,19 @@ _SIGN64 = np.uint64(1 << 63)
 def lanes_for(nbytes: int) -> int:
     """Return how many lanes ``nbytes`` bytes take, the last one padded."""
     return -(-nbytes // LANE_BYTES)
+
+
+def set_bits(words: Lanes, count: int | None = None) -> npt.NDArray[np.bool_]:
+    """Return the bits as an array, ``count`` of them, by default all."""
+    return np.unpackbits(words.view(np.uint8), count=count, bitorder="little").view(np.bool_)
+
+
+def pack_bits(flags: npt.NDArray[np.bool_]) -> Lanes:
+    """Return the words that have these bits, as many as needed: the opposite of ``set_bits``."""
+    words = np.zeros(-(-flags.size // WORD_BITS), np.uint32)
+    bits = np.packbits(flags, bitorder="little")
+    words.view(np.uint8)[: bits.size] = bits
+    return words
 
 
 def byte_count(tensor: torch.Tensor) -> int:

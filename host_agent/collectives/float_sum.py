@@ -300,23 +300,16 @@ def agree(
     Raises:
         NonFiniteError: as there.
     """
-    own = values.scales(form, scale_block)
+    blocks = _Blocks(
+        values.numbers, lambda: values.scales(form, scale_block), name, scale_block, form.not_finite
+    )
+    own = blocks.exponents()
     if zeros.size:
         zeros[0] = own.size - np.count_nonzero(own)
         notes = zeros
     rows = None if dense else _occupied(communicator, own, service)
     shared = _greatest(communicator, own, rows, service, notes)
-    apart = _set_apart(
-        communicator,
-        values.numbers,
-        name,
-        shared,
-        rows,
-        form.not_finite,
-        scale_block,
-        lambda: values.scales(form, scale_block),
-        deliver=deliver,
-    )
+    apart = _set_apart(communicator, blocks, shared, rows, deliver=deliver)
     if not dense and own.size >= WORTH_ASKING:
         whole = _whole(communicator, own, rows, shared)
         rows = np.flatnonzero(whole).astype(np.uint32)
@@ -470,20 +463,13 @@ def sum_float64(
         _sum_here(communicator, values, name)
         return
     scale_block = fitting_block(values.size) if parts is None else parts.block
-    exponents = limbs.exponents64(values, scale_block)
+    blocks = _Blocks(
+        lambda: values, lambda: limbs.exponents64(values, scale_block), name, scale_block, limbs.NOT_FINITE64
+    )
+    exponents = blocks.exponents()
     rows = _occupied(communicator, exponents)
     shared = _greatest(communicator, exponents, rows)
-    apart = _set_apart(
-        communicator,
-        lambda: values,
-        name,
-        shared,
-        rows,
-        limbs.NOT_FINITE64,
-        scale_block,
-        lambda: limbs.exponents64(values, scale_block),
-        deliver=communicator.precision.delivers,
-    )
+    apart = _set_apart(communicator, blocks, shared, rows, deliver=communicator.precision.delivers)
     exponents = _whole(communicator, exponents, rows, shared)
     lanes = limbs.split_float64(values, exponents, scale_block, communicator.size)
     values[:] = limbs.join_float64(
@@ -535,15 +521,26 @@ def _greatest(
     return shared
 
 
+@dataclass(frozen=True)
+class _Blocks:
+    """This worker's vector in blocks that have an exponent each.
+
+    values: returns it. exponents: returns those of its values now. name: describes a value by its index, for
+    errors. size: values in a block. not_finite: the exponent of a block with NaN or infinity.
+    """
+
+    values: Callable[[], Values]
+    exponents: Callable[[], Lanes]
+    name: Namer
+    size: int
+    not_finite: int
+
+
 def _set_apart(
     communicator: Communicator,
-    values: Callable[[], Values],
-    name: Namer,
+    blocks: _Blocks,
     shared: Lanes,
     rows: quantize.Rows | None,
-    not_finite: int,
-    scale_block: int,
-    exponents: Callable[[], Lanes],
     *,
     deliver: bool,
 ) -> Places | None:
@@ -552,26 +549,22 @@ def _set_apart(
 
     Args:
         communicator: of all workers, which make the same call.
-        values: returns this worker's.
-        name: describes a value by its index, for errors.
+        blocks: this worker's.
         shared: the exponents that all workers agreed on, one for each of ``rows``; overwritten.
-        rows: blocks; None: all.
-        not_finite: the exponent of a block with NaN or infinity.
-        scale_block: values in a block.
-        exponents: returns those of this worker's values, of all blocks.
+        rows: numbers of blocks; None: all.
         deliver: whether the sum goes on.
 
     Raises:
         NonFiniteError: the sum is not finite somewhere, and does not go on.
     """
     if not deliver:
-        check_finite(communicator, shared, not_finite, values, name)
-    if not are_spoilt(shared, not_finite):
+        check_finite(communicator, shared, blocks.not_finite, blocks.values, blocks.name)
+    if not are_spoilt(shared, blocks.not_finite):
         return None
-    found = np.flatnonzero(shared >= not_finite)
-    blocks = found if rows is None else rows[found]
-    places = take_out(communicator, values(), blocks, scale_block)
-    shared[found] = communicator.reduce(exponents()[blocks], Op.MAX)
+    found = np.flatnonzero(shared >= blocks.not_finite)
+    spoilt = found if rows is None else rows[found]
+    places = take_out(communicator, blocks.values(), spoilt, blocks.size)
+    shared[found] = communicator.reduce(blocks.exponents()[spoilt], Op.MAX)
     return places
 
 

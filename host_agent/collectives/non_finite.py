@@ -116,8 +116,7 @@ def _blame(communicator: Communicator, values: Values, name: Namer) -> NonFinite
     mine = np.flatnonzero(~np.isfinite(values))
     first = np.array([_LAST - np.uint32(mine[0]) if mine.size else 0], dtype=np.uint32)
     index = int(_LAST - communicator.reduce(first, Op.MAX)[0])
-    found = np.zeros(-(-communicator.size // 32), np.uint32)
-    if mine.size:
-        found[communicator.rank // 32] = 1 << communicator.rank % 32
-    bits = np.unpackbits(communicator.reduce(found, Op.OR).view(np.uint8), bitorder="little")
-    return NonFiniteError(name(index), tuple(np.flatnonzero(bits).tolist()), index, communicator.rank)
+    spoilt = np.zeros(communicator.size, np.bool_)
+    spoilt[communicator.rank] = mine.size > 0
+    ranks = np.flatnonzero(communicator.any_of(spoilt))
+    return NonFiniteError(name(index), tuple(ranks.tolist()), index, communicator.rank)

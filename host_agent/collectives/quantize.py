@@ -160,11 +160,6 @@ def rows_address(rows: Rows, count: int, scale_block: int) -> int:
     return address
 
 
-def not_finite_blocks(exps: Exponents) -> npt.NDArray[np.intp]:
-    """Return the indexes of the blocks in which some worker has a NaN or an infinity."""
-    return np.flatnonzero(exps >= NOT_FINITE)
-
-
 def coarse_block(
     x: Floats, sums: Fixed, rows: Rows | None, exps: Exponents, scale_block: int, workers: int
 ) -> int | None:

@@ -25,8 +25,9 @@ from typing import Final
 
 import torch
 
+from weir.host_agent.collectives.dtypes import WORD_BITS
 from weir.host_agent.compression import bindings, kernels
-from weir.host_agent.compression.encodings.shared_mask import WORD_BITS, words_for
+from weir.host_agent.compression.encodings.shared_mask import words_for
 from weir.host_agent.compression.transfer import pinned
 
 _INTEGERS: Final = {

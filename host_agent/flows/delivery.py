@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 
 from weir.host_agent.flows.codec import Bits
-from weir.host_agent.flows.payload import unpack_bytes
 from weir.host_agent.transport.ledger import Direction, Posting
 from weir.host_agent.transport.report import Account
 
@@ -41,15 +40,6 @@ class Delivery:
     def lanes_received(self) -> Bits:
         """Return for each lane whether it came."""
         return np.repeat(self.received, self.chunk_lanes)[: self.values.size]
-
-    def data(self) -> bytes:
-        """Return the bytes that were sent with ``FlowSender.submit_bytes``.
-
-        Raises ValueError when some did not come, or when these are no such bytes.
-        """
-        if not self.complete:
-            raise ValueError(f"tensor {self.tensor} is not whole: {self.account.lanes} of {self.values.size}")
-        return unpack_bytes(self.values, f"tensor {self.tensor}")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import struct
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from weir.host_agent.transport.datagram import Datagram
+from weir.host_agent.transport.frames import Datagram
 from weir.host_agent.transport.report import FRAME_OVERHEAD
 from weir.wire.definition import FLOW_PORT
 

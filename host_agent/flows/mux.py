@@ -11,7 +11,7 @@ from weir.host_agent.flows.frames import Address
 from weir.host_agent.flows.receiver import FlowReceiver
 from weir.host_agent.flows.sender import FlowSender
 from weir.host_agent.flows.verdict import FlowVerdict, Verdicts, refusals
-from weir.host_agent.transport.datagram import Datagram
+from weir.host_agent.transport.frames import Datagram
 
 _NOBODY = 1 << 63  # no address
 

@@ -117,7 +117,6 @@ SIGNATURES: Final[native.Signatures] = {
     "weir_flow_sender_counted": (POINTER(SenderCounts), (pointer,)),
     "weir_flow_sender_verdicts": (POINTER(c_uint64), (pointer,)),
     "weir_flow_sender_window": (c_uint32, (pointer, POINTER(c_uint32))),
-    "weir_flow_sender_round_trip": (c_int64, (pointer,)),
     "weir_flow_receiver_new": (pointer, (POINTER(Config),)),
     "weir_flow_receiver_free": (None, (pointer,)),
     "weir_flow_receiver_receive": (c_int, (pointer, c_char_p, c_uint32, c_uint8)),

@@ -20,7 +20,7 @@ from weir.host_agent.flows import native
 from weir.host_agent.flows.config import FlowConfig
 from weir.host_agent.flows.delivery import Delivery, Floats
 from weir.host_agent.flows.verdict import FlowVerdict, Verdicts
-from weir.host_agent.transport.datagram import RELIABLE_CLASS, Datagram
+from weir.host_agent.transport.frames import RELIABLE_CLASS, Datagram
 from weir.host_agent.transport.report import FRAME_OVERHEAD, Account
 from weir.wire.definition import RELIABLE_DSCP
 

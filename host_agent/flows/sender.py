@@ -23,9 +23,8 @@ from weir.host_agent.flows import native
 from weir.host_agent.flows.accounts import ChunkClasses
 from weir.host_agent.flows.config import FlowConfig
 from weir.host_agent.flows.delivery import Floats, Settlement
-from weir.host_agent.flows.payload import pack_bytes
 from weir.host_agent.flows.verdict import FlowVerdict, Verdicts
-from weir.host_agent.transport.datagram import Datagram
+from weir.host_agent.transport.frames import Datagram
 from weir.host_agent.transport.report import FRAME_OVERHEAD, Account
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 
@@ -107,15 +106,6 @@ class FlowSender:
         self._last = max(self._last, number)
         return number
 
-    def submit_bytes(
-        self, data: bytes | bytearray | memoryview, layer: int = 0, number: int | None = None
-    ) -> int:
-        """Send any bytes, without loss, as a tensor; return its number. ``Delivery.data`` gives them back.
-
-        layer, number: as ``submit`` has them. Raises ValueError for more than ``config.max_lanes`` hold.
-        """
-        return self.submit(pack_bytes(data), ServiceClass(layer=layer), number)
-
     @property
     def idle(self) -> bool:
         """Return whether every tensor submitted is settled, and nothing is left to say."""
@@ -182,12 +172,6 @@ class FlowSender:
         """Return the congestion window."""
         shrunk = ctypes.c_uint32()
         return SenderWindow(self._library.weir_flow_sender_window(self.handle, shrunk), shrunk.value)
-
-    @property
-    def round_trip(self) -> int:
-        """Return the smoothed round trip in nanoseconds; 0 before the first sample."""
-        found: int = self._library.weir_flow_sender_round_trip(self.handle)
-        return found
 
     def _settlement(self, native_one: native.Settled) -> Settlement:
         accounts = slice(0, native_one.account_count)

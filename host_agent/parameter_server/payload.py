@@ -25,9 +25,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from weir.host_agent.collectives.dtypes import pack_bits, set_bits
 from weir.host_agent.compression.encodings.cost import WORD, Occupancy
 from weir.host_agent.compression.encodings.encoding import MASK_SIZES
-from weir.host_agent.compression.encodings.shared_mask import MOST_LEVELS, pack_bits, set_bits
+from weir.host_agent.compression.encodings.shared_mask import MOST_LEVELS
 from weir.host_agent.parameter_server.value_filter import Bits
 
 Words = npt.NDArray[np.uint32]

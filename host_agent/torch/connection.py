@@ -41,23 +41,43 @@ class FreeSlots:
     spine: bool = False
 
 
+@dataclass(frozen=True)
+class Facts:
+    """The facts of a group's job, which never change.
+
+    slot_count: how many slots of the switch it has, or is likely to have while it sends much; the same on all
+    ranks. narrow: how many lanes of ADD the switch takes in a packet, 32 or 64, and of one column; 0: any
+    number; the same on all ranks. switch_name: the switch that this rank's host is on. controller: its
+    address. Both are empty where the group needs no network.
+    """
+
+    slot_count: int
+    narrow: int
+    switch_name: str
+    controller: str
+
+
 class Connection(Communicator):
     """The communicator of a process group, tied to the life of its job.
 
     Args:
         rank, size: this process's place in the group.
         job: the group's name, which no other has, nor had.
+        facts: of the job.
+        operations: the queue that everything on this group must go through.
         store: torch's, which all ranks share.
 
     Attributes:
-        job: so.
+        job, facts, operations: so.
         broken: why the group is over, or None while it is not.
         disagreement: what the ranks disagreed about; empty while they have not.
     """
 
-    def __init__(self, rank: int, size: int, job: str, store: Store) -> None:
+    def __init__(
+        self, rank: int, size: int, job: str, facts: Facts, operations: OperationQueue, store: Store
+    ) -> None:
         super().__init__(rank, size)
-        self.job = job
+        self.job, self.facts, self.operations = job, facts, operations
         self.broken: str | None = None
         self.disagreement = ""
         self._process = os.getpid()
@@ -73,33 +93,6 @@ class Connection(Communicator):
         _watch_the_main_thread()
 
     # ---- what a group is on
-
-    @property
-    @abstractmethod
-    def operations(self) -> OperationQueue:
-        """Return the queue that everything on this group must go through."""
-
-    @property
-    @abstractmethod
-    def controller(self) -> str:
-        """Return the controller's address; empty where there is none."""
-
-    @property
-    @abstractmethod
-    def slot_count(self) -> int:
-        """Return how many slots of the switch its job has; the same on all ranks."""
-
-    @property
-    @abstractmethod
-    def narrow(self) -> int:
-        """Return how many lanes of ADD the switch takes in a packet, 32 or 64, and of one column; 0: any
-        number. The same on all ranks.
-        """
-
-    @property
-    @abstractmethod
-    def switch_name(self) -> str:
-        """Return the switch that this rank's host is on; empty where there is none."""
 
     @property
     @abstractmethod

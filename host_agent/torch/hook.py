@@ -25,9 +25,9 @@ from weir.host_agent.compression.exchange import GradientExchange
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import Sparsifier, SparsifierOptions, create_sparsifier
 from weir.host_agent.torch.compiling import never_compiled
+from weir.host_agent.torch.packed_state import newest
 from weir.host_agent.torch.process_group import WeirProcessGroup
 from weir.host_agent.torch.staging import devices_of
-from weir.host_agent.torch.state_sync import newest
 from weir.host_agent.torch.step_stats import StepStats
 from weir.host_agent.transport.ledger import Ledger
 
@@ -144,7 +144,8 @@ class HookState:
         self._names = {parameter: name for name, parameter in module.named_parameters()}
         self._layouts.clear()
         connection, communicator = process_group.connection, process_group.collectives.communicator
-        self.exchanger.join(module, communicator, connection.slot_count, narrow=connection.narrow)
+        facts = connection.facts
+        self.exchanger.join(module, communicator, facts.slot_count, narrow=facts.narrow)
         self._joined = False
 
     def layout_of(self, bucket: GradBucket) -> BucketLayout:

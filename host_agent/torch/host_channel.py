@@ -20,27 +20,13 @@ from typing import Any, Final, Protocol
 
 from softp4.native.json_text import parse_object, parse_record
 from softp4.native.ownership import peer, user_name
+from weir.host_agent.torch.connection import Facts
 from weir.host_agent.torch.rendezvous import RendezvousError
 from weir.host_agent.transport.host_memory import HostMemory
 
 _POLL_S: Final = 0.01
 _BEAT_S: Final = 0.5
 _SILENT_S: Final = 10.0  # a process that does not run for so long is lost, as to the controller
-
-
-@dataclass(frozen=True)
-class Facts:
-    """The facts of a job that the ranks of a host know from their leader.
-
-    slot_count: how many slots of the switch it has; the same on all ranks. narrow: how many lanes of ADD a
-    packet may have there; 0: any number. switch_name: the switch that the host is on. controller: its
-    address. Both are empty where the group needs no network.
-    """
-
-    slot_count: int
-    narrow: int
-    switch_name: str
-    controller: str
 
 
 @dataclass(frozen=True)

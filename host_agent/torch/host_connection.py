@@ -14,8 +14,8 @@ from weir.agent_service.waiting import FIRST_S, next_line
 from weir.host_agent.collectives.communicator import Audience
 from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.collectives.host_sum import Hosts, HostSum
-from weir.host_agent.torch.connection import Connection, FreeSlots
-from weir.host_agent.torch.host_channel import Facts, HostChannel
+from weir.host_agent.torch.connection import Connection, Facts, FreeSlots
+from weir.host_agent.torch.host_channel import HostChannel
 from weir.host_agent.torch.job_connection import JobConnection
 from weir.host_agent.transport.links import Aborted, TransportTimeout
 from weir.host_agent.transport.operations import OperationQueue
@@ -53,10 +53,10 @@ class HostConnection(Connection):
         timeout: timedelta,
         store: Store,
     ) -> None:
-        super().__init__(rank, hosts.of_rank.size, job, store)
-        self._facts, self._channel, self._network = facts, channel, network
+        operations = OperationQueue(f"weir-host-{rank}") if network is None else network.operations
+        super().__init__(rank, hosts.of_rank.size, job, facts, operations, store)
+        self._channel, self._network = channel, network
         self._timeout_s = timeout.total_seconds()
-        self._queue = OperationQueue(f"weir-host-{rank}") if network is None else None
         self._reason: str | None = None
         self._left: dict[int, str] = {}
         self._due = FIRST_S
@@ -77,34 +77,6 @@ class HostConnection(Connection):
         self._opened()
 
     # ---- what it is on
-
-    @property
-    def operations(self) -> OperationQueue:
-        """Return the queue of the group's operations."""
-        if self._queue is not None:
-            return self._queue
-        assert self._network is not None
-        return self._network.operations
-
-    @property
-    def controller(self) -> str:
-        """Return the controller's address; empty where there is none."""
-        return self._facts.controller
-
-    @property
-    def slot_count(self) -> int:
-        """Return how many slots of the switch the job has."""
-        return self._facts.slot_count
-
-    @property
-    def narrow(self) -> int:
-        """Return how many lanes of ADD the switch takes in a packet; 0: any number."""
-        return self._facts.narrow
-
-    @property
-    def switch_name(self) -> str:
-        """Return the switch that this host is on; empty where there is none."""
-        return self._facts.switch_name
 
     @property
     def departed(self) -> dict[int, str]:
@@ -233,5 +205,5 @@ class HostConnection(Connection):
             self._channel.close()
         if self._network is not None:
             self._network.close()
-        if self._queue is not None:
-            self._queue.close()
+        else:
+            self.operations.close()

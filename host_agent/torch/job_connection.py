@@ -22,12 +22,11 @@ from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.collectives.parts import FEW_BLOCKS
 from weir.host_agent.torch import rendezvous
 from weir.host_agent.torch.cluster_watch import ClusterWatch
-from weir.host_agent.torch.connection import Connection, FreeSlots
+from weir.host_agent.torch.connection import Connection, Facts, FreeSlots
 from weir.host_agent.torch.elastic_slots import JOIN_S, BorrowedLink, ElasticSlots, Extension
 from weir.host_agent.torch.link_choice import bind_udp, choose_port, wanted_link
 from weir.host_agent.torch.stall_watch import StallWatch
 from weir.host_agent.transport.growth import BASE_SLOTS
-from weir.host_agent.transport.operations import OperationQueue
 from weir.host_agent.transport.ports import Port
 from weir.host_agent.transport.reducer import Reducer, ReducerStats
 from weir.host_agent.transport.report import ReduceReport
@@ -82,14 +81,15 @@ class JobConnection(Connection):
         *,
         elastic: bool = False,
     ) -> None:
-        super().__init__(membership.rank, membership.size, membership.job, store)
+        slots = LIKELY_SLOTS if elastic else membership.slot_count
+        facts = Facts(slots, membership.narrow, membership.switch_name, met.controller)
+        super().__init__(membership.rank, membership.size, membership.job, facts, port.operations, store)
         self.membership = membership
         self.on_break: Callable[[str], None] | None = None
         self.on_departure: Callable[[Sequence[int], str], None] | None = None
         self._client, self._seat, self._met, self._cluster = client, seat, met, cluster
         self._port = port
         self.wide = membership.wide
-        self._elastic = elastic
         self._paths = np.array(membership.paths, np.uint16)
         self._known_codes = functools.lru_cache(maxsize=64)(
             lambda audience: audience_codes(np.frombuffer(audience, np.int16), self._paths)
@@ -167,31 +167,6 @@ class JobConnection(Connection):
             return connection
 
     @property
-    def operations(self) -> OperationQueue:
-        """Return the queue of the job's operations."""
-        return self._port.operations
-
-    @property
-    def controller(self) -> str:
-        """Return the controller's address."""
-        return self._met.controller
-
-    @property
-    def slot_count(self) -> int:
-        """Return how many slots of the switch the job has, or is likely to have while it sends much."""
-        return LIKELY_SLOTS if self._elastic else self.membership.slot_count
-
-    @property
-    def narrow(self) -> int:
-        """Return how many lanes of ADD the switch takes in a packet; 0: any number."""
-        return self.membership.narrow
-
-    @property
-    def switch_name(self) -> str:
-        """Return the switch that this host is on."""
-        return self.membership.switch_name
-
-    @property
     def departed(self) -> dict[int, str]:
         """Return the ranks that left cleanly, with a sentence that says so."""
         return {
@@ -211,11 +186,6 @@ class JobConnection(Connection):
     def stats(self) -> ReducerStats:
         """Return packets, bytes, blocks and time of all reductions of this group so far."""
         return self._slots.stats
-
-    @property
-    def waiting_since(self) -> float | None:
-        """Return since when a reduction has made no progress, as ``Reducer.waiting_since``."""
-        return self._slots.waiting_since
 
     @property
     def limit_s(self) -> float:

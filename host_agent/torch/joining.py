@@ -17,8 +17,7 @@ from weir.host_agent.collectives import bindings as collectives
 from weir.host_agent.collectives.host_sum import Hosts
 from weir.host_agent.compression import bindings as compression
 from weir.host_agent.torch import host_channel, rendezvous
-from weir.host_agent.torch.connection import Connection
-from weir.host_agent.torch.host_channel import Facts
+from weir.host_agent.torch.connection import Connection, Facts
 from weir.host_agent.torch.host_connection import HostConnection
 from weir.host_agent.torch.job_connection import JobConnection, Seat
 from weir.host_agent.transport import bindings as transport
@@ -123,7 +122,7 @@ def _join_by_host(
         if len(hosts.ranks) > 1:
             seat = Seat(host, len(hosts.ranks), hosts.ranks, met.host(global_rank))
             network = JobConnection.join(met, seat, None, store, timeout, slots, elastic=elastic)
-            facts = Facts(network.slot_count, network.narrow, network.switch_name, met.controller)
+            facts = network.facts
         own = host_channel.welcome(sockets, here, facts) if sockets else None
         return HostConnection(hosts, rank, met.job, facts, own, network, timeout, store)
 

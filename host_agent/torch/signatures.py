@@ -36,7 +36,7 @@ def _is_list_of_lists(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(map(_is_list, value))
 
 
-class Kind(Enum):
+class ArgumentKind(Enum):
     """Kinds of arguments."""
 
     TENSOR = "a tensor"
@@ -49,22 +49,26 @@ class Kind(Enum):
     OPTIONS = "options"
 
 
-_DEPTHS: Final = {Kind.TENSOR: 0, Kind.TENSORS: 1, Kind.LISTS: 2}
-_OPTIONAL: Final = {Kind.OPERATOR, Kind.TIMEOUT, Kind.OPTIONS}
-_ACCEPTS: Final[Mapping[Kind, Callable[[Any], bool]]] = {
-    Kind.TENSOR: lambda value: isinstance(value, torch.Tensor),
-    Kind.TENSORS: _is_list,
-    Kind.LISTS: _is_list_of_lists,
-    Kind.SPLITS: lambda value: isinstance(value, list | tuple | torch.Size),
-    Kind.ROOT: lambda value: isinstance(value, int),
-    Kind.OPERATOR: lambda value: isinstance(value, ReduceOp | ReduceOp.RedOpType),
-    Kind.TIMEOUT: lambda value: value is None or isinstance(value, timedelta | float),
+_DEPTHS: Final = {ArgumentKind.TENSOR: 0, ArgumentKind.TENSORS: 1, ArgumentKind.LISTS: 2}
+_OPTIONAL: Final = {ArgumentKind.OPERATOR, ArgumentKind.TIMEOUT, ArgumentKind.OPTIONS}
+_ACCEPTS: Final[Mapping[ArgumentKind, Callable[[Any], bool]]] = {
+    ArgumentKind.TENSOR: lambda value: isinstance(value, torch.Tensor),
+    ArgumentKind.TENSORS: _is_list,
+    ArgumentKind.LISTS: _is_list_of_lists,
+    ArgumentKind.SPLITS: lambda value: isinstance(value, list | tuple | torch.Size),
+    ArgumentKind.ROOT: lambda value: isinstance(value, int),
+    ArgumentKind.OPERATOR: lambda value: isinstance(value, ReduceOp | ReduceOp.RedOpType),
+    ArgumentKind.TIMEOUT: lambda value: value is None or isinstance(value, timedelta | float),
 }
 
-_SETS: Final = {Kind.ROOT: "rootRank", Kind.OPERATOR: "reduceOp", Kind.TIMEOUT: "timeout"}
+_SETS: Final = {
+    ArgumentKind.ROOT: "rootRank",
+    ArgumentKind.OPERATOR: "reduceOp",
+    ArgumentKind.TIMEOUT: "timeout",
+}
 """Options that arguments set."""
 
-Form = Mapping[str, Kind]
+Form = Mapping[str, ArgumentKind]
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ class Signature:
     def _usual(self) -> tuple[type, int]:
         """Class of the first argument of the first form, and number of its arguments."""
         kinds = list(self.forms[0].values())
-        classes = {Kind.TENSOR: torch.Tensor, Kind.OPTIONS: self.options}
+        classes = {ArgumentKind.TENSOR: torch.Tensor, ArgumentKind.OPTIONS: self.options}
         return classes.get(kinds[0], list), len(kinds)
 
     def _fits(self, form: Form, given: Mapping[str, Any]) -> bool:
@@ -119,7 +123,7 @@ class Signature:
             if name not in given:
                 if kind not in _OPTIONAL:
                     return False
-            elif kind is Kind.OPTIONS:
+            elif kind is ArgumentKind.OPTIONS:
                 if given[name] is not None and not isinstance(given[name], self.options):
                     return False
             elif not _ACCEPTS[kind](given[name]):
@@ -129,29 +133,29 @@ class Signature:
     def _in_first_form(self, form: Form, given: Mapping[str, Any]) -> tuple[Any, ...]:
         options = given.get("opts") or self.options()
         found: list[Any] = []
-        wanted = [kind for kind in self.forms[0].values() if kind is not Kind.OPTIONS]
+        wanted = [kind for kind in self.forms[0].values() if kind is not ArgumentKind.OPTIONS]
         for name, kind in form.items():
             if kind in _SETS:
                 if given.get(name) is not None:
                     setattr(options, _SETS[kind], given[name])
-            elif kind is not Kind.OPTIONS:
+            elif kind is not ArgumentKind.OPTIONS:
                 deeper = _DEPTHS.get(wanted[len(found)], 0) > _DEPTHS.get(kind, 0)
                 found.append([given[name]] if deeper else given[name])
         return (*found, options)
 
 
-_T, _TS, _LS = Kind.TENSOR, Kind.TENSORS, Kind.LISTS
-_OPTS: Final = {"opts": Kind.OPTIONS}
-_OP: Final = {"op": Kind.OPERATOR, "timeout": Kind.TIMEOUT}
-_FROM: Final = {"root": Kind.ROOT, "timeout": Kind.TIMEOUT}
+_T, _TS, _LS = ArgumentKind.TENSOR, ArgumentKind.TENSORS, ArgumentKind.LISTS
+_OPTS: Final = {"opts": ArgumentKind.OPTIONS}
+_OP: Final = {"op": ArgumentKind.OPERATOR, "timeout": ArgumentKind.TIMEOUT}
+_FROM: Final = {"root": ArgumentKind.ROOT, "timeout": ArgumentKind.TIMEOUT}
 _ALONE: Final[Form] = {"tensors": _T, **_OPTS}
 _SINGLE: Final[Form] = {"output": _T, "input": _T, **_OPTS}
 _COALESCED: Final[Form] = {"outputs": _TS, "inputs": _TS, **_OPTS}
 _SPLIT: Final[Form] = {
     "output": _T,
     "input": _T,
-    "output_split_sizes": Kind.SPLITS,
-    "input_split_sizes": Kind.SPLITS,
+    "output_split_sizes": ArgumentKind.SPLITS,
+    "input_split_sizes": ArgumentKind.SPLITS,
 }
 
 SIGNATURES: Final[Mapping[str, Signature]] = {
@@ -161,7 +165,7 @@ SIGNATURES: Final[Mapping[str, Signature]] = {
     "allreduce_coalesced": Signature(AllreduceCoalescedOptions, ({"tensors": _TS, **_OPTS},)),
     "broadcast": Signature(BroadcastOptions, ({"tensors": _TS, **_OPTS}, {"tensor": _T, **_FROM}, _ALONE)),
     "reduce": Signature(
-        ReduceOptions, ({"tensors": _TS, **_OPTS}, {"tensor": _T, "root": Kind.ROOT, **_OP}, _ALONE)
+        ReduceOptions, ({"tensors": _TS, **_OPTS}, {"tensor": _T, "root": ArgumentKind.ROOT, **_OP}, _ALONE)
     ),
     "reduce_scatter": Signature(
         ReduceScatterOptions,
@@ -178,7 +182,7 @@ SIGNATURES: Final[Mapping[str, Signature]] = {
         AllgatherOptions,
         (
             {"output_tensors": _LS, "input_tensors": _TS, **_OPTS},
-            {"output_tensors": _TS, "input_tensor": _T, "timeout": Kind.TIMEOUT},
+            {"output_tensors": _TS, "input_tensor": _T, "timeout": ArgumentKind.TIMEOUT},
         ),
     ),
     "allgather_coalesced": Signature(AllgatherOptions, ({"output_lists": _LS, "input_list": _TS, **_OPTS},)),
@@ -200,8 +204,8 @@ SIGNATURES: Final[Mapping[str, Signature]] = {
     ),
     "alltoall": Signature(AllToAllOptions, ({"output_tensors": _TS, "input_tensors": _TS, **_OPTS},)),
     "all_to_all_single": Signature(
-        AllToAllOptions, ({**_SPLIT, **_OPTS}, {**_SPLIT, "timeout": Kind.TIMEOUT})
+        AllToAllOptions, ({**_SPLIT, **_OPTS}, {**_SPLIT, "timeout": ArgumentKind.TIMEOUT})
     ),
-    "barrier": Signature(BarrierOptions, (_OPTS, {"timeout": Kind.TIMEOUT})),
+    "barrier": Signature(BarrierOptions, (_OPTS, {"timeout": ArgumentKind.TIMEOUT})),
 }
 """By the names of the group's methods."""

@@ -81,11 +81,6 @@ class StepStats(TransportCounters):
         """Return the share of the elements that this worker chose."""
         return self.sent_elements / self.elements if self.elements else 0.0
 
-    @property
-    def union_density(self) -> float:
-        """Return the share of the elements that some worker chose."""
-        return self.union_elements / self.elements if self.elements else 0.0
-
     def plus(self, other: "StepStats") -> "StepStats":
         """Return the sum of two parts of one step."""
         sums = map(add, _all(self), _all(other))

@@ -21,7 +21,8 @@ from torch.futures import Future
 from weir.host_agent.torch.compiling import never_compiled
 from weir.host_agent.torch.cpp_future import is_asked_by_cpp, tensors_after
 from weir.host_agent.torch.staging import CallerStreams, wait_here
-from weir.host_agent.transport.operations import OperationQueue, Outcome, QueueClosedError
+from weir.host_agent.transport.callbacks import Outcome
+from weir.host_agent.transport.operations import OperationQueue, QueueClosedError
 
 _MOST_DROPPED: Final = 1024
 _MOST_KEPT_BYTES: Final = 4096  # of one that was dropped: DDP reads a single number

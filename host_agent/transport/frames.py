@@ -1,15 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Ethernet, IPv4 and UDP headers around a Weir packet, for links that carry whole frames."""
+"""UDP payloads, as state machines hand them out, and the headers around them where links carry frames."""
 
 import ctypes
 import ipaddress
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from weir.host_agent.transport import bindings
-from weir.host_agent.transport.datagram import Datagram
 from weir.host_agent.transport.report import FRAME_OVERHEAD
 from weir.wire.addresses import mac_bytes
-from weir.wire.definition import UDP_PORT
+from weir.wire.definition import ECT, RELIABLE_DSCP, UDP_PORT
+
+RELIABLE_CLASS: Final = RELIABLE_DSCP << 2 | ECT
+"""Traffic class of what is small or sent again."""
+
+
+class Datagram(NamedTuple):
+    """payload: of one UDP packet. traffic_class: DSCP << 2 | ECN, the second byte of the IPv4 header."""
+
+    payload: bytes
+    traffic_class: int
 
 
 @dataclass(frozen=True)

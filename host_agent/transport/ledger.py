@@ -13,7 +13,6 @@ Example::
     ledger.record(step, "layer4.weight", Direction.UP, report)   # raises ConservationError if it is off
 """
 
-from collections import deque
 from dataclasses import dataclass
 from enum import Enum
 
@@ -67,7 +66,7 @@ class Posting:
 
 @dataclass(frozen=True)
 class Balance:
-    """Sums over the postings of one bucket and direction. budget: lanes that might have been returned."""
+    """Sums over the postings of one direction. budget: lanes that might have been returned."""
 
     postings: int = 0
     entered: Account = NOTHING
@@ -106,11 +105,10 @@ def posting(step: int, bucket: str, direction: Direction, report: ReduceReport) 
 
 
 class Ledger:
-    """Balances of all buckets since the start, and the latest postings. For one thread."""
+    """Balances since the start, by direction. For one thread."""
 
-    def __init__(self, keep: int = 1024) -> None:
-        self.latest: deque[Posting] = deque(maxlen=keep)
-        self._balances: dict[tuple[str, Direction], Balance] = {}
+    def __init__(self) -> None:
+        self._balances = {direction: Balance() for direction in Direction}
 
     def record(self, step: int, bucket: str, direction: Direction, report: ReduceReport) -> Posting:
         """Enter a reduce. Raises ConservationError, and enters nothing, when it does not add up."""
@@ -119,25 +117,9 @@ class Ledger:
     def enter(self, entry: Posting) -> Posting:
         """Enter a posting, of a reduce or a flow; see ``record``."""
         entry.check()
-        self.latest.append(entry)
-        key = (entry.bucket, entry.direction)
-        self._balances[key] = self._balances.get(key, Balance()).plus(entry)
+        self._balances[entry.direction] = self._balances[entry.direction].plus(entry)
         return entry
-
-    def balances(self) -> dict[tuple[str, Direction], Balance]:
-        """Return the balances by bucket and direction."""
-        return dict(self._balances)
 
     def total(self, direction: Direction) -> Balance:
         """Return the balance of all buckets."""
-        total = Balance()
-        for (_, of), balance in self._balances.items():
-            if of is direction:
-                total = Balance(
-                    total.postings + balance.postings,
-                    total.entered + balance.entered,
-                    total.included + balance.included,
-                    total.returned + balance.returned,
-                    total.budget + balance.budget,
-                )
-        return total
+        return self._balances[direction]

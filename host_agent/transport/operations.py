@@ -21,28 +21,21 @@ import logging
 import os
 import queue
 import threading
-import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TypeVar
 
+from weir.host_agent.transport.callbacks import Callbacks, Item, Outcome, Sequence, running
 from weir.host_agent.transport.task_threads import TaskThreads
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-BLOCKED_S: Final = 5.0  # after which callbacks that submit nothing are taken to be blocked
-
 
 class QueueClosedError(RuntimeError):
     """The queue takes no more operations."""
-
-
-class EndlessWaitError(RuntimeError):
-    """A thread would wait for an operation that cannot begin before the thread has ended its own."""
 
 
 class ForkedError(RuntimeError):
@@ -56,134 +49,6 @@ def refuse_fork(member: int) -> None:
             f"process {os.getpid()} was forked from process {member}, which is a member of a job; a child is "
             "none, as it has none of its threads: make groups in the child, or start it by 'spawn'"
         )
-
-
-class Outcome(Future[T]):
-    """The outcome of an operation that was submitted to a queue."""
-
-    def __init__(self, operations: "OperationQueue", sequence: "_Sequence") -> None:
-        super().__init__()
-        self._followed = False
-        self._operations, self._sequence = operations, sequence
-
-    def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
-        """See Future. A callback may block, submit to the queue and wait for what it has submitted."""
-        self._followed = True
-        super().add_done_callback(fn)
-
-    def result(self, timeout: float | None = None) -> T:
-        """See Future. EndlessWaitError in an operation of the queue, which this one waits for."""
-        self.before_waiting()
-        return super().result(timeout)
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """See ``result``."""
-        self.before_waiting()
-        return super().exception(timeout)
-
-    def before_waiting(self) -> None:
-        """Make sure that a wait of this thread for the outcome can end.
-
-        Raises:
-            EndlessWaitError: it cannot.
-        """
-        if not self.done():
-            self.refuse_in_operation()
-            self._operations._serve_while_waiting(self._sequence)
-            self._expect_elsewhere()
-
-    def settled_alone(self, settle: Callable[[], None]) -> bool:
-        """Call ``settle`` unless there are callbacks, which it would run; return whether there are none."""
-        with self._condition:  # a callback that is added now runs on the thread that adds it
-            alone = not self._followed
-            if alone:
-                settle()
-            return alone
-
-    def refuse_in_operation(self) -> None:
-        """Raise EndlessWaitError in an operation of the queue, unless this is done."""
-        if self._operations._operating == threading.get_ident() and not self.done():
-            raise EndlessWaitError(
-                "an operation that runs on the group's queue waits for one that is queued behind it: that "
-                "would never end. Issue the second one, and wait for it, after the first one has ended, or "
-                "in a callback on the future of the first one"
-            )
-
-    def _expect_elsewhere(self) -> None:
-        """In a callback of another queue: note that it may wait for this, and is not blocked meanwhile."""
-        callbacks = _running.callbacks
-        if callbacks is None or callbacks.operations is self._operations or self in callbacks.elsewhere:
-            return
-        callbacks.elsewhere.append(self)
-        super().add_done_callback(callbacks.done_elsewhere)
-
-
-class _Item(NamedTuple):
-    outcome: Outcome[Any]
-    operation: Callable[[], Any]
-    group: object
-    yields: bool
-    context: contextvars.Context
-
-
-class _Sequence:
-    """Operations in their order: the program's, or those that callbacks on one operation submit.
-
-    Attributes:
-        operations: the queue.
-        outer: the sequence of the operation that has the callbacks; None: these are the program's.
-        thread: the thread that runs the callbacks.
-        items: what waits.
-        turns: at least one True for each of the items; False: the end.
-        pending: how many operations are not done.
-        elsewhere: what the callbacks have submitted to other queues, or wait for there, and is not done.
-        since: when something was last begun or done.
-        ended: the callbacks have returned.
-        given_up: the outer sequence goes on without waiting for this one, which has handed its items to it.
-        drained: set when nothing more is run here; None while no thread serves this.
-    """
-
-    __slots__ = (
-        *("drained", "elsewhere", "ended", "given_up", "items", "operations", "outer", "pending", "since"),
-        *("thread", "turns"),
-    )
-
-    def __init__(self, operations: "OperationQueue", outer: "_Sequence | None" = None) -> None:
-        self.operations, self.outer = operations, outer
-        self.thread = threading.get_ident()
-        self.items: deque[_Item] = deque()
-        self.turns: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self.pending = 0
-        self.elsewhere: list[Future[Any]] = []
-        self.since = time.monotonic()
-        self.ended = self.given_up = False
-        self.drained: threading.Event | None = None
-
-    def append(self, item: _Item) -> None:
-        self.items.append(item)
-        self.pending += 1
-        self.since = time.monotonic()
-        self.turns.put(True)
-
-    def done_elsewhere(self, outcome: Future[Any]) -> None:
-        self.since = time.monotonic()
-        self.elsewhere.remove(outcome)
-
-    def within(self, other: "_Sequence") -> bool:
-        """Return whether this is the other, or one of callbacks on its operations, or on theirs."""
-        sequence: _Sequence | None = self
-        while sequence is not None and sequence is not other:
-            sequence = sequence.outer
-        return sequence is not None
-
-
-class _Running(threading.local):
-    """The callbacks that the current thread runs, if it does."""
-
-    callbacks: _Sequence | None = None
-
-
-_running: Final = _Running()
 
 
 class OperationQueue:
@@ -203,16 +68,13 @@ class OperationQueue:
 
     def __init__(self, name: str) -> None:
         self.at_rest: Callable[[], float | None] = lambda: None
-        self._lock = threading.Lock()
+        self._threads = TaskThreads(name)
+        self._callbacks = Callbacks(self._threads, self._serve)
+        self._lock = self._callbacks.lock
         self._none_runs = threading.Condition(self._lock)
         self._closed = False
         self._process = os.getpid()
-        self._program = _Sequence(self)
-        self._callbacks: dict[int, _Sequence] = {}  # by thread: of what it runs now, and was not given up
-        self._operating = 0  # the thread that runs an operation
-        self._watched = False
-        self._look = threading.Event()
-        self._threads = TaskThreads(name)
+        self._program = Sequence(self._callbacks)
         if not self._threads.run(partial(self._serve, self._program)):
             raise RuntimeError(f"no thread can be started for the queue {name}")
 
@@ -237,15 +99,15 @@ class OperationQueue:
         with self._lock:
             if self._closed:
                 raise QueueClosedError("the queue is closed: it takes no more operations")
-            sequence = self._callbacks.get(threading.get_ident(), self._program)
-            outcome: Outcome[T] = Outcome(self, sequence)
+            sequence = self._callbacks.of.get(threading.get_ident(), self._program)
+            outcome: Outcome[T] = Outcome(self._callbacks, sequence)
             if sequence is not self._program and sequence.drained is None:
-                self._begin(sequence)
+                self._callbacks.begin(sequence)
                 sequence.drained = threading.Event()
-            elif self._callbacks:
-                self._watch_callbacks()
-            sequence.append(_Item(outcome, operation, group, yields, contextvars.copy_context()))
-        outcome._expect_elsewhere()
+            elif self._callbacks.of:
+                self._callbacks.watch()
+            sequence.append(Item(outcome, operation, group, yields, contextvars.copy_context()))
+        outcome.expect_elsewhere()
         return outcome
 
     def passing(self, group: object) -> int:
@@ -276,7 +138,7 @@ class OperationQueue:
         if not self._threads.run(task):
             task()
 
-    def _passing(self, group: object) -> list[_Item]:
+    def _passing(self, group: object) -> list[Item]:
         """Return the items that ``passing`` counts; the lock is held."""
         found = []
         for item in self._program.items:
@@ -297,19 +159,19 @@ class OperationQueue:
             if not self._closed:
                 self._closed = True
                 self._program.turns.put(False)
-            if self._callbacks:
-                self._watch_callbacks()
-            self._look.set()
-            if self._operating == thread:
+            if self._callbacks.of:
+                self._callbacks.watch()
+            self._callbacks.look.set()
+            if self._callbacks.operating == thread:
                 return
-            if thread in self._callbacks:
-                self._none_runs.wait_for(lambda: not self._operating)
+            if thread in self._callbacks.of:
+                self._none_runs.wait_for(lambda: not self._callbacks.operating)
                 return
         self._threads.join()
 
     # ---- on the queue's threads
 
-    def _serve(self, sequence: _Sequence) -> None:
+    def _serve(self, sequence: Sequence) -> None:
         """Run the operations of a sequence, until its end or until another thread does so.
 
         Where the sequence is given up, goes on with the outer one, which has its items.
@@ -332,7 +194,7 @@ class OperationQueue:
         if sequence.drained is not None:
             sequence.drained.set()
 
-    def _turn(self, sequence: _Sequence) -> bool:
+    def _turn(self, sequence: Sequence) -> bool:
         """Wait for a sequence's next turn; return whether there is one."""
         while sequence is self._program:
             try:
@@ -341,26 +203,26 @@ class OperationQueue:
                 continue
         return sequence.turns.get()
 
-    def _run(self, item: _Item, sequence: _Sequence) -> bool:
+    def _run(self, item: Item, sequence: Sequence) -> bool:
         """Run an operation and the callbacks on it, and wait until all that these have submitted is done.
 
         Return whether this thread goes on to serve the sequence: no other has taken over meanwhile.
         """
-        self._operating = thread = threading.get_ident()
+        self._callbacks.operating = thread = threading.get_ident()
         settle = run(item.outcome, item.operation)
-        inner = _Sequence(self, sequence)
+        inner = Sequence(self._callbacks, sequence)
         with self._lock:
-            self._operating = 0
+            self._callbacks.operating = 0
             self._none_runs.notify_all()
-            self._callbacks[thread] = inner
+            self._callbacks.of[thread] = inner
             if sequence.items:
-                self._watch_callbacks()
-        _running.callbacks = inner
+                self._callbacks.watch()
+        running.callbacks = inner
         try:
             item.context.run(settle)
         except BaseException:  # such as SystemExit, which would end the queue's thread
             log.exception("A callback on a collective raised")
-        _running.callbacks = None
+        running.callbacks = None
         with self._lock:
             inner.ended = True
             if inner.drained is not None:
@@ -369,113 +231,12 @@ class OperationQueue:
             inner.drained.wait()
         with self._lock:
             if self._closed:
-                self._look.set()
+                self._callbacks.look.set()
             if inner.given_up:
                 return False
-            del self._callbacks[thread]
-            self._is_done(sequence)
+            del self._callbacks.of[thread]
+            sequence.is_done()
             return True
-
-    def _is_done(self, sequence: _Sequence) -> None:
-        """Count an operation as done, with its callbacks or without them; the lock is held."""
-        sequence.pending -= 1
-        sequence.since = time.monotonic()
-
-    # ---- callbacks that block
-
-    def _begin(self, sequence: _Sequence) -> None:
-        """Have another thread serve a sequence; the lock is held."""
-        if not self._threads.run(partial(self._serve, sequence)):
-            raise EndlessWaitError(
-                f"callbacks of {len(self._callbacks)} collectives block, each on a thread, and "
-                f"{self._threads.most} threads are the most that there can be: nothing would ever serve one "
-                "more. Wait in the program instead of in callbacks"
-            )
-
-    def _serve_while_waiting(self, sequence: _Sequence) -> None:
-        """Have other threads serve what this one holds up, before it waits for something in a sequence."""
-        inner = self._callbacks.get(threading.get_ident())
-        if inner is None:
-            return
-        with self._lock:
-            while inner.outer is not None and not sequence.within(inner):
-                if not inner.given_up:
-                    self._give_up(inner)
-                inner = inner.outer
-
-    def _give_up(self, inner: _Sequence) -> None:
-        """Have the outer sequence go on while callbacks block; the lock is held.
-
-        Raises:
-            EndlessWaitError: no thread can be had for it.
-        """
-        outer = inner.outer
-        assert outer is not None
-        if inner.drained is None:
-            self._begin(outer)
-        inner.given_up = True
-        del self._callbacks[inner.thread]
-        self._is_done(outer)
-        while outer.given_up:
-            assert outer.outer is not None
-            outer = outer.outer
-        outer.items.extendleft(reversed(inner.items))
-        outer.pending += len(inner.items)
-        for _ in inner.items:
-            outer.turns.put(True)
-        inner.items.clear()
-        inner.turns.put(True)  # the thread that serves it, if any, goes on with the outer one
-
-    def _waits_elsewhere(self, inner: _Sequence) -> bool:
-        """Return whether callbacks wait for another queue, which does not wait for callbacks of this one."""
-        queues: set[OperationQueue] = set()
-        ahead = [inner]
-        while ahead:
-            for outcome in list(ahead.pop().elsewhere):
-                assert isinstance(outcome, Outcome)
-                operations = outcome._operations
-                if operations is self:
-                    return False
-                if operations not in queues:
-                    queues.add(operations)
-                    ahead += list(operations._callbacks.values())
-        return bool(queues)
-
-    def _watch_callbacks(self) -> None:
-        """Have the callbacks that run now looked at after a while; the lock is held."""
-        if not self._watched:
-            self._watched = self._threads.run(self._watch)
-
-    def _watch(self) -> None:
-        """Let the queue go on where callbacks neither end nor submit anything."""
-        while True:
-            self._look.wait(BLOCKED_S)
-            with self._lock:
-                self._look.clear()
-                running = list(self._callbacks.values())
-                if not running:
-                    self._watched = False
-                    return
-                for inner in running:
-                    self._look_at(inner)
-
-    def _look_at(self, inner: _Sequence) -> None:
-        """Give callbacks up that have been blocked for long; the lock is held."""
-        if inner.pending or inner.ended or time.monotonic() - inner.since < BLOCKED_S:
-            return
-        if self._waits_elsewhere(inner):
-            return
-        try:
-            self._give_up(inner)
-        except EndlessWaitError as error:
-            log.error("%s", error)
-        else:
-            log.warning(
-                "A callback on a collective has neither ended nor issued a collective for %g s. The group's "
-                "other collectives go on; any that it issues from now on come behind those, in an order that "
-                "may not be the same on all ranks",
-                BLOCKED_S,
-            )
 
 
 def run(outcome: Future[T], operation: Callable[[], T]) -> Callable[[], None]:

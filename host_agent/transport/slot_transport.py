@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from weir.host_agent.transport import bindings
 from weir.host_agent.transport.arrays import address_of, contiguous
-from weir.host_agent.transport.datagram import Datagram
+from weir.host_agent.transport.frames import Datagram
 from weir.host_agent.transport.report import (
     Account,
     ReduceReport,

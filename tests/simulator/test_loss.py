@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from softp4.switch import Switch
 from tests.host_agent.transport.answers import combine
+from tests.simulator.rack import Rack
 from tests.simulator.reductions import drawn
 from weir.host_agent.transport.ledger import Direction, Ledger
 from weir.host_agent.transport.report import ReduceReport
@@ -24,7 +25,6 @@ from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.simulator.entries import aggregation
 from weir.simulator.host import Work
 from weir.simulator.link import Faults
-from weir.simulator.rack import Rack
 from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES, Op
 
 MS = 1_000_000

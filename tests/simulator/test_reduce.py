@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from softp4.switch import Switch
 from tests.host_agent.transport.answers import combine
+from tests.simulator.rack import Rack
 from tests.simulator.reductions import check_wanted, drawn
 from weir.host_agent.transport.report import ReduceReport
 from weir.simulator.entries import aggregation
 from weir.simulator.host import Work
 from weir.simulator.link import Faults
-from weir.simulator.rack import Rack
 from weir.wire.definition import AUDIENCE_EXCEPT, Op
 
 MS = 1_000_000

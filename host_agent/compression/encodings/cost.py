@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weir.host_agent.collectives.communicator import fitting_block
-from weir.host_agent.collectives.dtypes import LANE_BYTES
+from weir.host_agent.collectives.dtypes import LANE_BYTES, pack_bits
 from weir.host_agent.collectives.float_sum import (
     WORTH_ASKING,
     WORTH_SELECTING,
@@ -36,7 +36,6 @@ from weir.host_agent.collectives.packing import LaneFormat, WholeLanes
 from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK
 from weir.host_agent.compression.encodings.mask_scales import Steps, steps_of
 from weir.host_agent.compression.encodings.position_lists import PositionList, Region
-from weir.host_agent.compression.encodings.shared_mask import pack_bits
 from weir.host_agent.transport.report import FRAME_OVERHEAD
 from weir.wire.definition import COLUMN, GROUP_LANES, SLOT_LANES, WEIR
 

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from weir.host_agent.collectives.dtypes import Lanes
+from weir.host_agent.collectives.dtypes import Lanes, set_bits
 from weir.host_agent.compression import bindings
 from weir.host_agent.compression.bucket_layout import BucketLayout, Segment
 from weir.host_agent.compression.encodings.encoding import EncodingPlan
-from weir.host_agent.compression.encodings.shared_mask import check_words, set_bits
+from weir.host_agent.compression.encodings.shared_mask import check_words
 from weir.host_agent.compression.vectors import has_kernels, is_native
 from weir.host_agent.transport.arrays import address_of, contiguous
 from weir.wire.definition import SLOT_LANES

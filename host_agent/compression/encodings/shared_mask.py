@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from weir.host_agent.collectives.communicator import Communicator
-from weir.host_agent.collectives.dtypes import Lanes
+from weir.host_agent.collectives.dtypes import WORD_BITS, Lanes, pack_bits, set_bits
 from weir.host_agent.collectives.tensor_memory import array_of
 from weir.host_agent.compression import bindings
 from weir.host_agent.compression.bucket_layout import BucketLayout, Segment
@@ -26,7 +26,6 @@ from weir.host_agent.transport.arrays import address_of, contiguous
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.wire.definition import GROUP_LANES, Op
 
-WORD_BITS = 32
 NO_LANES: Final = np.empty(0, np.uint32)
 MOST_LEVELS = 3
 
@@ -114,19 +113,6 @@ def _divided(words: Lanes, sizes: Mapping[str, int]) -> dict[str, Lanes]:
     for name, size in sizes.items():
         parts[name], at = words[at : at + size], at + size
     return parts
-
-
-def set_bits(words: Lanes, count: int | None = None) -> npt.NDArray[np.bool_]:
-    """Return the bits as an array, ``count`` of them, by default all."""
-    return np.unpackbits(words.view(np.uint8), count=count, bitorder="little").view(np.bool_)
-
-
-def pack_bits(flags: npt.NDArray[np.bool_]) -> Lanes:
-    """Return the words that have these bits, as many as needed: the opposite of ``set_bits``."""
-    words = np.zeros(-(-flags.size // WORD_BITS), np.uint32)
-    bits = np.packbits(flags, bitorder="little")
-    words.view(np.uint8)[: bits.size] = bits
-    return words
 
 
 def unite(

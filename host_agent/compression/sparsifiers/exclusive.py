@@ -15,9 +15,9 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import torch
 
-from weir.host_agent.collectives.dtypes import Lanes
+from weir.host_agent.collectives.dtypes import Lanes, pack_bits, set_bits
 from weir.host_agent.compression.bucket_layout import Span
-from weir.host_agent.compression.encodings.shared_mask import pack_bits, set_bits, words_for
+from weir.host_agent.compression.encodings.shared_mask import words_for
 from weir.host_agent.compression.sparsifiers.base import Sparsifier, SparsifierOptions
 from weir.host_agent.compression.sparsifiers.density import (
     keep_from,

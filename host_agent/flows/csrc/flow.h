@@ -102,7 +102,6 @@ const uint64_t *weir_flow_sender_verdicts(const weir_flow_sender *s);
 uint32_t weir_flow_sender_window(const weir_flow_sender *s, uint32_t *shrunk);
 
 /* The smoothed round trip; 0 before the first sample. */
-int64_t weir_flow_sender_round_trip(const weir_flow_sender *s);
 
 weir_flow_receiver *weir_flow_receiver_new(const weir_flow_config *config);
 void weir_flow_receiver_free(weir_flow_receiver *r);

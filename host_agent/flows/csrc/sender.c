@@ -466,4 +466,3 @@ uint32_t weir_flow_sender_window(const weir_flow_sender *s, uint32_t *shrunk)
     return s->window.limit;
 }
 
-int64_t weir_flow_sender_round_trip(const weir_flow_sender *s) { return s->rtt.mean_ns; }

@@ -34,7 +34,7 @@ class Place:
     def own(cls) -> "Place":
         """Return this process's, as the controller told its default group."""
         world = dist.group.WORLD
-        return cls(world.connection.switch_name) if isinstance(world, WeirProcessGroup) else cls()
+        return cls(world.connection.facts.switch_name) if isinstance(world, WeirProcessGroup) else cls()
 
 
 def make_groups(memberships: Sequence[Ranks], places: Sequence[Place]) -> dict[Ranks, dist.ProcessGroup]:

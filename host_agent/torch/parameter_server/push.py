@@ -60,7 +60,7 @@ class Push:
         servers = Servers(
             terms.servers, {piece.title: terms.rank_of(piece.server) for piece in shards.pieces}
         )
-        narrow = team.connection.narrow
+        narrow = team.connection.facts.narrow
         self.exchange.join(_Pieces(shards), self._communicator, team.slots, servers, narrow=narrow)
 
     def step(self, member: Member, whole: Callable[[], bool]) -> list[Exchanged]:

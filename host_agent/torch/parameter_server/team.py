@@ -160,7 +160,7 @@ class Team:
     @property
     def slots(self) -> int:
         """Return the slots of the job."""
-        return self.connection.slot_count
+        return self.connection.facts.slot_count
 
     def submit(self, work: Callable[[], Any]) -> QueuedWork:
         """Queue ``work``, which reduces by ``operate``, behind the team's other operations."""

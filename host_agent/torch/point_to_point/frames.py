@@ -19,7 +19,7 @@ FRAME_BYTES = _FRAME.size
 SECRET_BYTES = 16
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """Kinds of frames."""
 
     OFFER = 1  # sender: there is a message of this tag, size and dtype
@@ -54,7 +54,7 @@ class Hello:
 class Frame:
     """One frame. number: the message's, counted by its sender. dtype: torch's name, "float32"."""
 
-    kind: Kind
+    kind: FrameKind
     number: int
     tag: int = 0
     size: int = 0
@@ -70,4 +70,4 @@ class Frame:
         if len(data) != FRAME_BYTES:
             raise ValueError(f"a frame has {FRAME_BYTES} bytes, not {len(data)}")
         kind, number, tag, size, dtype = _FRAME.unpack(data)
-        return cls(Kind(kind), number, tag, size, dtype.rstrip(b"\0").decode("ascii"))
+        return cls(FrameKind(kind), number, tag, size, dtype.rstrip(b"\0").decode("ascii"))

@@ -26,8 +26,8 @@ from weir.host_agent.torch.point_to_point.frames import (
     HELLO_BYTES,
     SECRET_BYTES,
     Frame,
+    FrameKind,
     Hello,
-    Kind,
 )
 from weir.host_agent.torch.point_to_point.inbox import Inbox, Offer, Receive, Send
 
@@ -171,7 +171,7 @@ class Messenger:
             self._begin(self._reach(channel))
         channel.count += 1
         channel.sends[channel.count] = send
-        channel.write(Frame(Kind.OFFER, channel.count, send.tag, send.data.nbytes, send.dtype).encode())
+        channel.write(Frame(FrameKind.OFFER, channel.count, send.tag, send.data.nbytes, send.dtype).encode())
 
     def _receive(self, receive: Receive) -> None:
         if (offer := self._inbox.post(receive)) is not None:
@@ -183,11 +183,11 @@ class Messenger:
         channel = self._from[offer.source]
         if (misfit := offer.misfit(receive, self._rank)) is not None:
             receive.outcome.set_exception(ValueError(misfit))
-            channel.write(Frame(Kind.REFUSE, offer.number, size=len(misfit.encode())).encode())
+            channel.write(Frame(FrameKind.REFUSE, offer.number, size=len(misfit.encode())).encode())
             channel.write(misfit.encode())
         else:
             channel.accepted[offer.number] = receive
-            channel.write(Frame(Kind.ACCEPT, offer.number).encode())
+            channel.write(Frame(FrameKind.ACCEPT, offer.number).encode())
 
     async def _listen(self) -> None:
         while True:
@@ -214,11 +214,11 @@ class Messenger:
 
     async def _heard(self, connection: socket.socket, channel: _Channel) -> None:
         frame = Frame.decode(await self._read(connection, FRAME_BYTES))
-        if frame.kind is Kind.OFFER:
+        if frame.kind is FrameKind.OFFER:
             offer = Offer(channel.rank, frame.number, frame.tag, frame.size, frame.dtype)
             if (receive := self._inbox.offered(offer)) is not None:
                 self._take(offer, receive)
-        elif frame.kind is Kind.DATA:
+        elif frame.kind is FrameKind.DATA:
             if (receive := channel.accepted.get(frame.number)) is None:
                 raise ValueError(f"message {frame.number} was not accepted")
             await self._fill(connection, receive.data)
@@ -272,9 +272,9 @@ class Messenger:
         send = channel.sends.get(frame.number)
         if send is None:
             raise EOFError  # it was undone
-        if frame.kind is Kind.ACCEPT:
+        if frame.kind is FrameKind.ACCEPT:
             self._begin(self._deliver(channel, frame.number, send))
-        elif frame.kind is Kind.REFUSE:
+        elif frame.kind is FrameKind.REFUSE:
             if frame.size > _LONGEST_REFUSAL:
                 raise ValueError(f"it refuses a message in {frame.size} bytes")
             words = (await self._read(connection, frame.size)).decode(errors="replace")
@@ -292,7 +292,7 @@ class Messenger:
             _settle(send.outcome, error)
             channel.sends.pop(number, None)
         if number in channel.sends:
-            channel.write(Frame(Kind.DATA, number, size=send.data.nbytes).encode())
+            channel.write(Frame(FrameKind.DATA, number, size=send.data.nbytes).encode())
             channel.write(send.data, lambda: self._sent(channel, number))
 
     def _sent(self, channel: _Channel, number: int) -> None:

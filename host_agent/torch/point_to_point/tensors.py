@@ -123,7 +123,7 @@ class PointToPoint:
                 raise RuntimeError("the process group was destroyed: it takes no more messages")
             if self._messenger is None:
                 rank, size = self._connection.rank, self._connection.size
-                address = own_address(self._store, self._connection.controller)
+                address = own_address(self._store, self._connection.facts.controller)
                 store = within(timeout.total_seconds(), self._store.clone)
                 self._messenger = Messenger(rank, size, store, address, self._connection)
             return self._messenger

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weir.host_agent.collectives.dtypes import pack_bits
 from weir.host_agent.compression import changes as module
 from weir.host_agent.compression.changes import Changes, apply, find
-from weir.host_agent.compression.encodings.shared_mask import pack_bits
 
 DTYPES = (
     torch.bfloat16,

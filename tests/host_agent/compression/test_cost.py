@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from softp4.switch import Switch
 from tests.harness.effort import examples
+from tests.simulator.rack import Rack
 from weir.host_agent.compression.encodings import cost, omnireduce
 from weir.host_agent.compression.encodings.cost import Flags
 from weir.host_agent.transport.report import ReduceReport
 from weir.p4src import PROGRAM
 from weir.simulator.entries import aggregation
 from weir.simulator.host import Work
-from weir.simulator.rack import Rack
 from weir.wire.definition import BLOCK_SIZES, Op
 
 JOBS = count(1)

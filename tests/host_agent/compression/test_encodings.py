@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.harness.effort import examples
+from weir.host_agent.collectives.dtypes import set_bits
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings import (
     DENSE,
@@ -22,12 +23,7 @@ from weir.host_agent.compression.encodings import (
     Selection,
     parse_rule,
 )
-from weir.host_agent.compression.encodings.shared_mask import (
-    set_bits,
-    words_for,
-    write_mask,
-    write_mask_torch,
-)
+from weir.host_agent.compression.encodings.shared_mask import words_for, write_mask, write_mask_torch
 from weir.host_agent.compression.sparsifiers import Span, Sparsifier, SparsifierOptions, create_sparsifier
 
 MASKS = [1, 2, 4, 8, 16, 32, 64, 128, 256]

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.bench.gradients.replay import Replay
-from weir.host_agent.collectives.dtypes import Lanes
+from weir.host_agent.collectives.dtypes import Lanes, pack_bits, set_bits
 from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.collectives.non_finite import NonFiniteError
 from weir.host_agent.compression.encodings.position_lists import PositionList, Region, gather
-from weir.host_agent.compression.encodings.shared_mask import pack_bits, set_bits
 from weir.host_agent.transport.service_class import LOSSLESS
 
 

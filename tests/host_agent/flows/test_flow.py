@@ -15,7 +15,7 @@ from tests.host_agent.flows.world import FLOW_ID, Floats, Meddling, World, check
 from weir.host_agent.flows import FlowConfig, FlowReceiver, FlowSender, FlowVerdict
 from weir.host_agent.flows.accounts import EXPOSED
 from weir.host_agent.flows.codec import Bitmap, Chunk, Head, Stop, decode
-from weir.host_agent.transport.datagram import RELIABLE_CLASS
+from weir.host_agent.transport.frames import RELIABLE_CLASS
 from weir.host_agent.transport.report import FRAME_OVERHEAD
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.simulator.link import Faults
@@ -549,26 +549,6 @@ def test_a_question_stays_behind_the_chunks_and_passes_them_when_it_must_be_repe
         codes.append(traffic_class >> 2)
     assert codes == [dscp(2)] + [RELIABLE_DSCP] * 4
     assert sender.window.shrunk == 2
-
-
-@settings(max_examples=examples(50), deadline=None)
-@given(data=st.binary(max_size=5000), seed=st.integers(0, 2**32 - 1))
-def test_any_bytes_arrive_as_they_were(data: bytes, seed: int) -> None:
-    lossy = Faults(loss=0.1, jitter=MS, duplicate=0.1)
-    world = World(FlowConfig(FLOW_ID, chunk_lanes=32), seed, lossy, lossy, Meddling(trim_any=0.1))
-    world.sender.submit_bytes(data, layer=1)
-    world.left.pump()
-    world.run()
-    assert world.deliveries[1].data() == data
-    assert world.deliveries[1].layer == 1
-
-
-def test_a_vector_is_not_taken_for_bytes() -> None:
-    world = World(FlowConfig(FLOW_ID))
-    world.submit(np.ones(100, np.float32))
-    world.run()
-    with pytest.raises(ValueError, match="tensor 1 has 100 lanes, which are no bytes"):
-        world.deliveries[1].data()
 
 
 def test_an_early_stop_is_content_with_the_share_that_came() -> None:

@@ -131,10 +131,8 @@ def test_the_time_out_follows_rfc_6298() -> None:
     assert flow.sender.deadline == 200 * MS
     flow.answer(1, took=10 * MS)
     flow.send()
-    assert flow.sender.round_trip == 10 * MS
     assert flow.sender.deadline == flow.now + 30 * MS
     flow.answer(1, took=18 * MS)
-    assert flow.sender.round_trip == 11 * MS
     assert flow.sender.deadline == flow.now + (11 + 23) * MS  # variation 5 + (8 - 5) / 4
 
 

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 import weir
 from tests.host_agent.torch.worlds import World
 from weir.cluster import LocalCluster
-from weir.host_agent.transport.operations import EndlessWaitError
+from weir.host_agent.transport.callbacks import EndlessWaitError
 
 SIZE = 2
 

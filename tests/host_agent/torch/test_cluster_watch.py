@@ -21,7 +21,7 @@ SIZE = 2
 
 
 def controller() -> str:
-    return dist.group.WORLD.connection._met.controller
+    return dist.group.WORLD.connection.facts.controller
 
 
 def reduce_until_broken(folder: str) -> str:

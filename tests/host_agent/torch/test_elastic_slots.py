@@ -142,7 +142,7 @@ def ask_and_sum() -> bool:
     time.sleep(2 * SOON_S)
     if not dist.get_rank():
         connection = groups["a"].connection
-        with AgentClient(connection.controller) as client, contextlib.suppress(NoResources):
+        with AgentClient(connection.facts.controller) as client, contextlib.suppress(NoResources):
             client.join(job="asks", size=1, rank=0, host="h20", slots=512)
         assert not extended("a")
         tensor = torch.full((LARGE,), 1, dtype=torch.int32)

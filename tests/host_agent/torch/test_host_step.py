@@ -301,7 +301,7 @@ def test_the_step_can_be_turned_off_and_on(cluster: LocalCluster) -> None:
 
 
 def lambda_controller() -> str:
-    return connection().controller
+    return connection().facts.controller
 
 
 def test_a_wrong_word_is_refused(cluster: LocalCluster) -> None:

@@ -205,7 +205,7 @@ def with_options() -> None:
     with hybrid_mesh(("weir", options)) as mesh:
         group = mesh.get_group(0)
         assert isinstance(group, weir.torch.WeirProcessGroup)
-        assert group.connection.slot_count == 8
+        assert group.connection.facts.slot_count == 8
         model = sharded(mesh)
         train(model)
         assert_equal(whole(model), expected, 1e-4, 1e-6)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weir.host_agent.transport.codec import Packet
-from weir.host_agent.transport.datagram import Datagram
+from weir.host_agent.transport.frames import Datagram
 from weir.host_agent.transport.slot_transport import SlotTransport
 from weir.wire.definition import GROUP_LANES, Flag, Op, PacketType
 

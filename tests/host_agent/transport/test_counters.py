@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from softp4.switch import Switch
+from tests.simulator.rack import Rack
 from weir.host_agent.transport import bindings
 from weir.host_agent.transport.counters import COUNTERS, TransportCounters
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
@@ -12,7 +13,6 @@ from weir.p4src import PROGRAM
 from weir.simulator.entries import aggregation
 from weir.simulator.host import Work
 from weir.simulator.link import Faults
-from weir.simulator.rack import Rack
 from weir.wire.definition import Op
 
 

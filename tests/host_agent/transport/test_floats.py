@@ -10,6 +10,7 @@ import pytest
 
 from softp4.switch import Switch
 from tests.harness.effort import effort
+from tests.simulator.rack import Rack
 from weir.host_agent.collectives import quantize
 from weir.host_agent.transport.service_class import ServiceClass
 from weir.host_agent.transport.slot_transport import FloatScales, SlotTransport, TransportConfig
@@ -17,7 +18,6 @@ from weir.p4src import PROGRAM, WIDE_PROGRAM
 from weir.simulator.entries import aggregation
 from weir.simulator.host import Work
 from weir.simulator.link import Faults
-from weir.simulator.rack import Rack
 from weir.wire.definition import WIDE_LANES, Op
 
 Vector = npt.NDArray[np.float32]

@@ -15,15 +15,11 @@ import pytest
 
 from softp4.native.ring import SWITCH, ShmPort
 from tests.host_agent.transport.answers import result
+from weir.host_agent.transport.callbacks import EndlessWaitError, Outcome
 from weir.host_agent.transport.codec import Packet
 from weir.host_agent.transport.frames import Addresses, Framer
 from weir.host_agent.transport.links import Aborted, ShmLink
-from weir.host_agent.transport.operations import (
-    EndlessWaitError,
-    OperationQueue,
-    Outcome,
-    QueueClosedError,
-)
+from weir.host_agent.transport.operations import OperationQueue, QueueClosedError
 from weir.host_agent.transport.ports import Port
 from weir.host_agent.transport.reducer import Reducer
 from weir.host_agent.transport.report import ReduceReport, Verdict
@@ -161,7 +157,7 @@ class TestQueue:
     def test_callbacks_that_block_do_not_stop_the_others(
         self, operations: OperationQueue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr("weir.host_agent.transport.operations.BLOCKED_S", 0.05)
+        monkeypatch.setattr("weir.host_agent.transport.callbacks.BLOCKED_S", 0.05)
         gate, release, late = Gate(), threading.Event(), Future[int]()
 
         def block(_outcome: object) -> None:
@@ -283,7 +279,7 @@ class TestQueue:
         self, operations: OperationQueue, monkeypatch: pytest.MonkeyPatch, where: str
     ) -> None:
         """However long that takes, and whether they or the program have submitted there."""
-        monkeypatch.setattr("weir.host_agent.transport.operations.BLOCKED_S", 0.05)
+        monkeypatch.setattr("weir.host_agent.transport.callbacks.BLOCKED_S", 0.05)
         gate, slow, other, done = Gate(), Gate(), OperationQueue("other"), []
         outside = other.submit(slow) if where == "outside" else None
 
@@ -303,7 +299,7 @@ class TestQueue:
     def test_callbacks_of_two_queues_that_wait_for_each_other_let_both_go_on(
         self, operations: OperationQueue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("weir.host_agent.transport.operations.BLOCKED_S", 0.05)
+        monkeypatch.setattr("weir.host_agent.transport.callbacks.BLOCKED_S", 0.05)
         gate, other, found = Gate(), OperationQueue("other"), []
         both = threading.Barrier(2)
 

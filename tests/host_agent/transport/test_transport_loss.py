@@ -9,7 +9,7 @@ import pytest
 
 from tests.host_agent.transport.answers import answer_all, groups_of, packets, result
 from weir.host_agent.transport.codec import Column, Packet
-from weir.host_agent.transport.datagram import Datagram
+from weir.host_agent.transport.frames import Datagram
 from weir.host_agent.transport.report import Account, Verdict
 from weir.host_agent.transport.service_class import ServiceClass
 from weir.host_agent.transport.slot_transport import SlotTransport, TransportConfig
