@@ -2,7 +2,6 @@
 """The gradient step over the switch and over workers in memory: the same bits, step after step."""
 
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,12 +27,6 @@ SIZE, STEPS, DENSITY = 3, 4, 0.1
 SIZES = [(40, 30), (40,), (3000,), (7, 5)]
 
 Outcome = tuple[list[torch.Tensor], dict[str, Any], list[tuple[int, int, int]]]
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with weir.local_cluster(workers=SIZE) as cluster, World(SIZE, cluster.environment) as world:
-        yield world
 
 
 class Model(torch.nn.Module):

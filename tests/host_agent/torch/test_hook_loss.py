@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 import weir
 import weir.torch
 from tests.host_agent.torch.worlds import World
+from weir.cluster import LocalCluster
 from weir.controller.qos import WEIR_CLASSES
 from weir.host_agent.collectives.quantize import exponents
 from weir.host_agent.compression.bucket_layout import BucketLayout
@@ -44,13 +45,9 @@ NETWORKS = {
 
 
 @pytest.fixture(scope="module", params=NETWORKS)
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    network = NETWORKS[request.param]
-    with (
-        weir.local_cluster(workers=SIZE, network=network) as cluster,
-        World(SIZE, cluster.environment) as world,
-    ):
-        yield world
+def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+    with weir.local_cluster(workers=SIZE, network=NETWORKS[request.param]) as cluster:
+        yield cluster
 
 
 def make_model() -> DistributedDataParallel:
