@@ -24,7 +24,8 @@ from weir.train.checkpoint import CheckpointError, latest, publish, write_part
 from weir.train.config import ConfigError, make_config
 from weir.train.resuming import resumed
 
-SHORT = ["--model", "mlp", "--workers", "3", "--epochs", "2", "--max-steps", "4", "--density", "0.1"]
+WORKERS = effort(2, 3)
+SHORT = ["--model", "mlp", "--workers", str(WORKERS), "--epochs", "2", "--max-steps", "4", "--density", "0.1"]
 SHORT += effort(["--no-reference"], [])
 RUNS = effort(1, 2)  # of a training: Weir's, and the reference
 
@@ -119,7 +120,7 @@ def damaged(whole: Path, folder: Path) -> Path:
         (
             "checkpoints/weir/latest.json",
             '{"schema": 1, "step": 6, "checksums": ["a"]}',
-            "of 1 workers, not of 3",
+            f"of 1 workers, not of {WORKERS}",
         ),
         ("checkpoints/weir/step-6/rank-1.pt", None, "cannot read .*rank-1.pt: No such file"),
         ("checkpoints/weir/step-6/rank-1.pt", "junk", "rank-1.pt is not as it was written: its checksum"),
@@ -209,13 +210,13 @@ def summary(folder: Path, runs: Sequence[str] = ("weir",), **config: Any) -> Pat
 
 
 def test_finished_runs_are_set_side_by_side(whole: Path, tmp_path: Path) -> None:
-    other = summary(tmp_path / "other", ("weir", "gloo"), workers=3, density=0.2)
+    other = summary(tmp_path / "other", ("weir", "gloo"), workers=WORKERS, density=0.2)
     done = CliRunner().invoke(
         app, ["compare", str(only(whole)), str(other), "--out", str(tmp_path / "out")], env={"COLUMNS": "200"}
     )
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()
-    assert lines[0] == "mlp on digits, 3 workers, batches of 8"
+    assert lines[0] == f"mlp on digits, {WORKERS} workers, batches of 8"
     [row, reference] = [" ".join(line.split()) for line in lines if line.startswith("other ")]
     assert "90.0 % 10 100 B" in row
     assert reference.startswith("other (Gloo) dense, all-reduce 90.0 % 10 100 B")
