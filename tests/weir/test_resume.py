@@ -2,7 +2,6 @@
 """A run that goes on from a checkpoint ends as one without a break; finished runs are compared."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tests.harness.effort import effort
+from tests.weir.test_train import environment
+from tests.weir.test_train import folder as only
 from weir.cli import app
 from weir.compare.finished import FinishedError, compared
 from weir.train import checkpoint
@@ -32,17 +33,12 @@ RUNS = effort(1, 2)  # of a training: Weir's, and the reference
 
 def weir(*words: str) -> str:
     """Run ``weir``; return its output."""
-    unwanted = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "WEIR_CONTROLLER")
-    environment = {**{k: v for k, v in os.environ.items() if k not in unwanted}, "COLUMNS": "200"}
     command = [sys.executable, "-m", "weir", *words]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment(), timeout=240, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-def only(out: Path) -> Path:
-    [folder] = out.iterdir()
-    return folder
 
 
 def checksums(out: Path) -> dict[str, str]:
@@ -212,7 +208,9 @@ def summary(folder: Path, runs: Sequence[str] = ("weir",), **config: Any) -> Pat
 def test_finished_runs_are_set_side_by_side(whole: Path, tmp_path: Path) -> None:
     other = summary(tmp_path / "other", ("weir", "gloo"), workers=WORKERS, density=0.2)
     done = CliRunner().invoke(
-        app, ["compare", str(only(whole)), str(other), "--out", str(tmp_path / "out")], env={"COLUMNS": "200"}
+        app,
+        ["compare", str(only(whole)), str(other), "--out", str(tmp_path / "out")],
+        env={"COLUMNS": "200"},
     )
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()

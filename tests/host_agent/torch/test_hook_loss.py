@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import weir
 import weir.torch
+from tests.host_agent.torch.test_hook import residuals
 from tests.host_agent.torch.worlds import World
 from weir.cluster import LocalCluster
 from weir.controller.qos import WEIR_CLASSES
@@ -162,15 +163,6 @@ def within_budget(
         assert mine.sum() <= POLICY.tensor[layer] * mine.size
         for kind, share in enumerate(POLICY.budgets[layer]):
             assert mine[kinds == kind].sum() <= share * (kinds == kind).sum()
-
-
-def residuals(state: weir.torch.HookState, layout: BucketLayout) -> torch.Tensor:
-    vector = torch.zeros(layout.length)
-    for segment in layout:
-        kept = state.residual(segment.name)
-        if kept is not None:
-            vector[segment.in_vector] = kept
-    return vector
 
 
 @pytest.mark.parametrize("options", [{"sparsifier": "dense"}, SCATTERED])
