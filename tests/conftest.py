@@ -23,7 +23,7 @@ __all__ = ["interruptible", "pytest_configure", "pytest_runtest_setup", "short_p
 pytest_plugins = ["tests.harness.kernels"]
 
 # Folders whose tests train models, in many processes.
-_LONG = ("weir", "deploy", "examples", "bench", "torch")
+_LONG = ("weir", "deploy", "examples", "bench", "torch", "suite")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -21,7 +21,7 @@ from tests.deploy.machines import (
     sent,
     until,
 )
-from tests.harness.effort import effort
+from tests.harness.effort import LONG, effort
 from weir.p4src.build_tna import SCHEMA, keep
 
 PAGE = ROOT / "docs/deploy-tofino.md"
@@ -56,7 +56,7 @@ def machines(tmp_path: Path) -> Iterator[dict[str, Machine]]:
 
 
 @pytest.mark.timeout(900)  # two starts of torchrun, wherever else is much to do
-def test_the_page_works_as_typed_and_a_killed_driver_changes_no_bit(machines: dict[str, Machine]) -> None:
+def test_the_page_works_as_typed(machines: dict[str, Machine]) -> None:
     switch, *hosts = machines.values()
     both = (hosts[0], hosts[1])
     build, on_switch, status, on_first = blocks(PAGE)
@@ -75,4 +75,5 @@ def test_the_page_works_as_typed_and_a_killed_driver_changes_no_bit(machines: di
     assert packets > 100
     assert "round_complete" in switch.types(status)
 
-    assert parameters_after_a_kill(switch, "weir-tofino", both, packets) == undisturbed
+    if LONG:  # a killed driver changes no bit; test_machines.py kills a soft switch in every run
+        assert parameters_after_a_kill(switch, "weir-tofino", both, packets) == undisturbed

@@ -2,7 +2,8 @@
 """Every packet-level test runs on the soft switch and, where it is installed, on BMv2.
 
 They run with the program that takes wide packets, too. Those of a module that says `EVERY_TARGET` run with
-the program for Tofino besides: translated, and compiled; those of one that says `WIDE_ONLY` run with that for
+the program for Tofino besides: translated, and compiled, each with sums of 32 and 64 lanes where the long
+tests are asked for; those of one that says `WIDE_ONLY` run with that for
 wide packets alone.
 """
 
@@ -13,6 +14,7 @@ from typing import Final
 import pytest
 
 from tests.harness.bmv2 import Bmv2Target
+from tests.harness.effort import effort
 from tests.harness.lab import Lab
 from tests.harness.soft import SoftTarget
 from tests.harness.target import Target
@@ -38,8 +40,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if getattr(metafunc.module, "WIDE_ONLY", False):
             targets = ["soft-wide"]
         if getattr(metafunc.module, "EVERY_TARGET", False):
-            targets += [pytest.param(name, marks=pytest.mark.p4c) for name in ("tna", "tna-64-lanes")]
-            targets += ["bfa", "bfa-64-lanes"]
+            translated = effort(["tna"], ["tna", "tna-64-lanes"])
+            targets += [pytest.param(name, marks=pytest.mark.p4c) for name in translated]
+            targets += effort(["bfa-64-lanes"], ["bfa", "bfa-64-lanes"])
         metafunc.parametrize("target", targets, indirect=True, scope="session")
 
 

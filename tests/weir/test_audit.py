@@ -133,8 +133,8 @@ def test_packets_whose_first_sending_was_lost_before_the_capture_are_believed(tm
 
 MODES = {
     "losses": "--workers 3 --loss 0.02 --loss-budget 0.05",
-    "racks": "--workers 4 --topology leaf-spine-2x2 --loss 0.01 --loss-budget 0.05",
-    "a parameter server": "--workers 3 --mode ps --servers 2",
+    "racks": "--workers 3 --topology leaf-spine-2x2 --loss 0.01 --loss-budget 0.05",
+    "a parameter server": "--workers 2 --mode ps --servers 2",
 }
 
 

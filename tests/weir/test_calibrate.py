@@ -7,13 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -39,15 +37,6 @@ from weir.train.config import PRESETS, ConfigError, make_config
 from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
 
 EVERYTHING = ((1.0,) * MAGNITUDE_CLASSES,) * LAYER_CLASSES
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """As in the processes that calibrate: models are too small for more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 # The search.
@@ -251,7 +240,7 @@ def test_the_command_writes_a_policy_a_picture_and_a_table(tmp_path: Path) -> No
 def test_the_command_fails_when_a_budget_costs_too_much(tmp_path: Path) -> None:
     """All of every gradient is lost, and never sent again: nothing is learnt."""
     command = [sys.executable, "-m", "weir", "calibrate", "--model", "mlp", "--workers", "2", "--seeds", "1"]
-    command += ["--epochs", "1", "--max-steps", "60", "--jobs", "2", "--budget", "1", "--no-error-feedback"]
+    command += ["--epochs", "1", "--max-steps", "60", "--jobs", "1", "--budget", "1", "--no-error-feedback"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=240, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "never sent again: more than the tolerance" in " ".join(done.stdout.split())

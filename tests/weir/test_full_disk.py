@@ -24,7 +24,7 @@ pytestmark = pytest.mark.root
         pytest.param("train", 1, "config.json", marks=pytest.mark.long),
         ("train", 2, "steps.jsonl"),
         pytest.param("train", 12, "report.png", marks=pytest.mark.long),
-        ("compare", 12, "compare.png"),
+        pytest.param("compare", 12, "compare.png", marks=pytest.mark.long),
     ],
 )
 def test_a_full_disk_is_told_in_a_sentence(tmp_path: Path, command: str, pages: int, names: str) -> None:

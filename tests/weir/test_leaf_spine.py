@@ -17,7 +17,7 @@ from tests.weir.test_train import start, steps, summary, train, wait_for_steps
 from weir.network import NetworkSpec, parse_shape
 
 RACKS = ("--topology", "leaf-spine-2x2")
-MODEL = ("--model", "mlp", "--workers", "4", "--method", "dense", "--epochs", "1", "--no-reference")
+MODEL = ("--model", "mlp", "--workers", "3", "--method", "dense", "--epochs", "1", "--no-reference")
 STEPS = 4
 
 

@@ -2,7 +2,6 @@
 """A run that goes on from a checkpoint ends as one without a break; finished runs are compared."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tests.harness.effort import effort
+from tests.weir.test_train import environment
+from tests.weir.test_train import folder as only
 from weir.cli import app
 from weir.compare.finished import FinishedError, compared
 from weir.train import checkpoint
@@ -24,24 +25,20 @@ from weir.train.checkpoint import CheckpointError, latest, publish, write_part
 from weir.train.config import ConfigError, make_config
 from weir.train.resuming import resumed
 
-SHORT = ["--model", "mlp", "--workers", "3", "--epochs", "2", "--max-steps", "4", "--density", "0.1"]
+WORKERS = effort(2, 3)
+SHORT = ["--model", "mlp", "--workers", str(WORKERS), "--epochs", "2", "--max-steps", "4", "--density", "0.1"]
 SHORT += effort(["--no-reference"], [])
 RUNS = effort(1, 2)  # of a training: Weir's, and the reference
 
 
 def weir(*words: str) -> str:
     """Run ``weir``; return its output."""
-    unwanted = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "WEIR_CONTROLLER")
-    environment = {**{k: v for k, v in os.environ.items() if k not in unwanted}, "COLUMNS": "200"}
     command = [sys.executable, "-m", "weir", *words]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment(), timeout=240, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-def only(out: Path) -> Path:
-    [folder] = out.iterdir()
-    return folder
 
 
 def checksums(out: Path) -> dict[str, str]:
@@ -119,7 +116,7 @@ def damaged(whole: Path, folder: Path) -> Path:
         (
             "checkpoints/weir/latest.json",
             '{"schema": 1, "step": 6, "checksums": ["a"]}',
-            "of 1 workers, not of 3",
+            f"of 1 workers, not of {WORKERS}",
         ),
         ("checkpoints/weir/step-6/rank-1.pt", None, "cannot read .*rank-1.pt: No such file"),
         ("checkpoints/weir/step-6/rank-1.pt", "junk", "rank-1.pt is not as it was written: its checksum"),
@@ -209,13 +206,15 @@ def summary(folder: Path, runs: Sequence[str] = ("weir",), **config: Any) -> Pat
 
 
 def test_finished_runs_are_set_side_by_side(whole: Path, tmp_path: Path) -> None:
-    other = summary(tmp_path / "other", ("weir", "gloo"), workers=3, density=0.2)
+    other = summary(tmp_path / "other", ("weir", "gloo"), workers=WORKERS, density=0.2)
     done = CliRunner().invoke(
-        app, ["compare", str(only(whole)), str(other), "--out", str(tmp_path / "out")], env={"COLUMNS": "200"}
+        app,
+        ["compare", str(only(whole)), str(other), "--out", str(tmp_path / "out")],
+        env={"COLUMNS": "200"},
     )
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()
-    assert lines[0] == "mlp on digits, 3 workers, batches of 8"
+    assert lines[0] == f"mlp on digits, {WORKERS} workers, batches of 8"
     [row, reference] = [" ".join(line.split()) for line in lines if line.startswith("other ")]
     assert "90.0 % 10 100 B" in row
     assert reference.startswith("other (Gloo) dense, all-reduce 90.0 % 10 100 B")

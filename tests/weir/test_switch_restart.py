@@ -20,7 +20,7 @@ from weir.train.workers import worker_environment
 pytestmark = pytest.mark.root
 
 PROGRAM = Path(__file__).resolve().parents[2] / "examples" / "ddp_backend.py"
-STEPS = effort(30, 100)
+STEPS = effort(15, 100)
 WORKERS = 2
 PATIENCE_S = 180.0
 

@@ -194,7 +194,7 @@ def test_a_dead_parameter_server_is_named(tmp_path: Path) -> None:
 
 def test_workers_train_alone_and_end_alike(tmp_path: Path) -> None:
     filters = ("--push-filter", "0.001:lr", "--pull-filter", "0.001:lr:4")
-    options = ("--mode", "ps", "--servers", "2", "--method", "dense", "--consistency", "ssp:2", *filters)
+    options = ("--mode", "ps", "--servers", "1", "--method", "dense", "--consistency", "ssp:2", *filters)
     status, output = train(tmp_path, *options, "--no-reference", "--epochs", "2", "--max-steps", "5")
     assert status == 0, output
     (run,) = summary(tmp_path)["runs"].values()

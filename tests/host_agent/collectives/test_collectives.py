@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every collective of the backend beside Gloo's, through a real switch and controller."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp
 
-import weir
 from tests.host_agent.torch.worlds import World
 from weir.host_agent.collectives.quantize import error_bound, exponents
 from weir.host_agent.collectives.tensor_memory import byte_view
@@ -26,10 +25,9 @@ _gloo: dict[str, Any] = {}
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with weir.local_cluster(workers=SIZE) as cluster, World(SIZE, cluster.environment) as world:
-        world.run(make_gloo)
-        yield world
+def world(world: World) -> World:
+    world.run(make_gloo)
+    return world
 
 
 def make_gloo() -> None:

@@ -2,7 +2,7 @@
 """What collectives cost, as docs/collectives.md has it, against counted bytes."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import weir
 from tests.host_agent.torch.worlds import World
 from weir.wire.definition import COLUMN, MAX_COLUMNS, WEIR
 
@@ -20,12 +19,6 @@ HEADERS = 42 + WEIR.size + COLUMN.size  # of a packet of one block
 MORE_COLUMNS = COLUMN.size * (MAX_COLUMNS - 1)  # of one of small blocks
 
 PAGE = Path(__file__).parents[3] / "docs" / "collectives.md"
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with weir.local_cluster(workers=SIZE) as cluster, World(SIZE, cluster.environment) as world:
-        yield world
 
 
 def formulas(collective: str) -> list[list[str]]:

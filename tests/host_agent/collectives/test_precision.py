@@ -3,7 +3,6 @@
 
 import logging
 import pickle
-from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import weir
 from tests.host_agent.torch.worlds import WorkerError, World
 from weir.host_agent.collectives import NonFiniteError, float_sum
 from weir.host_agent.collectives.collectives import Collectives
@@ -143,12 +141,6 @@ def test_ranks_whose_groups_were_made_with_other_options_disagree() -> None:
 
 
 # ------------------------------------------------------------------------------------- through a real switch
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with weir.local_cluster(workers=SIZE) as cluster, World(SIZE, cluster.environment) as world:
-        yield world
 
 
 _groups: dict[Any, dist.ProcessGroup] = {}

@@ -4,7 +4,6 @@
 import copy
 import functools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,15 +33,6 @@ from weir.train.data import share
 from weir.train.task import make_task, mean_loss
 
 SIZES = (1, 2, 8, 64, 256)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Yield small tensors: two threads take longer than one, much longer beside other work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def values(length: int, seed: int = 0) -> torch.Tensor:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.host_agent.models import Parts
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.collectives.packing import LaneBits
@@ -18,14 +19,6 @@ from weir.host_agent.compression.sparsifiers import SparsifierOptions, create_sp
 
 WORKERS, SERVERS, STEPS, SLOTS = 3, 2, 5, 16
 SIZES = [(40, 30), (40,), (3000,), (7, 5), (200_000,)]
-
-
-class Model(torch.nn.Module):
-    """Parameters, no more."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts = torch.nn.ParameterList(torch.zeros(size) for size in SIZES)
 
 
 def gradient(rank: int, step: int, length: int) -> torch.Tensor:
@@ -42,7 +35,7 @@ def layout_of(module: torch.nn.Module) -> BucketLayout:
 
 def run(name: str, bits: LaneBits, exclude: tuple[str, ...], destination: Destination) -> list[Any]:
     """Return by member: its averages step by step, and what of its state all have alike."""
-    module = Model()
+    module = Parts(SIZES)
     layout = layout_of(module)
     group = InMemoryGroup(2 * WORKERS - destination.workers(WORKERS))
 
@@ -70,7 +63,7 @@ def run(name: str, bits: LaneBits, exclude: tuple[str, ...], destination: Destin
 @pytest.mark.parametrize("name", sparsifier_names())
 def test_servers_get_what_workers_would(name: str, bits: LaneBits) -> None:
     exclude = ("parts.1",)
-    layout = layout_of(Model())
+    layout = layout_of(Parts(SIZES))
     owner = {segment.name: index % SERVERS for index, segment in enumerate(layout)}
     servers = Servers(SERVERS, {name: WORKERS + index for name, index in owner.items()})
     expected, _ = run(name, bits, exclude, ALL_WORKERS)[0]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.harness.effort import examples
+from tests.host_agent.models import Parts
 from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.collectives.packing import LaneBits, LaneFormat, PackedLanes, WholeLanes
 from weir.host_agent.compression.bucket_layout import BucketLayout
@@ -152,17 +153,9 @@ def check_lanes(kernel_device: torch.device, form: LaneFormat, values: torch.Ten
 SIZES = 3000, 64, 1, 5000, 300
 
 
-class Model(torch.nn.Module):
-    """Parameters, of which only the sizes matter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts = torch.nn.ParameterList(torch.zeros(size) for size in SIZES)
-
-
 def steps(device: torch.device, name: str, dtype: torch.dtype, **options: object) -> list[object]:
     """Return all that two workers' steps leave behind, of gradients on a device."""
-    group, module = InMemoryGroup(2), Model()
+    group, module = InMemoryGroup(2), Parts(SIZES)
     named = list(module.named_parameters())
     layout = BucketLayout.of(0, [n for n, _ in named], [p for _, p in named], SCALE_BLOCK)
     policy = LossPolicy.of(options.pop("loss", 0.0))  # type: ignore[arg-type]

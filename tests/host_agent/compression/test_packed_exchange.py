@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from tests.host_agent.models import Parts
 from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.collectives.packing import LaneBits
 from weir.host_agent.compression.bucket_layout import BucketLayout
@@ -19,14 +20,6 @@ from weir.host_agent.transport.service_class import ServiceClass
 
 SIZES = 5000, 64, 1, 30_000, 300
 STEPS = 4
-
-
-class Model(torch.nn.Module):
-    """Parameters, of which only the sizes matter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts = torch.nn.ParameterList(torch.zeros(size) for size in SIZES)
 
 
 class Job:
@@ -42,7 +35,7 @@ class Job:
         group: InMemoryGroup | None = None,
     ) -> None:
         self.group = group or InMemoryGroup(workers)
-        self.module = Model()
+        self.module = Parts(SIZES)
         named = list(self.module.named_parameters())
         self.layout = BucketLayout.of(0, [n for n, _ in named], [p for _, p in named], SCALE_BLOCK)
         self.workers = []

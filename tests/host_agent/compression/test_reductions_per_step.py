@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.host_agent.models import Parts
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.compression.bucket_layout import BucketLayout
@@ -20,19 +21,11 @@ WORKERS = 2
 SIZES = 180_000, 64, 5000
 
 
-class Model(torch.nn.Module):
-    """Parameters, of which only the sizes matter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts = torch.nn.ParameterList(torch.zeros(size) for size in SIZES)
-
-
 class Counted:
     """The workers of a job in memory, whose reductions are counted."""
 
     def __init__(self, method: str, **options: Any) -> None:
-        self.group, module = InMemoryGroup(WORKERS), Model()
+        self.group, module = InMemoryGroup(WORKERS), Parts(SIZES)
         named = list(module.named_parameters())
         self.layout = BucketLayout.of(0, [n for n, _ in named], [p for _, p in named], SCALE_BLOCK)
         self.made = [0] * WORKERS

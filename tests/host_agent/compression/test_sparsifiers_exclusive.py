@@ -4,7 +4,7 @@
 import io
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,15 +45,6 @@ def trained(name: str, workers: int, steps: int, density: float, fading: float =
 
 def mean_density(steps: list[Step]) -> float:
     return statistics.fmean(step.density for step in steps)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Yield tensors are small here: threads would wait for each other more than they work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("workers", [4, 8])

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import timedelta
@@ -29,18 +29,7 @@ from tests.host_agent.torch.worlds import World, raising
 from weir.cluster import LocalCluster
 
 SIZE = 3  # ranks of a world; the cluster has room for two worlds
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with weir.local_cluster(workers=2 * SIZE) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def world(cluster: LocalCluster) -> Iterator[World]:
-    with World(SIZE, cluster.environment) as world:
-        yield world
+HOSTS = 2 * SIZE
 
 
 def second_world(cluster: LocalCluster) -> World:

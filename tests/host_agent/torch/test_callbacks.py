@@ -6,7 +6,7 @@ reads, works that it keeps, and what other backends' futures hold.
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -19,24 +19,10 @@ from torch.distributed.distributed_c10d import _coalescing_manager
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-import weir
 from tests.host_agent.torch.worlds import World
-from weir.cluster import LocalCluster
 from weir.host_agent.transport.callbacks import EndlessWaitError
 
 SIZE = 2
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with weir.local_cluster(workers=SIZE) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def world(cluster: LocalCluster) -> Iterator[World]:
-    with World(SIZE, cluster.environment) as world:
-        yield world
 
 
 def started(value: float = 1.0) -> torch.futures.Future[list[torch.Tensor]]:

@@ -21,12 +21,6 @@ SHAPE: Final = (2, 4, 2, 6)  # of what each rank gives; dimension 0 divides amon
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with weir.local_cluster(workers=SIZE) as cluster, World(SIZE, cluster.environment) as world:
-        yield world
-
-
-@pytest.fixture(scope="module")
 def gloo() -> Iterator[World]:
     with World(SIZE, backend="gloo") as world:
         yield world

@@ -4,7 +4,7 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -28,14 +28,9 @@ BUCKET = 16 * 1024  # bytes: DDP makes several buckets of so few parameters
 needs_a_compiler = pytest.mark.skipif(
     not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="inductor needs a C++ compiler"
 )
-BACKENDS = ["eager", "aot_eager", pytest.param("inductor", marks=needs_a_compiler)]
+SLOW = [needs_a_compiler, pytest.mark.long]  # inductor, which compiles C++
+BACKENDS = ["eager", "aot_eager", pytest.param("inductor", marks=SLOW)]
 HOOK = {"sparsifier": "topk-block", "density": 0.1, "block": 32}
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with weir.local_cluster(workers=SIZE) as cluster, World(SIZE, cluster.environment) as world:
-        yield world
 
 
 class Net(torch.nn.Module):
@@ -140,7 +135,7 @@ def compared(compiled: str, backend: str, hook: dict[str, Any] | None, split: bo
         ("eager", "step", True),
         ("aot_eager", "ddp", True),
         ("aot_eager", "step", False),
-        pytest.param("inductor", "ddp", True, marks=needs_a_compiler),
+        pytest.param("inductor", "ddp", True, marks=SLOW),
     ],
 )
 def test_compiled_ddp_trains_as_without_compiling(
@@ -339,7 +334,7 @@ def graph_breaks(backend: str) -> None:
     assert torch.equal(found, torch.full((1000,), 2.0 * SIZE * SIZE + 1))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=needs_a_compiler)])
 def test_collectives_between_compiled_graphs(world: World, backend: str) -> None:
     world.run(graph_breaks, backend)
 

@@ -28,12 +28,6 @@ SIZE = 2
 BLOCK = 32
 
 
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with weir.local_cluster(workers=SIZE) as cluster, World(SIZE, cluster.environment) as world:
-        yield world
-
-
 def values(dtype: torch.dtype, length: int, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(1000 * seed + dist.get_rank())
     if dtype.is_floating_point:

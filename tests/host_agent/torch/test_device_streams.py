@@ -27,10 +27,9 @@ A_WHILE = 600_000_000  # cycles: a third of a second or so
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with weir.local_cluster(workers=SIZE) as cluster, World(SIZE, cluster.environment) as world:
-        world.run(warm_up)
-        yield world
+def world(world: World) -> World:
+    world.run(warm_up)
+    return world
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 """DS-Sync with real ranks on a real switch: means, no set-up in a step, the end, checkpoints, resizing."""
 
 import copy
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +19,6 @@ from weir.host_agent.torch.ds_sync import DsSync, Schedule
 from weir.network import NetworkSpec, parse_shape
 
 SIZE = 5  # two rows of three and two workers: some groups are weighted
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with weir.local_cluster(workers=SIZE) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def world(cluster: LocalCluster) -> Iterator[World]:
-    with World(SIZE, cluster.environment) as world:
-        yield world
 
 
 class Mixed(nn.Module):

@@ -22,6 +22,7 @@ from weir.host_agent.torch.elastic_slots import ElasticSlots
 from weir.host_agent.transport import growth
 
 SIZE = 4
+HOSTS = 20
 LARGE = 1 << 18  # values: many rounds of the few slots
 SOON_S = 0.3
 
@@ -29,16 +30,9 @@ groups: dict[str, Any] = {}  # of a rank's process
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[weir.LocalCluster]:
-    with weir.local_cluster(workers=20) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def world(cluster: weir.LocalCluster) -> Iterator[World]:
-    with World(SIZE, cluster.environment) as found:
-        found.run(idle_after, SOON_S)
-        yield found
+def world(world: World) -> World:
+    world.run(idle_after, SOON_S)
+    return world
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 """The gradient step over the switch and over workers in memory: the same bits, step after step."""
 
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import weir
 import weir.torch
+from tests.host_agent.models import Parts
 from tests.host_agent.torch.worlds import World
 from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.collectives.packing import LaneBits
@@ -30,20 +30,6 @@ SIZES = [(40, 30), (40,), (3000,), (7, 5)]
 Outcome = tuple[list[torch.Tensor], dict[str, Any], list[tuple[int, int, int]]]
 
 
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with weir.local_cluster(workers=SIZE) as cluster, World(SIZE, cluster.environment) as world:
-        yield world
-
-
-class Model(torch.nn.Module):
-    """Parameters, no more."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts = torch.nn.ParameterList(torch.zeros(size) for size in SIZES)
-
-
 def layout_of(module: torch.nn.Module) -> BucketLayout:
     named = list(module.named_parameters())
     return BucketLayout.of(0, [name for name, _ in named], [p for _, p in named], SCALE_BLOCK)
@@ -57,9 +43,9 @@ def gradients(rank: int, step: int, length: int) -> torch.Tensor:
 def through_the_switch(name: str, bits: LaneBits) -> tuple[Outcome, int]:
     """Return one rank's averages, its state, its counts; and how many slots the job has."""
     state = weir.torch.HookState(
-        DistributedDataParallel(Model()), sparsifier=name, density=DENSITY, lane_bits=bits
+        DistributedDataParallel(Parts(SIZES)), sparsifier=name, density=DENSITY, lane_bits=bits
     )
-    layout, averages, counts = layout_of(Model()), [], []
+    layout, averages, counts = layout_of(Parts(SIZES)), [], []
     rank = torch.distributed.get_rank()
     for step in range(STEPS):
         bucket = gradients(rank, step, layout.elements)
@@ -72,7 +58,7 @@ def through_the_switch(name: str, bits: LaneBits) -> tuple[Outcome, int]:
 
 
 def in_memory(name: str, bits: LaneBits, slots: int) -> list[Outcome]:
-    module, group = Model(), InMemoryGroup(SIZE)
+    module, group = Parts(SIZES), InMemoryGroup(SIZE)
     layout, workers = layout_of(module), []
     for communicator in group.communicators:
         sparsifier = create_sparsifier(name, SparsifierOptions(density=DENSITY))

@@ -16,23 +16,12 @@ from torch.nn.parallel import DistributedDataParallel
 import weir.torch
 from tests.host_agent.torch.worlds import World
 from weir.agent_service.client import AgentClient
-from weir.cluster import LocalCluster, local_cluster
+from weir.cluster import LocalCluster
 from weir.host_agent.torch.rendezvous import RendezvousError
 
 SIZE = 2
+HOSTS = 2 * SIZE
 LIMIT = timedelta(seconds=30)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with local_cluster(workers=2 * SIZE) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def world(cluster: LocalCluster) -> Iterator[World]:
-    with World(SIZE, cluster.environment) as world:
-        yield world
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@
 
 import copy
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -29,18 +29,10 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import weir
-import weir.torch
 from tests.host_agent.torch.worlds import World
 
 SIZE = 2
 ALL = 3.0  # the sum of what ranks 0 and 1 give: their numbers plus 1
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with weir.local_cluster(workers=SIZE) as cluster, World(SIZE, cluster.environment) as world:
-        yield world
 
 
 coalescing: Any = dist.distributed_c10d._coalescing_manager

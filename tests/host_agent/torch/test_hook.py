@@ -4,7 +4,6 @@
 import functools
 import io
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,12 +19,6 @@ from weir.host_agent.compression.sparsifiers import sparsifier_names
 
 SIZE = 3
 BLOCK = 32
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with weir.local_cluster(workers=SIZE) as cluster, World(SIZE, cluster.environment) as world:
-        yield world
 
 
 def make_model(seed: int = 0, group: dist.ProcessGroup | None = None) -> DistributedDataParallel:

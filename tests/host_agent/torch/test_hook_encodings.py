@@ -3,7 +3,7 @@
 
 import functools
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -29,12 +29,6 @@ from weir.host_agent.compression.sparsifiers import Span, Sparsifier, Sparsifier
 from weir.host_agent.torch.process_group import WeirProcessGroup
 
 SIZE = 3
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with weir.local_cluster(workers=SIZE) as cluster, World(SIZE, cluster.environment) as world:
-        yield world
 
 
 def group() -> WeirProcessGroup:

@@ -15,7 +15,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import weir
 import weir.torch
+from tests.host_agent.torch.test_hook import residuals
 from tests.host_agent.torch.worlds import World
+from weir.cluster import LocalCluster
 from weir.controller.qos import WEIR_CLASSES
 from weir.host_agent.collectives.quantize import exponents
 from weir.host_agent.compression.bucket_layout import BucketLayout
@@ -44,13 +46,9 @@ NETWORKS = {
 
 
 @pytest.fixture(scope="module", params=NETWORKS)
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    network = NETWORKS[request.param]
-    with (
-        weir.local_cluster(workers=SIZE, network=network) as cluster,
-        World(SIZE, cluster.environment) as world,
-    ):
-        yield world
+def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+    with weir.local_cluster(workers=SIZE, network=NETWORKS[request.param]) as cluster:
+        yield cluster
 
 
 def make_model() -> DistributedDataParallel:
@@ -165,15 +163,6 @@ def within_budget(
         assert mine.sum() <= POLICY.tensor[layer] * mine.size
         for kind, share in enumerate(POLICY.budgets[layer]):
             assert mine[kinds == kind].sum() <= share * (kinds == kind).sum()
-
-
-def residuals(state: weir.torch.HookState, layout: BucketLayout) -> torch.Tensor:
-    vector = torch.zeros(layout.length)
-    for segment in layout:
-        kept = state.residual(segment.name)
-        if kept is not None:
-            vector[segment.in_vector] = kept
-    return vector
 
 
 @pytest.mark.parametrize("options", [{"sparsifier": "dense"}, SCATTERED])

@@ -30,12 +30,7 @@ SIZE = 5
 PLACES = (0, 0, 1, 1, 2)  # hosts of the ranks
 LEADERS = (0, 2, 4)
 SPARE = SIZE + len(LEADERS)  # from here on hosts that no world of the module has
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with weir.local_cluster(workers=SPARE + len(LEADERS)) as cluster:
-        yield cluster
+HOSTS = SPARE + len(LEADERS)
 
 
 def on_hosts(cluster: LocalCluster, rank: int) -> Mapping[str, str]:

@@ -20,20 +20,9 @@ from weir.host_agent.compression import transfer
 from weir.host_agent.torch import device_vector, staging
 
 SIZE = 2
+HOSTS = 2 * SIZE
 CHUNK = 1 << 15
 LONG = 3 * CHUNK + 77
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with weir.local_cluster(workers=2 * SIZE) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def world(cluster: LocalCluster) -> Iterator[World]:
-    with World(SIZE, cluster.environment) as world:
-        yield world
 
 
 class Done:

@@ -25,12 +25,6 @@ ERROR = {torch.float16: 4e-3, torch.bfloat16: 2e-2}
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with weir.local_cluster(workers=SIZE) as cluster, World(SIZE, cluster.environment) as world:
-        yield world
-
-
-@pytest.fixture(scope="module")
 def one_host() -> Iterator[World]:
     with World(SIZE, lambda _rank: {"WEIR_LOCAL": "on"}) as world:
         yield world

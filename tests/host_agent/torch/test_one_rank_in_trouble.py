@@ -5,7 +5,6 @@ import logging
 import multiprocessing
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -28,19 +27,8 @@ from weir.host_agent.torch.silent_store import StoreSilentError, within
 from weir.host_agent.torch.stall_watch import StallWatch
 
 SIZE = 2
+HOSTS = 8
 FORK = multiprocessing.get_context("fork")
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with weir.local_cluster(workers=8) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def world(cluster: LocalCluster) -> Iterator[World]:
-    with World(SIZE, cluster.environment) as world:
-        yield world
 
 
 def attempts(results: Any) -> None:

@@ -3,7 +3,7 @@
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -44,12 +44,6 @@ DEFINED = (
     | {(dtype, op) for dtype in COMPLEX for op in (SUM, AVG)}
 )
 """The table of docs/collectives.md."""
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with weir.local_cluster(workers=SIZE) as cluster, World(SIZE, cluster.environment) as world:
-        yield world
 
 
 def values(dtype: torch.dtype, rank: int, count: int = COUNT) -> torch.Tensor:

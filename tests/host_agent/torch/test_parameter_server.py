@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tests.host_agent.torch.teams import Job
 from weir.host_agent.collectives.packing import LaneBits
 
 WORKERS, SERVERS, BATCH = 3, 2, 8
+HOSTS = WORKERS + SERVERS
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
@@ -26,12 +27,6 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1),
 }
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[weir.LocalCluster]:
-    with weir.local_cluster(workers=WORKERS + SERVERS) as cluster:
-        yield cluster
 
 
 def make_model() -> nn.Module:

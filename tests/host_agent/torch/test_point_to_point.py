@@ -2,7 +2,6 @@
 """Messages between two ranks, and what is built on them: batches, meshes, pipelines."""
 
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,18 +18,7 @@ from tests.host_agent.torch.worlds import World
 from weir.cluster import LocalCluster
 
 SIZE = 4
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with weir.local_cluster(workers=2 * SIZE) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def world(cluster: LocalCluster) -> Iterator[World]:
-    with World(SIZE, cluster.environment) as world:
-        yield world
+HOSTS = 2 * SIZE
 
 
 def second_world(cluster: LocalCluster) -> World:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.host_agent.models import Parts
 from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings import SCALE_BLOCK
@@ -21,14 +22,6 @@ OLD = Path(__file__).parent / "saved" / "hook-state-with-formats.pt"
 with encodings called formats and mask blocks called masks."""
 
 
-class Model(torch.nn.Module):
-    """Parameters, no more."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts = torch.nn.ParameterList(torch.zeros(size) for size in SIZES)
-
-
 def gradients(rank: int, step: int, length: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(100 * step + rank)
     return torch.randn(length, generator=generator) * torch.randn(length, generator=generator) ** 4
@@ -39,12 +32,12 @@ def two_workers(slots: int) -> tuple[InMemoryGroup, list[GradientExchange]]:
     for communicator in group.communicators:
         sparsifier = create_sparsifier("topk", SparsifierOptions(density=0.1))
         workers.append(GradientExchange(sparsifier, LossPolicy.of(1e-9)))
-        workers[-1].join(Model(), communicator, slots)
+        workers[-1].join(Parts(SIZES), communicator, slots)
     return group, workers
 
 
 def steps(group: InMemoryGroup, workers: list[GradientExchange], numbers: range) -> list[torch.Tensor]:
-    named = list(Model().named_parameters())
+    named = list(Parts(SIZES).named_parameters())
     layout = BucketLayout.of(0, [name for name, _ in named], [p for _, p in named], SCALE_BLOCK)
     averages = []
     for number in numbers:

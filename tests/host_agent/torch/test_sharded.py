@@ -439,6 +439,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.root
 def test_hybrid_sharding_on_two_hosts_with_two_ranks_each(tmp_path: Path) -> None:
     """Real hosts: each has two groups between, whose ranks are others."""

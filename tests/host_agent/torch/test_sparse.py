@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sums of sparse tensors, and models whose embeddings have sparse gradients."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,12 +13,6 @@ import weir.torch
 from tests.host_agent.torch.worlds import World, raising
 
 SIZE = 3
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with weir.local_cluster(workers=SIZE) as cluster, World(SIZE, cluster.environment) as world:
-        yield world
 
 
 def sparse(

@@ -2,7 +2,6 @@
 """Who is missing, or is not where its name says, and why: in the words of whoever made the group."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
@@ -24,12 +23,7 @@ from weir.host_agent.torch.parameter_server.team import members_of
 from weir.host_agent.torch.rendezvous import WHOLE, Members, RendezvousError
 
 SHORT = timedelta(seconds=0.5)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with weir.local_cluster(workers=2) as cluster:
-        yield cluster
+HOSTS = 2
 
 
 # ---- a machine that is not the host of its name

@@ -1,25 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dense sums in wide packets, over a switch on this machine: the same bits in a quarter of the packets."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
-import weir
 from tests.host_agent.torch.worlds import World
 from weir.host_agent.collectives.float_sum import WIDE_VALUES
 from weir.host_agent.transport.counters import TransportCounters
 
 SIZE = 3
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with weir.local_cluster(workers=SIZE) as cluster, World(SIZE, cluster.environment) as world:
-        yield world
 
 
 def summed(count: int, zeros: float, wide: bool) -> tuple[bool, bytes, TransportCounters]:

@@ -13,13 +13,13 @@ from typing import Final
 
 import pytest
 
-import weir
 from tests.harness.effort import LONG
 from tests.host_agent.torch.suite.differences import DIFFERENCES, EITHER_WAY
 from tests.host_agent.torch.suite.ranks import PASSED, SIZE, Ranks
 from weir.cluster import LocalCluster
 
 HERE: Final = Path(__file__).parent
+HOSTS: Final = SIZE
 
 
 def every_name(suite: str = "ranks") -> list[str]:
@@ -34,12 +34,6 @@ def chosen() -> list[str]:
     if LONG:
         return every_name()
     return [name for name in (HERE / "fast.txt").read_text().split() if name not in DIFFERENCES]
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with weir.local_cluster(workers=SIZE) as cluster:
-        yield cluster
 
 
 @pytest.fixture(scope="module")

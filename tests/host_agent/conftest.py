@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of a module share unless it says otherwise: a switch with a controller, and ranks."""
+
+from collections.abc import Iterator
+
+import pytest
+
+import weir
+from tests.host_agent.torch.worlds import World
+from weir.cluster import LocalCluster
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+    """Yield a switch of as many ports as the module's ``HOSTS`` says, or its ``SIZE``."""
+    hosts: int = getattr(request.module, "HOSTS", None) or request.module.SIZE
+    with weir.local_cluster(workers=hosts) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def world(cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[World]:
+    """Yield as many ranks as the module's ``SIZE`` says, a host for each; its ``DEVICE`` is the World's."""
+    device = getattr(request.module, "DEVICE", None)
+    with World(request.module.SIZE, cluster.environment, device=device) as world:
+        yield world
