@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,19 +31,18 @@ from weir.controller.memory import Memory, StateFileError
 from weir.controller.program import ProgramError, load_program
 from weir.controller.topology import Topology, TopologyError, leaf_spine, load_topology, single_switch
 from weir.host_agent.compression.loss_policy import LossPolicy, LossPolicyError
-from weir.host_agent.parameter_server import commands, turns
+from weir.host_agent.parameter_server import commands
 from weir.host_agent.parameter_server.journal import Journal, JournalError
-from weir.host_agent.parameter_server.messages import FromServer, FromWorker, Kind, MessageError
+from weir.host_agent.parameter_server.messages import Kind, Message, MessageError
 from weir.host_agent.parameter_server.payload import PayloadError
-from weir.host_agent.parameter_server.shards import ParameterInfo
+from weir.host_agent.parameter_server.routing import ParameterInfo, Units
 from weir.host_agent.parameter_server.terms import OptimizerSpec, Terms
-from weir.host_agent.parameter_server.units import Units
 from weir.host_agent.placement.hashing import Buckets
 from weir.host_agent.placement.samples import svmlight_samples
 from weir.host_agent.placement.traffic import Placement, PlacementError
 from weir.host_agent.torch.connection import Facts
 from weir.host_agent.torch.packed_state import checksum_of, pack_state, unpack_state
-from weir.host_agent.torch.parameter_server.asynchronous_server import open_state
+from weir.host_agent.torch.parameter_server.flow_server import open_state
 from weir.host_agent.torch.parameter_server.meeting import CallOfWorker, Place
 from weir.host_agent.torch.point_to_point import frames
 from weir.host_agent.torch.rendezvous import Introduction, Rendezvous
@@ -373,34 +372,43 @@ def words(data: bytes) -> np.ndarray:
     return np.frombuffer(data[: len(data) // 4 * 4], np.uint32)
 
 
-UNITS = Units.of((ParameterInfo("a", (6, 4)),), (4,))
-
-
-@pytest.mark.parametrize(
-    ("content", "decode"),
-    [
-        (
-            FromWorker(
-                Kind.PUSH, 1, 7, 3, 2, 0.1, np.arange(9, dtype=np.uint32), "{}", 2, ((1, 2),)
-            ).encode(),
-            FromWorker.decode,
-        ),
-        (
-            FromServer(Kind.UPDATE, 1, 7, 3, 2, 1, np.arange(9, dtype=np.uint32), ((1, 2, 3),)).encode(),
-            FromServer.decode,
-        ),
-        (
-            turns.Message(
-                turns.Kind.TURN, 1, 2, 3, 0.1, 4, 5, np.array([1, 4]), np.array([0]), np.array([[2, 1]])
-            ).encode(UNITS),
-            lambda found: turns.Message.decode(found, UNITS),
-        ),
-    ],
-)
-def test_messages_of_parameter_servers(content: np.ndarray, decode: Callable[[Any], object]) -> None:
-    check_message(
-        content.tobytes(), lambda data: decode(words(data)), (MessageError, PayloadError), flips=2000
+def a_message(kind: Kind) -> Message:
+    """Return a message with something in every place."""
+    return Message(
+        kind,
+        member=1,
+        incarnation=7,
+        number=3,
+        taken=2,
+        epoch=1,
+        moves_epoch=2,
+        pushed=4,
+        wanted=5,
+        lr=0.1,
+        settings="{}",
+        lost=((1, 2, 3),),
+        moves=np.array([[2, 1]]),
+        pushed_units=np.arange(3, dtype=np.uint32),
+        wanted_units=np.arange(4, dtype=np.uint32),
+        aside=np.arange(5, dtype=np.uint32),
+        payload=np.arange(9, dtype=np.uint32),
     )
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_messages_of_parameter_servers(kind: Kind) -> None:
+    content = a_message(kind).encode()
+    np.testing.assert_array_equal(Message.decode(content).encode(), content)
+    check_message(content.tobytes(), lambda data: Message.decode(words(data)), MessageError, flips=2000)
+
+
+UNITS = Units.of([ParameterInfo("a", (600, 4), row=4)])
+
+
+@pytest.mark.parametrize("chosen", [range(600), range(0, 600, 7), (3, 500), range(10, 90)])
+def test_lists_of_units(chosen: Sequence[int]) -> None:
+    content = UNITS.encode(np.array(chosen))
+    check_message(content.tobytes(), lambda data: UNITS.decode(words(data)), PayloadError, flips=2000)
 
 
 def test_commands_of_parameter_servers() -> None:

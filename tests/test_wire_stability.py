@@ -210,7 +210,7 @@ def parameter_server(digest: Digest) -> None:
                 digest.put(settled.tensor, settled.residual(), settled.delivered, settled.missing)
                 digest.put(settled.resent, settled.probes, settled.timeouts, settled.trimmed)
         for worker in cluster.workers:
-            digest.put(worker.replica.words, worker.held.arrays()["sum"])
+            digest.put(worker.words, worker.held.arrays()["sum"])
 
 
 def fixed_point(digest: Digest) -> None:
@@ -293,7 +293,7 @@ SCENARIOS: dict[Callable[[Digest], None], str] = {
     filled: "1401a8cab4b6aaf3531dc27d38e7d964e77c7e52931e0e4e9cc9960679ceada2",
     budgeted: "e7c406e1ea4e72ce358b4559dcc2c666803f5c1eead03f957232a27177f7968e",
     two_tiers: "f70061d7c55f75db5449462cdd9336357d525c0f161466cae41336b6c93a3f92",
-    parameter_server: "5d83ea65156131114034231ec46fdaa76d013b4dfc5948ae7189c14ea6b7f017",
+    parameter_server: "ef5282c68ae1d767a51c3b5a26dfd1b1e509431aa83fb8c4b963c5d23d918e93",
     fixed_point: "1ce4de608a1cddf819b159536ebb7811953c273f57818acc40a51107917adef6",
     packets: "3540d3cc2af232d825802f87e5b0000765c9a48a42c25ba33f92e1ae3b5ab08f",
 }

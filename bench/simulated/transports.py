@@ -18,11 +18,11 @@ from weir.host_agent.flows.frames import Address
 from weir.host_agent.parameter_server.clocks import Consistency
 from weir.host_agent.parameter_server.flow_ends import ServerEnds, WorkerEnd
 from weir.host_agent.parameter_server.residual import Residual
-from weir.host_agent.parameter_server.shards import ParameterInfo, Shards
+from weir.host_agent.parameter_server.routing import ParameterInfo, Table
+from weir.host_agent.parameter_server.server_machine import ServerMachine, ServerRules
 from weir.host_agent.parameter_server.terms import OptimizerSpec
-from weir.host_agent.parameter_server.update_server import ServerRules, UpdateServer
-from weir.host_agent.parameter_server.update_worker import UpdateWorker, WorkerRules
-from weir.host_agent.torch.parameter_server.asynchronous_server import TorchOptimizer
+from weir.host_agent.parameter_server.worker_machine import WorkerMachine, WorkerRules
+from weir.host_agent.torch.parameter_server.shard_optimizer import UnitsOptimizer
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.simulator.flowhost import FlowHost
 from weir.simulator.host import Host, Work
@@ -255,7 +255,7 @@ class Flows:
         first_window: int,
         min_rto: float,
     ) -> None:
-        lanes = size // LANE // len(servers)
+        lanes = size // LANE
         config = partial(
             FlowConfig,
             early_stop=early_stop,
@@ -265,40 +265,43 @@ class Flows:
         )
         addresses = {name: Address(network.stations[name].host.ip) for name in [*workers, *servers]}
         hosts = {name: network.flows(name) for name in [*workers, *servers]}
-        pieces = Shards.of([ParameterInfo("tensor", (lanes,))], 1).pieces
+        table = Table.shares([ParameterInfo("tensor", (lanes,))], len(servers))
         together = Consistency(0)
-        machines: list[UpdateServer] = []
+        machines: list[ServerMachine] = []
         served: list[ServerEnds] = []
-        for name in servers:
-            optimizer = TorchOptimizer(pieces, OptimizerSpec("SGD", ({"lr": _LR},)))
-            machines.append(UpdateServer(optimizer, ServerRules(together)))
+        for index, name in enumerate(servers):
+            spec = OptimizerSpec("SGD", ({"lr": _LR},))
+            optimizer = UnitsOptimizer(table.units, table.of(index), spec)
+            machines.append(ServerMachine(index, table, optimizer, ServerRules(together)))
             served.append(ServerEnds(machines[-1], hosts[name].mux))
             hosts[name].react = served[-1].advance
         self._left = _Count(0)
         self._counts: Counter[str] = Counter()
-        self._workers: list[tuple[FlowHost, list[tuple[UpdateWorker, WorkerEnd]]]] = []
+        self._workers: list[tuple[FlowHost, WorkerMachine, list[WorkerEnd]]] = []
+        clients = [
+            WorkerMachine(rank, 1, np.empty(lanes, np.uint32), table, WorkerRules(together), Residual(lanes))
+            for rank in range(len(workers))
+        ]
         for rank, name in enumerate(workers):
-            own = []
+            client, ends_of = clients[rank], []
             for number, (server, ends) in enumerate(zip(machines, served, strict=True)):
-                words = np.empty(lanes, np.uint32)
-                client = UpdateWorker(rank, 1, words, WorkerRules(together), Residual(lanes))
-                for answer in server.handle(client.hello()):  # before the run: steps alone are measured
-                    client.on_message(answer)
+                for answer in server.handle(client.hello(number)):  # before the run: steps alone are measured
+                    clients[answer.member].on_message(number, answer)
                 first = 1 + 2 * (number * len(workers) + rank)
                 up, down = config(first, rank), config(first + 1, rank)
                 ends.connect(rank, 1, up, down, addresses[name])
                 there = addresses[servers[number]]
-                own.append((client, WorkerEnd(hosts[name].mux, there, up, down, loss_budget=share)))
-            self._workers.append((hosts[name], own))
-            hosts[name].react = partial(self._collect, own)
+                ends_of.append(WorkerEnd(hosts[name].mux, there, up, down, loss_budget=share))
+            self._workers.append((hosts[name], client, ends_of))
+            hosts[name].react = partial(self._collect, client, ends_of)
         self._values = np.random.default_rng(1).standard_normal(lanes).astype(np.float32)
 
-    def _collect(self, own: Sequence[tuple[UpdateWorker, WorkerEnd]]) -> None:
-        for client, end in own:
+    def _collect(self, client: WorkerMachine, ends: Sequence[WorkerEnd]) -> None:
+        for number, end in enumerate(ends):
             for message in end.received():
-                waited = not client.may_step
-                client.on_message(message)
-                if waited and client.may_step:
+                waited = not client.allows(number)
+                client.on_message(number, message)
+                if waited and client.allows(number):
                     self._left.one()
             for settled in end.settlements():
                 self._counts.update(
@@ -313,10 +316,10 @@ class Flows:
     def begin(self, pause: int = 0) -> Done:
         """Begin a tensor, see ``Transport``; there are no pauses."""
         assert not pause
-        self._left.left = sum(len(own) for _, own in self._workers)
-        for host, own in self._workers:
-            for client, end in own:
-                end.submit(client.push(self._values, _LR))
+        self._left.left = sum(len(ends) for _, _, ends in self._workers)
+        for host, client, ends in self._workers:
+            for end, push in zip(ends, client.push(self._values, _LR), strict=True):
+                end.submit(push)
             host.pump()
         return self._left
 

@@ -19,14 +19,13 @@ import torch
 from weir.bench.case import ParameterError, Run, parameter
 from weir.bench.results import Column, Row, Table
 from weir.host_agent.flows import FlowConfig
-from weir.host_agent.parameter_server.messages import FromServer, FromWorker
+from weir.host_agent.parameter_server import routing
+from weir.host_agent.parameter_server.messages import Message
 from weir.host_agent.parameter_server.residual import MomentumResidual, Residual
-from weir.host_agent.parameter_server.shards import ParameterInfo, Shards
-from weir.host_agent.parameter_server.update_server import ServerRules, UpdateServer
-from weir.host_agent.parameter_server.update_worker import UpdateWorker, WorkerRules
+from weir.host_agent.parameter_server.server_machine import ServerMachine, ServerRules
 from weir.host_agent.parameter_server.value_filter import FilterRule
-from weir.host_agent.torch.parameter_server.asynchronous_server import TorchOptimizer
-from weir.host_agent.torch.parameter_server.shard_optimizer import spec_of
+from weir.host_agent.parameter_server.worker_machine import WorkerMachine, WorkerRules
+from weir.host_agent.torch.parameter_server.shard_optimizer import UnitsOptimizer, spec_of
 from weir.host_agent.transport.report import FRAME_OVERHEAD
 from weir.train.config import PRESETS, Model
 from weir.train.data import digits, learning_rate, share, stdlib
@@ -60,7 +59,7 @@ class Setting:
 
     momentum: of workers, whose buffer is their residual; 0: none. at_server: of the server instead; workers
     have a plain residual. delay: pushes, anybody's, that are made before a push reaches the server. tempered:
-    what is stale moves the model less, see ``UpdateServer``. max_steps: of each worker and epoch at most.
+    what is stale moves the model less, see ``ServerMachine``. max_steps: of each worker and epoch at most.
     """
 
     model: Model
@@ -73,7 +72,7 @@ class Setting:
     max_steps: int | None = None
 
 
-def wire_bytes(message: FromWorker | FromServer) -> int:
+def wire_bytes(message: Message) -> int:
     """Return the bytes of a message's data packets."""
     lanes = message.encode().size
     return 4 * lanes + _FLOW.chunks(lanes) * (FRAME_OVERHEAD + FLOW.size)
@@ -87,20 +86,25 @@ def train(setting: Setting, rule: FilterRule, seed: int) -> Outcome:
     model = make_model(setting.model)
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     peak = preset.lr * (1 - setting.momentum)
-    optimizer = TorchOptimizer(
-        Shards.of([ParameterInfo(name, tuple(p.shape)) for name, p in named], 1).pieces,
+    table = routing.Table.shares([routing.ParameterInfo(name, tuple(p.shape)) for name, p in named], 1)
+    optimizer = UnitsOptimizer(
+        table.units,
+        table.of(0),
         spec_of(torch.optim.SGD(model.parameters(), lr=peak, momentum=setting.momentum * setting.at_server)),
     )
     parameters = [parameter for _, parameter in named]
     with torch.no_grad():
         optimizer.parameters[:] = torch.nn.utils.parameters_to_vector(parameters).numpy()
     size = optimizer.parameters.size
-    server = UpdateServer(optimizer, ServerRules(filter=rule, peak_lr=peak, tempered=setting.tempered))
+    server = ServerMachine(
+        0, table, optimizer, ServerRules(filter=rule, peak_lr=peak, tempered=setting.tempered)
+    )
     workers = [
-        UpdateWorker(
+        WorkerMachine(
             rank,
             1,
             np.empty(size, np.uint32),
+            table,
             WorkerRules(filter=rule, peak_lr=peak),
             MomentumResidual(size, setting.momentum)
             if setting.momentum and not setting.at_server
@@ -109,16 +113,16 @@ def train(setting: Setting, rule: FilterRule, seed: int) -> Outcome:
         for rank in range(setting.workers)
     ]
     for worker in workers:
-        for answer in server.handle(worker.hello()):
-            worker.on_message(answer)
+        for answer in server.handle(worker.hello(0)):
+            worker.on_message(0, answer)
     pushed = sent = 0
     losses: list[float] = []
-    under_way: deque[FromWorker] = deque()
+    under_way: deque[Message] = deque()
     for rank, batch, step, steps in _turns(setting, len(data.train), preset.batch_size, seed):
         worker = workers[rank]
         lr = learning_rate(peak, step, steps, max(1, steps // 10))
         torch.nn.utils.vector_to_parameters(
-            torch.from_numpy(worker.replica.words.view(np.float32).copy()), parameters
+            torch.from_numpy(worker.words.view(np.float32).copy()), parameters
         )
         model.zero_grad()
         loss = mean_loss(model(data.train.inputs[batch]), data.train.targets[batch])
@@ -127,13 +131,13 @@ def train(setting: Setting, rule: FilterRule, seed: int) -> Outcome:
         if preset.clip is not None:
             torch.nn.utils.clip_grad_norm_(parameters, preset.clip)
         gradient = torch.cat([p.grad.reshape(-1) for p in parameters if p.grad is not None]).numpy()
-        push = worker.push(gradient, lr, f'[{{"lr": {lr!r}}}]')
+        (push,) = worker.push(gradient, lr, f'[{{"lr": {lr!r}}}]')
         pushed += wire_bytes(push)
         under_way.append(push)
         while len(under_way) > setting.delay:
             for answer in server.handle(under_way.popleft()):
                 sent += wire_bytes(answer)
-                workers[answer.worker].on_message(answer)
+                workers[answer.member].on_message(0, answer)
     torch.nn.utils.vector_to_parameters(torch.from_numpy(optimizer.parameters.copy()), parameters)
     return Outcome(pushed, sent, accuracy(model, data.test), tuple(losses))
 

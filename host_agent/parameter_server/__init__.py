@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model kept by parameter servers: which server has which part, and what its members say to each other.
+"""Parameter servers: one server and one worker as state machines without I/O, and the parts they compose.
 
-Of Parameter Flow (``docs/parameter-server.md#parameter-flow``): ``value_filter`` and ``residual`` say what of
-a worker's updates waits, ``feed`` what a server sends of its model's, ``payload`` in which form; ``clocks``
-who waits for whom. ``update_server`` and ``update_worker`` put them together, ``journal`` remembers.
+``server_machine`` and ``worker_machine`` put together who waits for whom (``clocks``); which server has what,
+and what moves (``routing``, ``migration``); what a reader lacks, and what of it waits (``feed``,
+``value_filter``, ``residual``), in which form (``payload``). ``messages`` is the codec, ``flow_ends`` brings
+messages to flows, ``journal`` remembers.
 
 Knows neither torch nor sockets: ``weir.host_agent.torch.parameter_server`` is the side of torch and of the
 network. ``docs/parameter-server.md`` says how it is used.

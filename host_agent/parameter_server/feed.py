@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a server's model to the workers' replicas of it, by updates alone, without ever losing a bit.
+"""From a server's model to a worker's replica of it, by updates alone, without ever losing a bit.
 
 The invariant, exact at every moment:
 
-    a replica + what is under way to it + what is pending for it = the server's model
+    a replica + what is under way to it + what is pending for it = the servers' model
 
 Floats do not add up exactly, so here they are 32-bit words, and + is addition modulo 2^32, which is exact,
 associative and commutative. An update says the *values* that elements of the model have now; as a summand it
@@ -14,133 +14,118 @@ is the difference in words to what they were at the replica before. It holds by 
 - an update, when made, moves its differences from pending to under way: ``view`` takes the values;
 - a replica takes updates in the order of their numbers, each once: that moves them from under way to it.
 
+Where units move, the view of them moves along. What their old server has under way is not overtaken: an
+element takes no update that was made in an earlier epoch of the routing table than the last one it took.
+
 What must not fail is that ``view`` and replica take the same updates; tests compare them bit by bit. It takes
 the memory of ``view``, as much as a vector of pending differences would.
-
-Workers that are fed alike (by a broadcast) share a feed, others have one each.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
-from weir.host_agent.parameter_server.payload import Patch, Words, decode, encode, plan
+from weir.host_agent.parameter_server.messages import NOTHING
+from weir.host_agent.parameter_server.payload import Words, encode, plan
+from weir.host_agent.parameter_server.routing import Integers
 from weir.host_agent.parameter_server.value_filter import Bits, Floats, above
+
+UNKNOWN: Final = np.uint32(0xFFFFFFFF)
+"""In a view: nobody knows what the reader has. It is a NaN, which passes every filter."""
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """An update: the units that it is of, as messages have them, and the epoch in which it was made."""
+
+    payload: Words
+    pushed: int = 0
+    units: Words = field(default_factory=lambda: NOTHING)
+    made: int = 0
 
 
 class Feed:
-    """A server's side: what its readers have, and what is under way to them. For one thread at a time."""
+    """A server's side: what its reader has, and what is under way to it. For one thread at a time."""
 
-    def __init__(self, parameters: Floats) -> None:
-        """Begin with readers that have the model as it is now."""
-        self.view = parameters.view(np.uint32).copy()
+    def __init__(self, view: Words) -> None:
+        """Begin with a reader that has these words."""
+        self.view = view
         self.last = 0
         """Number of the latest update, from 1."""
-        self.under_way: dict[int, Words] = {}
-        """Payloads by number, of those that some reader may lack."""
-        self._readers: dict[int, int] = {}
+        self.taken = 0
+        """Number of the last one that the reader has taken."""
+        self.under_way: dict[int, Update] = {}
+        """By number, those that the reader may lack."""
 
-    def admit(self, reader: int) -> Words:
-        """Feed one more reader, and return the words that it begins with: those after update ``last``."""
-        self._readers[reader] = self.last
-        return self.view.copy()
-
-    def dismiss(self, reader: int) -> None:
-        """Feed a reader no more."""
-        del self._readers[reader]
-        self._forget()
-
-    def acknowledge(self, reader: int, number: int) -> None:
-        """Take note that a reader has taken all updates up to ``number``; an older word changes nothing."""
+    def acknowledge(self, number: int) -> None:
+        """Take note that the reader has taken all updates up to ``number``; an older word changes nothing."""
         if number > self.last:
-            raise ValueError(f"reader {reader} has taken update {number}, and {self.last} is the latest one")
-        self._readers[reader] = max(self._readers[reader], number)
-        self._forget()
-
-    def lacking(self, reader: int) -> list[tuple[int, Words]]:
-        """Return what a reader has not acknowledged, in order."""
-        return [item for item in self.under_way.items() if item[0] > self._readers[reader]]
+            raise ValueError(f"update {number} was taken, and {self.last} is the latest one")
+        self.taken = max(self.taken, number)
+        for known in [known for known in self.under_way if known <= self.taken]:
+            del self.under_way[known]
 
     def pending(self, parameters: Floats) -> Words:
-        """Return what neither readers have nor is on its way to them: a difference of words, modulo 2^32."""
+        """Return what the reader neither has nor is on its way to it: a difference of words, modulo 2^32."""
         return parameters.view(np.uint32) - self.view
 
-    def update(self, parameters: Floats, threshold: float, block: int = 1) -> Words:
-        """Make the next update of what is above the threshold, and return its payload, maybe of nothing.
+    def make(
+        self, parameters: Floats, threshold: float, block: int = 1, places: Integers | None = None
+    ) -> tuple[Words, Bits]:
+        """Make the next update of what is above the threshold, at these places (None: anywhere); return its
+        payload, maybe of nothing, and which of the places it covers. ``sent`` keeps it.
 
         The difference to the view is filtered as float32; with threshold 0 everything pending goes, also what
         differs in words alone (-0.0 and 0.0).
         """
-        words = parameters.view(np.uint32)
-        chosen = words != self.view
+        words = parameters.view(np.uint32) if places is None else parameters.view(np.uint32)[places]
+        view = self.view if places is None else self.view[places]
+        chosen = words != view
+        if not words.size:
+            return NOTHING, chosen
         if threshold > 0:
             with np.errstate(invalid="ignore", over="ignore"):
-                chosen &= above(parameters - self.view.view(np.float32), threshold, block)
-        payload = encode_covered(words, chosen, self.view)
+                chosen &= above(words.view(np.float32) - view.view(np.float32), threshold, block)
+        payload, covered = encode_covered(words, chosen, view)
+        if places is not None:
+            self.view[places] = view
+        return payload, covered
+
+    def sent(self, update: Update) -> int:
+        """Keep an update until it is acknowledged, and return its number."""
         self.last += 1
-        self.under_way[self.last] = payload
-        self._forget()
-        return payload
+        self.under_way[self.last] = update
+        return self.last
 
     def arrays(self) -> dict[str, Words]:
         """Return the state, by name; ``restored`` makes a feed of it."""
-        readers = np.array(list(self._readers.items()), np.int64).reshape(-1, 2)
         return {
             "view": self.view,
-            "last": np.array([self.last], np.uint64).view(np.uint32),
-            "readers": readers.reshape(-1).view(np.uint32),
-            **{f"update-{number}": payload for number, payload in self.under_way.items()},
+            "numbers": np.array([self.last, self.taken], np.uint32),
+            **{
+                f"update-{number}-{one.pushed}-{one.made}-{part}": words
+                for number, one in self.under_way.items()
+                for part, words in (("payload", one.payload), ("units", one.units))
+            },
         }
 
     @classmethod
     def restored(cls, arrays: dict[str, Words]) -> "Feed":
         """Return the feed whose ``arrays`` these are."""
-        feed = cls(arrays["view"].view(np.float32))
-        feed.last = int(arrays["last"].view(np.uint64)[0])
-        readers = arrays["readers"].view(np.int64).reshape(-1, 2)
-        feed._readers = {int(reader): int(number) for reader, number in readers}
-        numbers = sorted(int(name.removeprefix("update-")) for name in arrays if name.startswith("update-"))
-        feed.under_way = {number: arrays[f"update-{number}"] for number in numbers}
+        feed = cls(arrays["view"])
+        feed.last, feed.taken = map(int, arrays["numbers"])
+        for name, payload in arrays.items():
+            if name.startswith("update-") and name.endswith("-payload"):
+                number, pushed, made = map(int, name.split("-")[1:4])
+                units = arrays[name.removesuffix("payload") + "units"]
+                feed.under_way[number] = Update(payload, pushed, units, made)
         return feed
 
-    def _forget(self) -> None:
-        known = min(self._readers.values(), default=self.last)
-        for number in [number for number in self.under_way if number <= known]:
-            del self.under_way[number]
 
-
-def encode_covered(words: Words, chosen: Bits, view: Words) -> Words:
-    """Return the payload of the chosen words, and write into ``view`` all that it covers."""
+def encode_covered(words: Words, chosen: Bits, view: Words) -> tuple[Words, Bits]:
+    """Return the payload of the chosen words and which it covers, and write these into ``view``."""
     planned = plan(chosen)
     covered = planned.covered
     view[covered] = words[covered]
-    return encode(planned, words)
-
-
-@dataclass
-class Replica:
-    """A worker's side: the model's words, which may be a view of its parameters, and the updates taken.
-
-    taken: number of the last one. Updates that come too early wait for those before them; there are never
-    more than the sender keeps under way.
-    """
-
-    words: Words
-    taken: int = 0
-
-    def __post_init__(self) -> None:
-        self._early: dict[int, Patch] = {}
-
-    def take(self, number: int, payload: Words) -> int:
-        """Take an update, and those that waited for it; return how many. One that was taken counts as none.
-
-        Raises PayloadError, and then nothing has changed.
-        """
-        if number <= self.taken or number in self._early:
-            return 0
-        self._early[number] = decode(payload, self.words.size)
-        before = self.taken
-        while (patch := self._early.pop(self.taken + 1, None)) is not None:
-            patch.onto(self.words)
-            self.taken += 1
-        return self.taken - before
+    return encode(planned, words), covered

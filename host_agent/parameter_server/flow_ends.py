@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ends of a worker's two flows with a server: messages in, messages out, without I/O.
+"""The ends of a member's two flows with a server: messages in, messages out, without I/O.
+
+Members are workers, and servers that hand units over.
 
 Of a push a bounded part may be lost. What says where values belong is never lost; of the values, a share
 that the server sees to. Of these, chunks with the smallest mean magnitude are dropped first, as the blocks of
@@ -10,14 +12,16 @@ Example::
 
     ends = ServerEnds(server, mux)
     ends.connect(0, 1, up, down, peer)          # and on the worker WorkerEnd(mux, peer, up, down)
-    end.submit(worker.push(gradient, lr))
+    (push,) = worker.push(gradient, lr)
+    end.submit(push)
     ...                                         # drive both muxes; after packets came:
     ends.advance()
     for message in end.received():
-        worker.on_message(message)
+        worker.on_message(0, message)
 """
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,9 +30,9 @@ import numpy.typing as npt
 
 from weir.host_agent.flows import FlowConfig, FlowMux, FlowReceiver, FlowSender, Settlement
 from weir.host_agent.flows.frames import Address
-from weir.host_agent.parameter_server.messages import FromServer, FromWorker, MessageError
+from weir.host_agent.parameter_server.messages import Message, MessageError
 from weir.host_agent.parameter_server.payload import Words
-from weir.host_agent.parameter_server.update_server import UpdateServer
+from weir.host_agent.parameter_server.server_machine import ServerMachine
 from weir.host_agent.transport.counters import TransportCounters
 from weir.host_agent.transport.report import FRAME_OVERHEAD
 from weir.host_agent.transport.service_class import ServiceClass
@@ -38,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class WorkerEnd:
-    """A worker's end: a flow of its messages to a server, and one of the server's back.
+    """A member's end: a flow of its messages to a server, and one of the server's back.
 
     Args:
         mux: that serves both.
@@ -63,13 +67,13 @@ class WorkerEnd:
         for flow in (self._sender, self._receiver):
             mux.add(flow, peer)
 
-    def submit(self, message: FromWorker) -> None:
+    def submit(self, message: Message) -> None:
         """Send a message."""
         words = message.encode()
         service = service_of(message, words, self._sender.config, self._budget, self._layer)
         self._sender.submit(words.view(np.float32), service)
 
-    def received(self) -> list[FromServer]:
+    def received(self) -> list[Message]:
         """Return the messages that have come. What is none is left out, and told to the log."""
         found = []
         for delivery in self._receiver.deliveries():
@@ -77,7 +81,7 @@ class WorkerEnd:
             size = delivery.values.nbytes + packets * (FRAME_OVERHEAD + FLOW.size)
             self._came += TransportCounters(packets_down=packets, bytes_down=size)
             try:
-                found.append(FromServer.decode(delivery.values.view(np.uint32)))
+                found.append(Message.decode(delivery.values.view(np.uint32)))
             except MessageError as error:
                 log.warning("worker %d: %s", self._receiver.config.worker, error)
         return found
@@ -105,6 +109,11 @@ class WorkerEnd:
             marked=counts.marked,
         )
 
+    @property
+    def sent(self) -> int:
+        """Return the bytes sent, headers from Ethernet up."""
+        return self._sender.counts.bytes + self._receiver.counts.bytes
+
     def close(self) -> None:
         """Serve the flows no more."""
         for flow in (self._sender, self._receiver):
@@ -121,13 +130,15 @@ class _Line:
 class ServerEnds:
     """A server's ends of the flows with all of its workers."""
 
-    def __init__(self, server: UpdateServer, mux: FlowMux) -> None:
+    def __init__(self, server: ServerMachine, mux: FlowMux) -> None:
         self._server, self._mux = server, mux
         self._lines: dict[int, _Line] = {}
+        self._closed: Counter[int] = Counter()  # bytes of flows that are served no more
 
     def connect(self, worker: int, incarnation: int, up: FlowConfig, down: FlowConfig, peer: Address) -> None:
         """Open the flows of a worker that is at ``peer``, instead of those that it had."""
         if (before := self._lines.pop(worker, None)) is not None:
+            self._closed[worker] += _bytes(before)
             self._mux.remove(before.receiver)
             self._mux.remove(before.sender)
         line = self._lines[worker] = _Line(incarnation, FlowReceiver(up), FlowSender(down))
@@ -141,23 +152,28 @@ class ServerEnds:
             for delivery in line.receiver.deliveries():
                 heard.append(worker)
                 try:
-                    message = FromWorker.received(delivery.values.view(np.uint32), delivery.lanes_received())
+                    message = Message.received(delivery.values.view(np.uint32), delivery.lanes_received())
                 except MessageError as error:
                     log.warning("a parameter server, worker %d: %s", worker, error)
                     continue
-                if message.worker != worker:
-                    log.warning("worker %d speaks as worker %d: not heard", worker, message.worker)
+                if message.member != worker:
+                    log.warning("rank %d speaks as rank %d: not heard", worker, message.member)
                     continue
                 self.send(self._server.handle(message))
             line.sender.settlements()
         return heard
 
-    def send(self, messages: Sequence[FromServer]) -> None:
-        """Send messages to those workers that are connected."""
+    def send(self, messages: Sequence[Message]) -> None:
+        """Send messages to those members that are connected."""
         for message in messages:
-            line = self._lines.get(message.worker)
+            line = self._lines.get(message.member)
             if line is not None and line.incarnation == message.incarnation:
                 line.sender.submit(message.encode().view(np.float32))
+
+    @property
+    def sent(self) -> Counter[int]:
+        """Return the bytes sent so far by rank of the member, headers from Ethernet up."""
+        return self._closed + Counter({rank: _bytes(line) for rank, line in self._lines.items()})
 
     @property
     def senders(self) -> list[FlowSender]:
@@ -165,11 +181,23 @@ class ServerEnds:
         return [line.sender for line in self._lines.values()]
 
 
+def _bytes(line: _Line) -> int:
+    return line.sender.counts.bytes + line.receiver.counts.bytes
+
+
+def frames(words: int) -> tuple[int, int]:
+    """Return the bytes of a message of so many words on its way, and on the way back, with all headers: its
+    chunks and a confirmation; the answer that all came.
+    """
+    head = FRAME_OVERHEAD + FLOW.size
+    return 4 * words + FlowConfig(0).chunks(words) * head + head, head
+
+
 _INDEX, _VALUES = 0, 1  # accounts
 
 
 def service_of(
-    message: FromWorker, words: Words, config: FlowConfig, loss_budget: float, layer: int
+    message: Message, words: Words, config: FlowConfig, loss_budget: float, layer: int
 ) -> ServiceClass:
     """Return how a message travels.
 

@@ -32,7 +32,7 @@ from softp4.native.files import write_atomically
 
 Arrays = dict[str, npt.NDArray[Any]]
 
-_MAGIC: Final = b"weirjrn1"
+_MAGIC: Final = b"weirjrn2"
 _HEAD: Final = struct.Struct("<QII")  # number, length, CRC-32 of number, length and data
 _NUMBER: Final = "records"
 _SEAL: Final = b"weir checkpoint 1, CRC-32 "
@@ -187,7 +187,9 @@ class Journal:
         """Return the number of the last record, and the bytes that whole records take."""
         content = self._path.read_bytes()
         if not content.startswith(_MAGIC) and not _MAGIC.startswith(content):
-            raise JournalError(f"{self._path} is not a journal: give the server a folder of its own")
+            raise JournalError(
+                f"{self._path} is not a journal of this version of Weir: give the server a folder of its own"
+            )
         last, whole = self._contained, 0
         for number, data in _parse(content):
             if number > last + 1:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weir.host_agent.parameter_server.payload import Words
-from weir.host_agent.parameter_server.units import Integers
+from weir.host_agent.parameter_server.routing import Integers
 
 SHARE: Final = 0.01
 """Of the units that a server tells of, the costliest; at least FEW."""

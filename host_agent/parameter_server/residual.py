@@ -1,26 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The residual of a worker's filter: updates that wait until they add up to more than the threshold."""
+"""The residual of a worker: updates that wait, until they add up to enough or arrive after all."""
 
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from weir.host_agent.parameter_server.routing import Integers
 from weir.host_agent.parameter_server.value_filter import Bits, Floats
+
+Where = slice | Integers
+"""Elements of the model."""
+
+ALL = slice(None)
 
 
 class Held(Protocol):
     """A worker's side of the filter: ``add`` an update, choose, ``take`` what was chosen."""
 
-    def add(self, update: Floats) -> Floats:
-        """Take in an update, and return what there is to send of it and of those held; not to be changed."""
+    def add(self, where: Where, update: Floats) -> Floats:
+        """Take in an update of some elements, and return what there is to send of it and of those held; not
+        to be changed.
+        """
         ...
 
-    def take(self, chosen: Bits) -> Floats:
-        """Return the chosen elements, zero elsewhere: they are held no more."""
+    def take(self, where: Where, chosen: Bits) -> Floats:
+        """Return the chosen ones of some elements, zero elsewhere: they are held no more."""
         ...
 
-    def put_back(self, places: npt.NDArray[np.intp], values: Floats) -> None:
+    def put_back(self, places: Integers, values: Floats) -> None:
         """Hold again what was taken from these elements, and did not arrive."""
         ...
 
@@ -32,24 +40,27 @@ class Held(Protocol):
 class Residual:
     """The sum of what was not sent. Exact: an element is sent whole, or stays; nothing is ever divided.
 
-    Right for whatever the updates are: gradients for a server's optimizer, or a worker's own steps.
+    Right for whatever the updates are: gradients for a server's optimizer, or a worker's own steps. Memory of
+    elements that are never touched is never taken.
     """
 
     def __init__(self, size: int) -> None:
         self._sum = np.zeros(size, np.float32)
 
-    def add(self, update: Floats) -> Floats:
+    def add(self, where: Where, update: Floats) -> Floats:
         """Add an update, and return the sum."""
-        self._sum += update
-        return self._sum
+        self._sum[where] += update
+        found: Floats = self._sum[where]
+        return found
 
-    def take(self, chosen: Bits) -> Floats:
+    def take(self, where: Where, chosen: Bits) -> Floats:
         """Return the chosen elements of the sum; zero is left of them."""
-        taken = np.where(chosen, self._sum, np.float32(0))
-        self._sum[chosen] = 0
+        due = self._sum[where]
+        taken = np.where(chosen, due, np.float32(0))
+        self._sum[where] = np.where(chosen, np.float32(0), due)
         return taken
 
-    def put_back(self, places: npt.NDArray[np.intp], values: Floats) -> None:
+    def put_back(self, places: Integers, values: Floats) -> None:
         """Add what did not arrive."""
         self._sum[places] += values
 
@@ -75,26 +86,26 @@ class MomentumResidual:
         self._momentum = np.float32(momentum)
         self._buffer = np.zeros(size, np.float32)
         self._held = np.zeros(size, np.bool_)
-        self._owed: Floats | None = None  # sent before, and lost
+        self._owed = np.zeros(size, np.float32)
 
-    def add(self, update: Floats) -> Floats:
+    def add(self, where: Where, update: Floats) -> Floats:
         """Make a step of momentum, and return the buffer, with what was lost of it before."""
-        np.multiply(self._buffer, self._momentum, out=self._buffer, where=~self._held)
-        self._buffer += update
-        return self._buffer if self._owed is None else self._buffer + self._owed
+        buffer = self._buffer[where]
+        buffer = np.where(self._held[where], buffer, buffer * self._momentum) + update
+        self._buffer[where] = buffer
+        due: Floats = buffer + self._owed[where]
+        return due
 
-    def take(self, chosen: Bits) -> Floats:
+    def take(self, where: Where, chosen: Bits) -> Floats:
         """Return the chosen elements of the buffer, which decay from now on; the others wait."""
-        np.logical_not(chosen, out=self._held)
-        due = self._buffer if self._owed is None else self._buffer + self._owed
-        if self._owed is not None:
-            self._owed[chosen] = 0
-        return np.where(chosen, due, np.float32(0))
+        self._held[where] = ~chosen
+        owed = self._owed[where]
+        taken = np.where(chosen, self._buffer[where] + owed, np.float32(0))
+        self._owed[where] = np.where(chosen, np.float32(0), owed)
+        return taken
 
-    def put_back(self, places: npt.NDArray[np.intp], values: Floats) -> None:
+    def put_back(self, places: Integers, values: Floats) -> None:
         """Keep apart what did not arrive, as the buffer goes on with it: it is sent with the next step."""
-        if self._owed is None:
-            self._owed = np.zeros_like(self._buffer)
         self._owed[places] += values
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:

@@ -9,12 +9,14 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits
 from weir.host_agent.parameter_server.clocks import parse_consistency
-from weir.host_agent.parameter_server.shards import ParameterInfo, Shards
+from weir.host_agent.parameter_server.routing import ParameterInfo, Table, Units
 from weir.host_agent.parameter_server.value_filter import parse_filter
 from weir.wire.definition import MAX_WORKERS
 
 OPTIMIZERS: Final = ("SGD", "Adam", "AdamW", "Adagrad")
-"""Adagrad is of placed servers alone, which have SGD besides."""
+
+_SPARSE: Final = ("SGD", "Adagrad")
+"""Those that take sparse gradients: plain, they leave alone what has none."""
 
 BUCKET_BYTES: Final = 2**20
 SPARSE_BUCKET_BYTES: Final = 8 * 2**20
@@ -71,6 +73,21 @@ def check_flow(consistency: str, push_filter: str, pull_filter: str, sparsifier:
         )
 
 
+def check_sparse(optimizer: OptimizerSpec, rows: bool) -> None:
+    """Raise ValueError for an optimizer that does not take sparse gradients. rows: there are some."""
+    odd = [
+        key
+        for group in optimizer.groups
+        for key in ("momentum", "weight_decay", "lr_decay", "initial_accumulator_value")
+        if group.get(key)
+    ]
+    if rows and (optimizer.name not in _SPARSE or odd):
+        raise ValueError(
+            f"optimizer {optimizer.name}{' with ' + ', '.join(odd) if odd else ''}: for sparse gradients "
+            f"servers have {' and '.join(_SPARSE)}, plain"
+        )
+
+
 def check_loss(consistency: str, loss_budget: float) -> None:
     """Raise ValueError for a budget of what may be lost that does not fit."""
     if not 0.0 <= loss_budget < 1.0:
@@ -99,8 +116,8 @@ class Terms:
         silence_s: of Parameter Flow: seconds after which a silent worker is taken out.
         loss_budget: of Parameter Flow: the share of a push's values that may be lost on their way; they are
             held again, and pushed later.
-        units: elements of each parameter that are always on one server, which a placement names; none:
-            servers have contiguous shards.
+        placed: worker 0 says beside the terms which server has which unit; otherwise each has a contiguous
+            share of the model.
         migrate_every: steps after which units may move; 0: they stay.
         together: server m is on the machine of worker m, so that units are best with who uses them.
     """
@@ -117,17 +134,39 @@ class Terms:
     pull_filter: str = "0"
     silence_s: float = SILENCE_S
     loss_budget: float = 0.0
-    units: tuple[int, ...] = ()
+    placed: bool = False
     migrate_every: int = 0
     together: bool = False
 
     def __post_init__(self) -> None:
         check_flow(self.consistency, self.push_filter, self.pull_filter, self.method.sparsifier)
         check_loss(self.consistency, self.loss_budget)
+        check_sparse(self.optimizer, self.rows)
+        coded = self.method.encoding is not None or self.method.lane_bits not in (None, 32)
+        if coded and not self.in_switches:
+            raise ValueError(
+                "encoding and lane_bits are of sums in the switches; pushes by flows have 32 bits, in the "
+                "form that costs least"
+            )
 
-    def shards(self) -> Shards:
-        """Return which server has what."""
-        return Shards.of(self.parameters, self.servers)
+    @property
+    def rows(self) -> bool:
+        """Return whether there are embeddings whose gradients are sparse."""
+        return any(parameter.row for parameter in self.parameters)
+
+    @property
+    def in_switches(self) -> bool:
+        """Return whether the switches sum the pushes; otherwise each travels to its servers by flows."""
+        moves = self.placed or self.migrate_every or self.rows
+        return self.consistency == "sync" and not moves
+
+    def table(self) -> Table:
+        """Return which server has what, unless the terms are ``placed``."""
+        return Table.shares(self.parameters, self.servers)
+
+    def units(self) -> Units:
+        """Return the units of the model."""
+        return Units.of(self.parameters)
 
     def rank_of(self, server: int) -> int:
         """Return the rank of a server."""

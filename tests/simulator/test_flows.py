@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from softp4.runtime.queueing import Queueing
-from tests.host_agent.parameter_server.world import Sum
+from tests.host_agent.parameter_server.world import Exact, Sum, alone
 from weir.controller.qos import WEIR_CLASSES, ClassSpec, Qos
 from weir.controller.topology import Topology, leaf_spine
 from weir.host_agent.flows import FlowConfig, FlowReceiver, FlowSender, Settlement
@@ -17,8 +17,8 @@ from weir.host_agent.flows.frames import Address
 from weir.host_agent.parameter_server.clocks import Consistency
 from weir.host_agent.parameter_server.flow_ends import ServerEnds, WorkerEnd
 from weir.host_agent.parameter_server.residual import Residual
-from weir.host_agent.parameter_server.update_server import ServerRules, UpdateServer
-from weir.host_agent.parameter_server.update_worker import UpdateWorker, WorkerRules
+from weir.host_agent.parameter_server.server_machine import ServerRules
+from weir.host_agent.parameter_server.worker_machine import WorkerMachine, WorkerRules
 from weir.host_agent.transport.service_class import ServiceClass
 from weir.simulator.host import Work
 from weir.simulator.link import Faults
@@ -43,22 +43,25 @@ class Cluster:
     network: Network
     budget: float = 0.0
     lanes: int = LANES
-    workers: list[UpdateWorker] = field(default_factory=list)
+    workers: list[WorkerMachine] = field(default_factory=list)
     ends: list[WorkerEnd] = field(default_factory=list)
     settled: list[Settlement] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         *names, server_name = self.network.stations
         self.hosts = [self.network.flows(name) for name in names]
-        self.server = UpdateServer(Sum(np.zeros(self.lanes, np.float32)), ServerRules(Consistency(0)))
+        self.server = Exact(
+            0, alone(self.lanes), Sum(np.zeros(self.lanes, np.float32)), ServerRules(Consistency(0))
+        )
         server_host = self.network.flows(server_name)
         self.served = ServerEnds(self.server, server_host.mux)
         server_host.react = self.served.advance
         for rank, (name, host) in enumerate(zip(names, self.hosts, strict=True)):
             words = np.empty(self.lanes, np.uint32)
-            worker = UpdateWorker(rank, 1, words, WorkerRules(Consistency(0)), Residual(self.lanes))
-            for answer in self.server.handle(worker.hello()):
-                worker.on_message(answer)
+            table = alone(self.lanes)
+            worker = WorkerMachine(rank, 1, words, table, WorkerRules(Consistency(0)), Residual(self.lanes))
+            for answer in self.server.handle(worker.hello(0)):
+                [*self.workers, worker][answer.member].on_message(0, answer)
             up = FlowConfig(100 + rank, rank, max_loss=self.budget)
             down = FlowConfig(200 + rank, rank)
             self.served.connect(rank, 1, up, down, self._address(name))
@@ -70,15 +73,15 @@ class Cluster:
     def _address(self, name: str) -> Address:
         return Address(self.network.stations[name].host.ip)
 
-    def _take(self, worker: UpdateWorker, end: WorkerEnd) -> None:
+    def _take(self, worker: WorkerMachine, end: WorkerEnd) -> None:
         for message in end.received():
-            worker.on_message(message)
+            worker.on_message(0, message)
         self.settled += end.settlements()
 
     def exchange(self, vectors: list[Floats]) -> list[Settlement]:
         """Make one step, and return what became of the pushes; every value is accounted for."""
         for worker, end, host, vector in zip(self.workers, self.ends, self.hosts, vectors, strict=True):
-            end.submit(worker.push(vector, 1.0))
+            end.submit(*worker.push(vector, 1.0))
             host.pump()
         self.network.run(self._stepped, limit=60)
         found, self.settled = self.settled, []
@@ -97,7 +100,7 @@ class Cluster:
         """Workers have the server's model, which lacks of what entered only what they hold."""
         model = self.server.optimizer.parameters
         for worker in self.workers:
-            np.testing.assert_array_equal(worker.replica.words, model.view(np.uint32))
+            np.testing.assert_array_equal(worker.words, model.view(np.uint32))
         held = sum(worker.held.arrays()["sum"] for worker in self.workers)
         np.testing.assert_array_equal(held - model, sum(entered))
 

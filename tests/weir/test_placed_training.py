@@ -83,8 +83,8 @@ def test_the_command_trains_by_a_plan_and_says_what_its_links_carried(plans: dic
         ),
         (("--placement", "dynamic"), "--placement: of --mode ps alone"),
         (
-            ("--placement", "dynamic", "--mode", "ps"),
-            "--placement dynamic does not go with --method: take dense",
+            ("--placement", "dynamic", "--mode", "ps", "--lane-bits", "16"),
+            "--placement dynamic: pushes travel by flows, where values have 32 bits",
         ),
     ],
 )
@@ -93,10 +93,18 @@ def test_what_does_not_fit_is_said(arguments: tuple[str, ...], sentence: str) ->
     assert status == 2 and sentence in output
 
 
-def test_blocks_of_a_network_migrate_while_it_trains(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--method", "dense", "--push-filter", "1e-3:lr:256"),
+        ("--method", "dfs", "--consistency", "async", "--pull-filter", "1e-3:lr"),
+    ],
+    ids=lambda options: options[1],
+)
+def test_blocks_of_a_network_migrate_while_it_trains(options: tuple[str, ...], tmp_path: Path) -> None:
     status, output = run(
-        *("train", "--mode", "ps", "--placement", "dynamic", "--model", "mlp", "--method", "dense"),
-        *("--workers", "2", "--servers", "2", "--push-filter", "1e-3:lr:256", "--epochs", "2"),
+        *("train", "--mode", "ps", "--placement", "dynamic", "--model", "mlp", *options),
+        *("--workers", "2", "--servers", "2", "--epochs", "2"),
         *("--no-reference", "--out", str(tmp_path)),
     )
     assert status == 0, output

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from weir.host_agent.torch.parameter_server.asynchronous_server import AsynchronousServer
-    from weir.host_agent.torch.parameter_server.placed_server import PlacedServerLoop
+    from weir.host_agent.torch.parameter_server.flow_server import FlowServer
     from weir.host_agent.torch.parameter_server.server import Server
 
 
@@ -32,7 +31,7 @@ def server(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Keep the state of an asynchronous or stale-synchronous server here, one folder per server: "
+            help="Keep the state of a server here whose pushes travel by flows, one folder per server: "
             "started again with it, it goes on where it was, also after kill -9.",
         ),
     ] = None,
@@ -87,7 +86,7 @@ def serve(
 
 def make(
     rendezvous: str | None, index: int, timeout: timedelta | None = None, state: Path | None = None
-) -> "Server | AsynchronousServer | PlacedServerLoop":
+) -> "Server | FlowServer":
     """Return the server that ``serve`` is, when worker 0 has said what there is to serve."""
     from weir.host_agent.torch.parameter_server.serve import make_server
     from weir.host_agent.torch.parameter_server.team import TIMEOUT, open_store

@@ -178,20 +178,21 @@ class TrainConfig(BaseModel):
             return self
         from weir.host_agent.parameter_server.terms import check_flow
 
-        if self.placement is not None:
-            self._placement_can_do_it()
-        else:
-            check_flow(self.consistency, self.push_filter, self.pull_filter, self.method)
-        if self.consistency != "sync" and (self.method != "dense" or self.lane_bits not in (None, 32)):
-            raise ValueError(
-                f"--consistency {self.consistency}: Parameter Flow filters, it has no other methods; take "
-                "--method dense, and --push-filter, --pull-filter"
-            )
-        if self.consistency != "sync" and self.in_switches:
-            raise ValueError(
-                f"--consistency {self.consistency}: flows between processes of one machine take the kernel's "
-                "loopback, where --loss and --background are not"
-            )
+        check_flow(self.consistency, self.push_filter, self.pull_filter, self.method)
+        for option, given in (
+            (f"--consistency {self.consistency}", self.consistency != "sync"),
+            (f"--placement {self.placement}", self.placement is not None),
+        ):
+            if given and (self.encoding is not None or self.lane_bits not in (None, 32)):
+                raise ValueError(
+                    f"{option}: pushes travel by flows, where values have 32 bits, in the form that costs "
+                    "least; leave out --encoding, --lane-bits"
+                )
+            if given and self.in_switches:
+                raise ValueError(
+                    f"{option}: flows between processes of one machine take the kernel's loopback, where "
+                    "--loss and --background are not"
+                )
         if find_method(self.method).kind != "sparsifier":
             raise ValueError(f"--mode ps: method {self.method} sends no gradients that servers could take")
         if self.loss_policy is not None or (self.loss_budget and self.consistency == "sync"):
@@ -204,17 +205,6 @@ class TrainConfig(BaseModel):
                 f"--workers {self.workers}, --servers {self.servers}: at most {MAX_CHILDREN} together"
             )
         return self
-
-    def _placement_can_do_it(self) -> None:
-        for option, given in (
-            ("--consistency", self.consistency != "sync"),
-            ("--pull-filter", self.pull_filter != "0"),
-            ("--method: take dense, and --push-filter", self.method != "dense"),
-            ("--lane-bits", self.lane_bits not in (None, 32)),
-            ("--loss, --background: flows of processes take the kernel's loopback", self.in_switches),
-        ):
-            if given:
-                raise ValueError(f"--placement dynamic does not go with {option}")
 
     @property
     def in_switches(self) -> bool:

@@ -16,16 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from softp4.native.scratch import scratch_folder
-from weir.host_agent.parameter_server.shards import ParameterInfo
-from weir.host_agent.parameter_server.turns import HEAD_WORDS
-from weir.host_agent.parameter_server.units import Integers, Units
-from weir.host_agent.torch.parameter_server.lines import frames
-from weir.host_agent.torch.parameter_server.placed_worker import UNIT
+from weir.host_agent.collectives.tensor_memory import array_of
+from weir.host_agent.parameter_server.flow_ends import frames
+from weir.host_agent.parameter_server.messages import HEAD_WORDS
+from weir.host_agent.parameter_server.payload import plan as plan_payload
+from weir.host_agent.parameter_server.routing import Integers, ParameterInfo, Units
+from weir.host_agent.torch.parameter_server.shard_optimizer import spec_of
 from weir.partition.planfile import PlanFile
 from weir.process.child import end, how_it_ended, log_tail, spawn
 from weir.report.words import byte_count
@@ -86,60 +88,73 @@ class _Count:
 def predict(plan: PlanFile, model: SparseModelName, batches: int, epochs: int) -> Links:
     """Return what training will put on each machine's link, from the plan alone.
 
-    A worker and a server exchange two messages at every step, whose values are those of the rows that the
-    batch uses and the server has; a batch's rows are named once. Before the first step the whole model goes
-    to the servers, and to all workers; after the last one, to all workers.
+    Before the first step the whole model goes to the servers, and to all workers. At every step a worker
+    pushes the gradients of the rows that its batch used, and gets the values of those that the next one uses,
+    as far as they have changed since it has seen them; a batch's rows are named once. After the last step it
+    gets all that has changed, and asks twice more.
     """
     entries = Entries(plan.samples()[0], plan.buckets)
-    machines = plan.placement.machines
+    machines, steps = plan.placement.machines, epochs * batches
     made = SparseModel(model, plan.placement.of_parameter.size)
-    infos = [ParameterInfo(name, tuple(one.shape)) for name, one in made.named_parameters()]
-    widths = [made.table.embedding_dim if info.name == TABLE else UNIT for info in infos]
-    units, owner = Units.of(infos, widths), owners(made, plan.placement.of_parameter, machines)
-    others = _others(infos, widths)
+    parameters = dict(made.named_parameters())
+    units = Units.of(
+        [
+            ParameterInfo(name, tuple(one.shape), row=made.table.embedding_dim if name == TABLE else 0)
+            for name, one in parameters.items()
+        ]
+    )
+    owner = owners(made, plan.placement.of_parameter, machines)
+    table = list(parameters).index(TABLE)
+    others, first = np.flatnonzero(units.of_parameter != table), int(units.firsts[table])
+    begun = np.concatenate([array_of(one.detach()).reshape(-1) for one in parameters.values()]) != 0
+    groups = spec_of(torch.optim.Adagrad(made.parameters())).groups
+    settings = -(-len(json.dumps(groups)) // 4)
     count = _Count(machines)
-    everything, nothing = np.arange(len(units)), np.zeros(0, np.int64)
-
-    def sizes(chosen: Integers) -> list[tuple[int, int]]:
-        """Return for each server the words of the list of its units, and of their values."""
-        parts = [chosen[owner[chosen] == server] for server in range(machines)]
-        return [(units.encode(part).size, int(units.sizes[part].sum())) for part in parts]
-
-    every, none = sizes(everything), sizes(nothing)
-    for worker in range(machines):
-        mine = [
-            sizes(np.sort(np.concatenate([others, 1 + entries.rows(batch)])))
+    used = [
+        [
+            np.sort(np.concatenate([others, first + entries.rows(batch)]))
             for batch in batches_of(plan.placement.of_sample, worker, batches)
         ]
-        for server in range(machines):
-            (listed, whole), (empty, _) = every[server], none[server]
-
-            def turn(up: int, down: int, worker: int = worker, server: int = server) -> None:
-                count.message(worker, server, HEAD_WORDS + up)
-                count.message(server, worker, HEAD_WORDS + down)
-
-            turn(listed + whole if worker == 0 else empty, listed + whole)
-            before = 0
-            for step in range(epochs * batches):
-                named, values = mine[step % batches][server]
-                first = named if step < batches else 0
-                turn(before + first + (empty if step == 0 else 0), values)
-                before = values
-            turn(before + empty, 0)
-            turn(empty + listed, whole)
-    return Links(count.up, count.down)
-
-
-def _others(infos: Sequence[ParameterInfo], widths: Sequence[int]) -> Integers:
-    """Return the units that are no rows of the table."""
-    counts = [-(-info.size // width) for info, width in zip(infos, widths, strict=True)]
-    firsts = np.cumsum([0, *counts])
-    chosen = [
-        np.arange(first, first + count)
-        for info, first, count in zip(infos, firsts, counts, strict=False)
-        if info.name != TABLE
+        for worker in range(machines)
     ]
-    return np.concatenate(chosen)
+    pushed = np.full(len(units), -1)  # the step in which each was pushed last
+    seen = np.full((machines, len(units)), -1)
+
+    def payload(chosen: npt.NDArray[np.bool_], of: Integers) -> int:
+        """Return the words of a payload of some units, of which the chosen ones are sent."""
+        return plan_payload(np.repeat(chosen, units.sizes[of])).words if of.size else 0
+
+    for server in range(machines):
+        own = np.flatnonzero(owner == server)
+        listed, model_words = units.encode(own).size, plan_payload(begun[units.elements(own)]).words
+        count.message(0, server, HEAD_WORDS + listed + payload(own >= 0, own))
+        for worker in range(machines):
+            for sender, receiver in ((worker, server), (server, worker), (worker, server)):
+                count.message(sender, receiver, HEAD_WORDS)  # it comes, where the clocks are, and it goes
+            count.message(server, worker, HEAD_WORDS + listed + model_words)
+    for step in range(steps + 1):
+        last = step == steps
+        if step:
+            for rows in used:
+                pushed[rows[(step - 1) % batches]] = step
+        for worker in range(machines):
+            wanted = np.arange(len(units)) if last else used[worker][step % batches]
+            due = used[worker][(step - 1) % batches] if step else wanted[:0]
+            changed = pushed[wanted] > seen[worker, wanted]
+            seen[worker, wanted] = step
+            for server in range(machines):
+                mine, mine_due = wanted[owner[wanted] == server], due[owner[due] == server]
+                named = units.encode(mine).size
+                up = HEAD_WORDS + payload(mine_due >= 0, mine_due)
+                up += named if step < min(batches, steps) else 0
+                up += 0 if step else settings + units.encode(due).size
+                count.message(worker, server, up)
+                down = payload(changed[owner[wanted] == server], mine) + (named if last else 0)
+                count.message(server, worker, HEAD_WORDS + down)
+                for _ in range(2 if last else 0):
+                    count.message(worker, server, HEAD_WORDS)
+                    count.message(server, worker, HEAD_WORDS + named + payload(mine < 0, mine))
+    return Links(count.up, count.down)
 
 
 def train_placed(

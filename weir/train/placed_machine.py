@@ -74,7 +74,7 @@ def work(spec: PlacedSpec, rank: int) -> Result:
     machines = plan.placement.machines
     share = machines * np.array([len(batch) for batch in mine]) * spec.batches / len(trained)
     losses = []
-    with weir.torch.PlacedServers(
+    with weir.torch.ParameterServer(
         model,
         optimizer,
         servers=machines,
@@ -98,7 +98,7 @@ def work(spec: PlacedSpec, rank: int) -> Result:
         seconds = time.monotonic() - began
         measured = Entries(held_out, plan.buckets) if len(held_out) else entries
         accuracy, auc = quality(model, measured)
-        sent = servers.lines.sent_bytes()
+        sent = servers.session.sent_bytes()
     return Result(seconds, losses, sent, accuracy, auc)
 
 
@@ -131,14 +131,14 @@ def quality(model: SparseModel, entries: Entries) -> tuple[float, float]:
 
 def serve(spec: PlacedSpec, index: int) -> dict[int, int]:
     """Be a server; return the bytes that it sent to each rank."""
-    from weir.host_agent.torch.parameter_server.placed_server import PlacedServerLoop
+    from weir.host_agent.torch.parameter_server.flow_server import FlowServer
     from weir.host_agent.torch.parameter_server.serve import make_server
     from weir.host_agent.torch.parameter_server.team import open_store
 
     server = make_server(open_store(f"file://{spec.folder}/store", leads=False), index)
-    assert isinstance(server, PlacedServerLoop)
+    assert isinstance(server, FlowServer)
     server.run()
-    return server.lines.sent_bytes()
+    return server.sent_bytes()
 
 
 def main() -> None:

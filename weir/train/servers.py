@@ -2,19 +2,16 @@
 """Parameter servers in place of the gradient all-reduce: what a worker does, and what a server does."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import Final
 
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from weir.train.backends import Exchange, WeirMeter, delivery_of, sent_of
 from weir.train.config import PRESETS, TrainConfig
 from weir.train.messages import Delivery, Sent, WorkerSpec
-
-if TYPE_CHECKING:
-    from weir.torch import PlacedServers
 
 MIGRATE_EVERY: Final = 50
 """Steps after which blocks may move, with --placement dynamic."""
@@ -32,9 +29,8 @@ class ServersExchange(Exchange):
 
     def __init__(self, ddp: DistributedDataParallel, config: TrainConfig, where: str | None) -> None:
         self._ddp, self._config, self._where = ddp, config, where
-        self.in_step = config.consistency == "sync"
+        self.in_step = config.consistency == "sync" and config.placement is None
         self.meter = WeirMeter([])
-        self._placed: PlacedServers | None = None
         self._before = Delivery()
 
     def begin(self, optimizer: Optimizer) -> None:
@@ -42,18 +38,6 @@ class ServersExchange(Exchange):
         import weir.torch
 
         config = self._config
-        if config.placement is not None:
-            self._placed = weir.torch.PlacedServers(
-                self._ddp,
-                optimizer,
-                servers=config.servers,
-                migrate_every=MIGRATE_EVERY,
-                together=config.hosts == "processes" and config.servers == config.workers,
-                push_filter=config.push_filter,
-                rendezvous=self._where,
-            )
-            self.meter = WeirMeter([self._placed])
-            return
         self._server = weir.torch.ParameterServer(
             self._ddp,
             optimizer,
@@ -72,6 +56,8 @@ class ServersExchange(Exchange):
             consistency=config.consistency,
             push_filter=config.push_filter,
             pull_filter=config.pull_filter,
+            migrate_every=MIGRATE_EVERY if config.placement is not None else 0,
+            together=config.hosts == "processes" and config.servers == config.workers,
             overlap=self.in_step and config.overlap,
             loss_budget=config.loss_budget,
             rendezvous=self._where,
@@ -80,45 +66,34 @@ class ServersExchange(Exchange):
 
     def stepped(self) -> None:
         """Push the gradients, take what has changed."""
-        if self._placed is None:
-            self._server.step()
-            return
-        if (limit := PRESETS[self._config.model].clip) is not None:
-            clip_grad_norm_(self._ddp.parameters(), limit)
-        self._placed.step()
+        self._server.step()
 
     def finish(self, batches: Iterable[Tensor]) -> None:
         """Take what is still to come, and let the servers go."""
-        if self._placed is not None:
-            self._placed.close()
-            return
         self._server.finish()
         self._server.close()
 
     def sent(self) -> Sent:
         """Return what was pushed in the last step."""
-        if self._placed is not None:
-            return Sent(density=self._placed.last_pushed / self._placed.master.numel())
         if not self.in_step:
             return Sent(density=min(1.0, self._server.session.last_density))
         return sent_of(self._server.last_step, self._server.fills_union)
 
     def delivery(self) -> Delivery:
         """Return how the packets of the last step fared."""
-        if self._placed is None and self.in_step:
+        if self.in_step:
             return delivery_of(self._server.last_step)
         now, before = self._delivery_so_far(), self._before
         self._before = now
         return now - before
 
     def _delivery_so_far(self) -> Delivery:
-        if self._placed is not None:
-            if self._placed.rank:
-                return Delivery()
-            return Delivery(migrated=self._placed.worker.moved, migrated_bytes=self._placed.migrated_bytes)
         session, budget = self._server.session, self._config.loss_budget
         pushed = session.pushed
-        return Delivery(session.stats, pushed, session.refunded, int(budget * pushed))
+        found = Delivery(session.stats, pushed, session.refunded, int(budget * pushed))
+        if self._server.rank:
+            return found
+        return replace(found, migrated=self._server.moved, migrated_bytes=self._server.migrated_bytes)
 
 
 def serve(spec: WorkerSpec, index: int) -> None:

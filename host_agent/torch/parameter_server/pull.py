@@ -21,7 +21,7 @@ from weir.host_agent.compression.encodings import Encoding, EncodingPlan, Select
 from weir.host_agent.compression.encodings.cost import headers
 from weir.host_agent.compression.encodings.pyramid import LEVELS, counts
 from weir.host_agent.compression.encodings.shared_mask import words_for, write_mask
-from weir.host_agent.parameter_server.shards import Piece
+from weir.host_agent.parameter_server.routing import Piece
 from weir.host_agent.parameter_server.terms import Terms
 from weir.host_agent.parameter_server.value_filter import above
 from weir.host_agent.torch.parameter_server.rounds import Rider, Riding

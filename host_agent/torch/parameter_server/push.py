@@ -18,7 +18,7 @@ from weir.host_agent.compression.encodings import SCALE_BLOCK
 from weir.host_agent.compression.exchange import Exchanged, GradientExchange
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import SparsifierOptions, create_sparsifier
-from weir.host_agent.parameter_server.shards import Piece, Shards
+from weir.host_agent.parameter_server.routing import Piece, Table
 from weir.host_agent.parameter_server.terms import Terms
 from weir.host_agent.parameter_server.value_filter import parse_filter
 from weir.host_agent.torch.parameter_server.rounds import Rider, Riders, Riding, RidingCommunicator
@@ -51,17 +51,15 @@ class Push:
 
     def __init__(self, team: Team) -> None:
         terms = team.terms
-        shards = terms.shards()
+        table = terms.table()
         self._team = team
         self._communicator = RidingCommunicator(team.connection)
-        self.buckets = shards.buckets(terms.bucket_bytes // 4)
+        self.buckets = table.buckets(terms.bucket_bytes // 4)
         self.layouts = [layout_of(index, bucket) for index, bucket in enumerate(self.buckets)]
         self.exchange = make_exchange(terms)
-        servers = Servers(
-            terms.servers, {piece.title: terms.rank_of(piece.server) for piece in shards.pieces}
-        )
+        servers = Servers(terms.servers, {piece.title: terms.rank_of(piece.server) for piece in table.pieces})
         narrow = team.connection.facts.narrow
-        self.exchange.join(_Pieces(shards), self._communicator, team.slots, servers, narrow=narrow)
+        self.exchange.join(_Pieces(table), self._communicator, team.slots, servers, narrow=narrow)
 
     def step(self, member: Member, whole: Callable[[], bool]) -> list[Exchanged]:
         """Push all buckets; what was changed of one comes down while the next ones go up. See ``begin``."""
@@ -201,10 +199,10 @@ def _size(riders: Sequence[Rider]) -> int:
 class _Pieces:
     """The pieces of a model as the gradient step knows a module: names, sizes and dimensions, no values."""
 
-    def __init__(self, shards: Shards) -> None:
+    def __init__(self, table: Table) -> None:
         with torch.device("meta"):
             self._named = [
-                (piece.title, torch.nn.Parameter(torch.empty(piece.form))) for piece in shards.pieces
+                (piece.title, torch.nn.Parameter(torch.empty(piece.form))) for piece in table.pieces
             ]
 
     def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from torch._C._distributed_c10d import Store
 
-from weir.host_agent.torch.parameter_server.asynchronous_server import AsynchronousServer
-from weir.host_agent.torch.parameter_server.placed_server import PlacedServerLoop
+from weir.host_agent.torch.parameter_server.flow_server import FlowServer
 from weir.host_agent.torch.parameter_server.server import Server
 from weir.host_agent.torch.parameter_server.stall import telling
 from weir.host_agent.torch.parameter_server.team import TIMEOUT, await_terms
@@ -15,10 +14,10 @@ from weir.host_agent.torch.parameter_server.team import TIMEOUT, await_terms
 
 def make_server(
     store: Store, index: int, timeout: timedelta = TIMEOUT, state: Path | None = None
-) -> Server | AsynchronousServer | PlacedServerLoop:
+) -> Server | FlowServer:
     """Wait for worker 0 to say the terms, and return the server, whose ``run`` serves until the job's end.
 
-    state: folder for what an asynchronous or placed server must not forget; a synchronous one has none.
+    state: folder for what a server must not forget whose pushes travel by flows; others have none.
 
     Raises:
         ValueError: the job has not so many servers.
@@ -28,8 +27,6 @@ def make_server(
     if index >= terms.servers:
         raise ValueError(f"server {index}: the workers wait for {terms.servers}, from 0")
     with telling(store, index):
-        if terms.units:
-            return PlacedServerLoop(store, terms, index, timeout, state)
-        if terms.consistency == "sync":
+        if terms.in_switches:
             return Server(store, index, timeout)
-        return AsynchronousServer(store, terms, index, timeout, state)
+        return FlowServer(store, terms, index, timeout, state)

@@ -17,7 +17,7 @@ from weir.host_agent.torch.connection import Connection, GroupBrokenError
 from weir.host_agent.torch.parameter_server.pull import ChangeForecast, Pull
 from weir.host_agent.torch.parameter_server.push import Push
 from weir.host_agent.torch.parameter_server.rounds import Riding
-from weir.host_agent.torch.parameter_server.shard_optimizer import ShardOptimizer
+from weir.host_agent.torch.parameter_server.shard_optimizer import Section, ShardOptimizer
 from weir.host_agent.torch.parameter_server.states import by_piece, spread
 from weir.host_agent.torch.parameter_server.synchronous_worker import begin
 from weir.host_agent.torch.parameter_server.team import TIMEOUT, News, Team, await_terms
@@ -52,13 +52,15 @@ class Server:
         self.terms = await_terms(store, timeout)
         if index >= self.terms.servers:
             raise ValueError(f"server {index}: the workers wait for {self.terms.servers}, from 0")
-        self._pieces = self.terms.shards().of_server(index)
+        self._pieces = self.terms.table().of_server(index)
         self._team = Team(store, self.terms.rank_of(index), self.terms, timeout)
         self._push = Push(self._team)
         self._pulls = [
             Pull(self.terms, *of) for of in zip(self._push.buckets, self._push.layouts, strict=True)
         ]
-        self.shard = ShardOptimizer(self._pieces, self.terms.optimizer)
+        self.shard = ShardOptimizer(
+            [Section(piece.title, piece.length, piece.group) for piece in self._pieces], self.terms.optimizer
+        )
         self._sent = torch.zeros_like(self.shard.model)
         self._forecast = ChangeForecast()
         self._mask_block: int | None = None
@@ -86,7 +88,7 @@ class Server:
 
     def _begin(self) -> None:
         """Take worker 0's parameters."""
-        whole = torch.zeros(self.terms.shards().size)
+        whole = torch.zeros(self.terms.table().size)
         begin(self._team, whole)
         for piece in self._pieces:
             self.shard.view(piece.title).copy_(whole[piece.in_model])

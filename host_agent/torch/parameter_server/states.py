@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from weir.host_agent.collectives.data_movement import broadcast
-from weir.host_agent.parameter_server.shards import Piece
+from weir.host_agent.parameter_server.routing import Piece
 from weir.host_agent.torch.packed_state import pack_state, unpack_state
 from weir.host_agent.torch.parameter_server.team import Team
 

@@ -38,8 +38,8 @@ class SynchronousSession:
         store: of ``open_store``.
         terms: of the job.
         rank: of this worker.
-        model: flat float32 on the CPU, in the order of the shards: worker 0's is what everybody begins with,
-            and from then on it is what the servers have sent.
+        model: flat float32 on the CPU, in the order of the parameters: worker 0's is what everybody begins
+            with, and from then on it is what the servers have sent.
         timeout: how long to wait for the others, and each exchange for progress.
 
     Attributes:
@@ -175,7 +175,7 @@ class SynchronousSession:
             states |= spread(self._team, self._terms.rank_of(server), None)
         return {
             "model": self._model.clone(),
-            "optimizer": by_parameter(self._terms.shards().pieces, states),
+            "optimizer": by_parameter(self._terms.table().pieces, states),
             "exchange": self._push.exchange.state_dict(),
         }
 

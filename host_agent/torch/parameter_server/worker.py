@@ -8,11 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
 
 from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits
-from weir.host_agent.parameter_server.shards import ParameterInfo
+from weir.host_agent.collectives.tensor_memory import array_of
+from weir.host_agent.parameter_server.routing import Integers, ParameterInfo, Table
 from weir.host_agent.parameter_server.terms import (
     BUCKET_BYTES,
     SILENCE_S,
@@ -20,12 +23,14 @@ from weir.host_agent.parameter_server.terms import (
     Method,
     Terms,
 )
-from weir.host_agent.parameter_server.value_filter import parse_filter
+from weir.host_agent.parameter_server.value_filter import Floats, parse_filter
+from weir.host_agent.parameter_server.worker_machine import EVERYTHING, NO_UNITS, UnitSet
 from weir.host_agent.torch.connection import Connection
-from weir.host_agent.torch.parameter_server.asynchronous_worker import AsynchronousSession
+from weir.host_agent.torch.parameter_server.flow_server import TABLE, table_in_text
+from weir.host_agent.torch.parameter_server.flow_worker import FlowSession
 from weir.host_agent.torch.parameter_server.meeting import Meeting
 from weir.host_agent.torch.parameter_server.overlap import Overlap
-from weir.host_agent.torch.parameter_server.shard_optimizer import spec_of
+from weir.host_agent.torch.parameter_server.shard_optimizer import spec_of, words_of_move
 from weir.host_agent.torch.parameter_server.synchronous_worker import SynchronousSession, all_finite
 from weir.host_agent.torch.parameter_server.team import TIMEOUT, open_store, publish
 from weir.host_agent.torch.step_stats import StepStats
@@ -37,14 +42,18 @@ class ParameterServer:
     """Parameter servers that keep a model: ``step`` pushes gradients and takes the parameters that come of
     them.
 
-    The servers are processes of their own (``weir server``). They sum what the workers push, in fact the
-    switches on the way do, divide it by the number of workers, and make the step of the optimizer that is
-    given here, each for its shard of the model. Worker 0's parameters are those that everybody begins with.
+    The servers are processes of their own (``weir server``), each with a part of the model, of which it makes
+    the steps of the optimizer that is given here. Worker 0's parameters are those that everybody begins with.
+
+    Where workers make all steps together and each server has a contiguous share of the model, the switches
+    sum the pushes on their way. Otherwise pushes travel to each server by flows: with another consistency,
+    with a placement, where units move, and with embeddings whose gradients are sparse.
 
     Args:
         model: the same on every worker. Of a DistributedDataParallel, the module inside is trained, and its
             own summing of gradients ends (as under ``no_sync``).
-        optimizer: torch's SGD, Adam or AdamW over parameters of the model. It describes what the servers do
+        optimizer: torch's SGD, Adam, AdamW or Adagrad over parameters of the model (with sparse gradients SGD
+            or Adagrad, plain). It describes what the servers do
             and never steps itself. Its hyper-parameters may change at any time, by a schedule for example;
             worker 0's travel with the next step.
         servers: how many there are.
@@ -55,13 +64,18 @@ class ParameterServer:
             with Parameter Flow each worker's own.
         bucket_bytes: of gradients that are pushed together; None: as suits the sparsifier.
         consistency: "sync"; "ssp:S": a worker may be S steps ahead of the slowest; "async": no worker waits
-            for another. The last two are Parameter Flow (docs/parameter-server.md); the options from
-            ``sparsifier`` to ``seed``, and ``overlap``, are of "sync".
+            for another. The last two are Parameter Flow (docs/parameter-server.md).
         push_filter, pull_filter: what waits of what workers and servers send, such as "1e-3:sqrt"; the first
             together with the sparsifier "dense".
-        overlap: push gradients while backward makes others. They must not be changed before ``step``, and
-            hyper-parameters are taken when the first of a step is there.
-        silence_s: of Parameter Flow: seconds after which a silent worker is taken out.
+        owner: the server of each unit of the model, in its order: of a row of an ``nn.Embedding`` or
+            ``nn.EmbeddingBag`` with ``sparse=True``, of 256 elements of another parameter. None: equal
+            contiguous shares.
+        migrate_every: steps after which units may move, by what they have cost; 0: they stay.
+        together: server m is on the machine of worker m; what they say to each other costs nothing then.
+            None: so it is where there are as many servers as workers.
+        overlap: where the switches sum, push gradients while backward makes others. They must not be changed
+            before ``step``, and hyper-parameters are taken when the first of a step is there.
+        silence_s: of flows: seconds after which a silent worker is taken out.
         loss_budget: of Parameter Flow: the share of a push's values that may be lost on their way, the
             smallest first; they are held again, and pushed later.
         rendezvous: where workers and servers meet: ``tcp://host:port`` or ``file:///path``. None:
@@ -105,6 +119,9 @@ class ParameterServer:
         consistency: str = "sync",
         push_filter: str = "0",
         pull_filter: str = "0",
+        owner: Sequence[int] | npt.NDArray[Any] | None = None,
+        migrate_every: int = 0,
+        together: bool | None = None,
         overlap: bool = False,
         silence_s: float = SILENCE_S,
         loss_budget: float = 0.0,
@@ -117,12 +134,13 @@ class ParameterServer:
         self.optimizer = optimizer
         self.rank, self.workers = place_of(rank, workers)
         self._parameters = trained(model, optimizer)
+        rows = _sparse_rows(model)
         sends_all = sparsifier == "dense" and not parse_filter(push_filter).threshold
         self.terms = Terms(
             self.workers,
             servers,
             tuple(
-                ParameterInfo(name, tuple(parameter.shape), group)
+                ParameterInfo(name, tuple(parameter.shape), group, rows.get(name, 0))
                 for name, (parameter, group) in self._parameters.items()
             ),
             spec_of(optimizer),
@@ -145,26 +163,39 @@ class ParameterServer:
             pull_filter,
             silence_s,
             loss_budget,
+            owner is not None,
+            migrate_every,
+            self.workers == servers if together is None else together,
         )
-        self._shards = self.terms.shards()
+        units = self.terms.units()
+        placed = None if owner is None else Table.placed(units, servers, owner)
+        if not self.terms.placed:
+            self.terms.table()
+        if overlap and not self.terms.in_switches:
+            raise ValueError("overlap: of pushes that the switches sum")
         store = open_store(rendezvous, leads=self.rank == 0, timeout=timeout)
         if self.rank == 0:
-            if consistency != "sync":
+            if not self.terms.in_switches:
                 Meeting(store).begin(servers)
+            if placed is not None:
+                store.set(TABLE, table_in_text(placed))
             publish(store, self.terms)
         self.master = self._copied()
-        """The model as the servers have sent it, flat and in float32: what the parameters are copies of."""
+        """The model as the servers have sent it, flat and in float32: what the parameters are copies of, or
+        where there are sparse gradients views of.
+        """
+        if self.terms.rows:
+            self._make_views()
+        self._sets: dict[int, UnitSet] = {}
+        self._now: UnitSet | None = None
+        self._due: tuple[UnitSet, Floats] = NO_UNITS, np.zeros(0, np.float32)
         self._closed = False
         self._overlap: Overlap | None = None
-        self._session: SynchronousSession | AsynchronousSession
-        if consistency != "sync":
-            self._session = AsynchronousSession(
-                store,
-                self.terms,
-                self.rank,
-                self.master,
-                timeout,
-                holds_store=ends_with(store, leads=self.rank == 0),
+        self._session: SynchronousSession | FlowSession
+        if not self.terms.in_switches:
+            holds_store = ends_with(store, leads=self.rank == 0)
+            self._session = FlowSession(
+                store, self.terms, self.rank, self.master, timeout, holds_store=holds_store
             )
         else:
             self._session = SynchronousSession(store, self.terms, self.rank, self.master, timeout)
@@ -177,7 +208,8 @@ class ParameterServer:
         """Push the gradients, and take the parameters that come of them. All workers call it.
 
         A parameter without a gradient counts as one of zeros. With Parameter Flow each worker calls it when
-        it likes, takes what has come, and waits no longer than its consistency asks for.
+        it likes, takes what has come, and waits no longer than its consistency asks for. After a ``pull`` the
+        gradients are pushed with the next one, or with ``finish``.
 
         Raises:
             NonFiniteError: some worker's gradient has NaN or infinity; on every worker. Nothing was changed;
@@ -185,11 +217,44 @@ class ParameterServer:
             GroupBrokenError: a worker or a server was lost; says which.
             RuntimeError: with ``overlap``, a gradient was changed after it had been pushed.
         """
-        if isinstance(self._session, AsynchronousSession):
-            self._step_alone(self._session)
+        if isinstance(self._session, FlowSession):
+            self._step_by_flows(self._session)
         else:
             self._step_together(self._session)
         self.optimizer._opt_called = True  # type: ignore[attr-defined]  # or torch's schedules complain
+
+    def pull(self, number: int, rows: Mapping[str, torch.Tensor | npt.NDArray[Any]]) -> None:
+        """Push what ``step`` left, and take the values that a batch uses.
+
+        Of models with sparse gradients, whose workers need not take all that others have changed.
+
+        Args:
+            number: of the batch, from 1: under that number the servers remember what it uses.
+            rows: that it uses, of each sparse embedding, by the name of its parameter; needed when the number
+                is new.
+
+        Raises:
+            RefusedError, GroupBrokenError: a server does not take part any more; says why.
+        """
+        session = self.session
+        if number not in self._sets:
+            units = self.terms.units()
+            firsts = dict(zip(self._parameters, units.firsts.tolist(), strict=True))
+            sparse = np.array([info.row > 0 for info in self.terms.parameters])
+            chosen = [np.flatnonzero(~sparse[units.of_parameter])] + [
+                firsts[name] + np.unique(array_of(torch.as_tensor(some, dtype=torch.int64).cpu()))
+                for name, some in rows.items()
+            ]
+            self._sets[number] = UnitSet(EVERYTHING + number, np.sort(np.concatenate(chosen)))
+        self._now = self._sets[number]
+        self._push_due(session, self._now)
+
+    def _push_due(self, session: FlowSession, wanted: UnitSet | None) -> None:
+        """Push what ``step`` left, and take what is wanted."""
+        (units, gradient), self._due = self._due, (NO_UNITS, np.zeros(0, np.float32))
+        now = spec_of(self.optimizer)
+        session.step(gradient, now.rate, json.dumps(now.groups), units, wanted)
+        self._write()
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -208,7 +273,8 @@ class ParameterServer:
 
         "model": the servers', flat. "optimizer": the servers' state by name of parameter, in its shape, as
         torch's own optimizer has it. "exchange": what this worker's gradients still owe, and what all share.
-        What a ``pull_filter`` holds back is sent first. Of synchronous servers alone.
+        What a ``pull_filter`` holds back is sent first. Only of servers whose pushes the switches sum;
+        others keep their state themselves (``weir server --state``).
         """
         found = self._together().state_dict()
         self._write()
@@ -227,15 +293,15 @@ class ParameterServer:
         self._write()
 
     def _together(self) -> SynchronousSession:
-        if isinstance(self._session, AsynchronousSession):
+        if isinstance(self._session, FlowSession):
             raise RuntimeError(
-                "servers that do not wait for workers keep their state themselves: weir server --state DIR"
+                "servers whose pushes travel by flows keep their state themselves: weir server --state DIR"
             )
         return self._session
 
     @property
     def last_step(self) -> StepStats | None:
-        """Return the counts of the last step, what came of it included; synchronous ones alone."""
+        """Return the counts of the last step, what came of it included; of sums in the switches alone."""
         session = self._session
         return session.last_step if isinstance(session, SynchronousSession) else None
 
@@ -250,10 +316,22 @@ class ParameterServer:
         return self._together().fills_union
 
     @property
-    def session(self) -> AsynchronousSession:
-        """Return the flows of Parameter Flow; a synchronous worker has none."""
-        assert isinstance(self._session, AsynchronousSession), "of consistency ssp:S and async"
+    def session(self) -> FlowSession:
+        """Return the flows to the servers. RuntimeError: the switches sum, so there are none."""
+        if not isinstance(self._session, FlowSession):
+            raise RuntimeError("pushes that the switches sum do not travel by flows")
         return self._session
+
+    @property
+    def moved(self) -> int:
+        """Return how many units have moved from server to server."""
+        return self.session.worker.moved
+
+    @property
+    def migrated_bytes(self) -> int:
+        """Return the bytes that servers have handed to each other: values and state of units that moved."""
+        words = words_of_move(self.terms.optimizer)
+        return self.session.worker.moved_elements * words * self.master.element_size()
 
     @property
     def connection(self) -> Connection:
@@ -283,7 +361,9 @@ class ParameterServer:
 
         After a synchronous step it is there already, but for what a ``pull_filter`` holds back.
         """
-        if isinstance(self._session, AsynchronousSession):
+        if isinstance(self._session, FlowSession):
+            if self._now is not None:
+                self._push_due(self._session, None)
             self._session.finish()
         else:
             self._session.flush()
@@ -298,14 +378,53 @@ class ParameterServer:
         finally:
             self._write()
 
-    def _step_alone(self, session: AsynchronousSession) -> None:
+    def _step_by_flows(self, session: FlowSession) -> None:
         parameters = [parameter for parameter, _ in self._parameters.values()]
         if (limit := self.terms.max_norm) is not None:
             torch.nn.utils.clip_grad_norm_(parameters, limit)
-        gradient = torch.cat([_gradient(parameter).reshape(-1).float() for parameter in parameters])
+        if self._now is not None:
+            gradient = self._gradient_of(self._now)
+            if not np.isfinite(gradient).all():
+                raise ValueError(f"worker {self.rank}: the gradient of this step has infinities or NaN")
+            self._due = self._now, gradient
+            return
+        dense = [_gradient(parameter).reshape(-1).float() for parameter in parameters]
         now = spec_of(self.optimizer)
-        session.step(gradient, now.rate, json.dumps(now.groups))
+        session.step(torch.cat(dense), now.rate, json.dumps(now.groups))
         self._write()
+
+    def _gradient_of(self, used: UnitSet) -> Floats:
+        """Return the gradients of some units, one after another."""
+        found, heads = [], self.terms.units().firsts.tolist()
+        for info, first, (parameter, _) in zip(
+            self.terms.parameters, heads, self._parameters.values(), strict=True
+        ):
+            if not info.row:
+                found.append(array_of(_gradient(parameter).reshape(-1).float()))
+                continue
+            rows: Integers = used.units[(used.units >= first) & (used.units < first + info.shape[0])] - first
+            values = np.zeros((rows.size, info.row), np.float32)
+            if parameter.grad is not None:
+                gradient = parameter.grad.coalesce()
+                there = array_of(gradient.indices()[0])
+                at = np.minimum(np.searchsorted(rows, there), max(rows.size - 1, 0))
+                if there.size and not (rows.size and np.array_equal(rows[at], there)):
+                    raise ValueError(f"{info.name}: the batch used rows that were not pulled")
+                values[at] = array_of(gradient.values().float())
+            found.append(values.reshape(-1))
+        return np.concatenate(found)
+
+    def _make_views(self) -> None:
+        """Make the parameters views of the flat model, so that a step costs what it uses."""
+        start = 0
+        for name, (parameter, _) in self._parameters.items():
+            if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+                raise TypeError(
+                    f"{name} is {parameter.dtype} on {parameter.device}: a model with sparse gradients is "
+                    "float32 in host memory"
+                )
+            parameter.data = self.master[start : start + parameter.numel()].view(parameter.shape)
+            start += parameter.numel()
 
     @torch.no_grad()
     def _copied(self) -> torch.Tensor:
@@ -315,7 +434,9 @@ class ParameterServer:
 
     @torch.no_grad()
     def _write(self) -> None:
-        """Overwrite the parameters by the model that the servers have."""
+        """Overwrite the parameters by the model that the servers have, unless they are views of it."""
+        if self.terms.rows:
+            return
         start = 0
         for parameter, _ in self._parameters.values():
             values = self.master[start : start + parameter.numel()]
@@ -368,4 +489,16 @@ def trained(
 
 def _gradient(parameter: torch.nn.Parameter) -> torch.Tensor:
     """Return a parameter's gradient in host memory, zeros where it has none."""
-    return torch.zeros(parameter.shape) if parameter.grad is None else parameter.grad.detach().cpu()
+    if parameter.grad is None:
+        return torch.zeros(parameter.shape)
+    gradient = parameter.grad.detach().cpu()
+    return gradient.to_dense() if gradient.is_sparse else gradient
+
+
+def _sparse_rows(model: torch.nn.Module) -> dict[str, int]:
+    """Return the widths of sparse embeddings by the names of their parameters."""
+    return {
+        f"{name}.weight" if name else "weight": module.embedding_dim
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse
+    }

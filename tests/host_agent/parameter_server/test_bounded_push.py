@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from tests.host_agent.flows.world import FLOW_ID, Floats, Meddling, World, is_chunk, is_protected
-from tests.host_agent.parameter_server.world import Sum
+from tests.host_agent.parameter_server.world import Sum, alone
 from weir.host_agent.flows import FlowConfig
 from weir.host_agent.parameter_server.flow_ends import service_of
-from weir.host_agent.parameter_server.messages import FromWorker, Kind, MessageError
+from weir.host_agent.parameter_server.messages import Kind, Message, MessageError
 from weir.host_agent.parameter_server.residual import Residual
-from weir.host_agent.parameter_server.update_server import ServerRules, UpdateServer
-from weir.host_agent.parameter_server.update_worker import UpdateWorker, WorkerRules
+from weir.host_agent.parameter_server.server_machine import ServerMachine, ServerRules
 from weir.host_agent.parameter_server.value_filter import FilterRule
+from weir.host_agent.parameter_server.worker_machine import WorkerMachine, WorkerRules
 from weir.simulator.link import Faults
 
 SIZE, STEPS = 20_000, 12
@@ -28,26 +28,26 @@ class Session:
         self.budget = budget
         self.config = FlowConfig(FLOW_ID, max_loss=budget)
         self.world = World(self.config, seed, faults, faults, meddling, meddling)
-        self.server = UpdateServer(Sum(np.zeros(SIZE, np.float32)), ServerRules())
+        self.server = ServerMachine(0, alone(SIZE), Sum(np.zeros(SIZE, np.float32)), ServerRules())
         rules = WorkerRules(filter=FilterRule(2.0))
         self.held = Residual(SIZE)
-        self.worker = UpdateWorker(0, 1, np.empty(SIZE, np.uint32), rules, self.held)
+        self.worker = WorkerMachine(0, 1, np.empty(SIZE, np.uint32), alone(SIZE), rules, self.held)
         self.missing: list[float] = []  # of each push, by the server's books
-        for answer in self.server.handle(self.worker.hello()):
-            self.worker.on_message(answer)
+        for answer in self.server.handle(self.worker.hello(0)):
+            self.worker.on_message(0, answer)
 
     def push(self, gradient: Floats) -> None:
         """Push, and take in what comes of it."""
-        push = self.worker.push(gradient, 1.0)
+        (push,) = self.worker.push(gradient, 1.0)
         words = push.encode()
         self.world.submit(words.view(np.float32), service_of(push, words, self.config, self.budget, layer=1))
         self.world.run()
-        delivery = self.world.deliveries[push.clock]
-        message = FromWorker.received(delivery.values.view(np.uint32), delivery.lanes_received())
-        self.missing.append(sum(count for _, count in message.lost) / push.droppable)
+        delivery = self.world.deliveries[push.number]
+        message = Message.received(delivery.values.view(np.uint32), delivery.lanes_received())
+        self.missing.append(sum(count for *_, count in message.lost) / push.droppable)
         for _ in range(2):  # told twice, refunded once
             for answer in self.server.handle(message):
-                self.worker.on_message(answer)
+                self.worker.on_message(0, answer)
 
 
 def gradients(seed: int) -> list[Floats]:
@@ -71,7 +71,7 @@ def test_what_entered_is_in_the_model_or_held(budget: float, faults: Faults, med
         session.push(gradient)
         held = session.held.arrays()["sum"]
         np.testing.assert_array_equal(held - session.server.optimizer.parameters, entered)
-        model = session.worker.replica.words.view(np.float32)
+        model = session.worker.words.view(np.float32)
         np.testing.assert_array_equal(model, session.server.optimizer.parameters)
     assert max(session.missing) <= budget
     assert (session.worker.refunded > 0) == (budget > 0)
@@ -92,18 +92,18 @@ def test_the_smallest_values_may_be_lost_and_where_they_belong_may_not() -> None
 
 
 def test_a_message_without_its_head_is_none() -> None:
-    words = FromWorker(Kind.ALIVE, 0, 1).encode()
+    words = Message(Kind.ALIVE, 0, 1).encode()
     came = np.ones(words.size, np.bool_)
     came[Random(1).randrange(words.size)] = False
     with pytest.raises(MessageError, match="head"):
-        FromWorker.received(words, came)
+        Message.received(words, came)
 
 
 def test_messages_that_carry_no_values_are_lossless() -> None:
     config = FlowConfig(FLOW_ID)
     for message in (
-        FromWorker(Kind.ALIVE, 0, 1),
-        FromWorker(Kind.BEGIN, 0, 1, payload=np.ones(9999, np.uint32)),
+        Message(Kind.ALIVE, 0, 1),
+        Message(Kind.BEGIN, 0, 1, payload=np.ones(9999, np.uint32)),
     ):
         words = message.encode()
         assert not service_of(message, words, config, 0.5, layer=2).budgets.size

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.host_agent.parameter_server.residual import MomentumResidual, Residual
+from weir.host_agent.parameter_server.residual import ALL, MomentumResidual, Residual
 from weir.host_agent.parameter_server.value_filter import FilterRule, above, parse_filter
 
 
@@ -61,8 +61,8 @@ def test_residual_loses_nothing_and_holds_nothing_large(
 ) -> None:
     residual, sent = Residual(6), np.zeros(6, np.float32)
     for step in steps:
-        due = residual.add(np.array(step, np.float32))
-        sent += residual.take(above(due, threshold, block))
+        due = residual.add(ALL, np.array(step, np.float32))
+        sent += residual.take(ALL, above(due, threshold, block))
         assert not above(residual.arrays()["sum"], threshold, block).any()
     assert np.array_equal(sent + residual.arrays()["sum"], np.sum(steps, axis=0))
 
@@ -79,8 +79,8 @@ def test_momentum_held_is_momentum_divided_and_multiplied_again(
         passes = above(buffer, threshold)
         theirs = np.where(passes, buffer, np.float32(0))
         buffer = np.where(passes, buffer, buffer / np.float32(0.5))
-        due = ours.add(update)
-        assert np.array_equal(ours.take(above(due, threshold)), theirs)
+        due = ours.add(ALL, update)
+        assert np.array_equal(ours.take(ALL, above(due, threshold)), theirs)
 
 
 def test_momentum_must_be_one() -> None:

@@ -20,16 +20,11 @@ import weir.torch
 from tests.host_agent.torch.teams import Job
 from tests.host_agent.torch.test_parameter_server import wait_for
 from weir.agent_service import waiting
-from weir.host_agent.parameter_server.messages import FromWorker
-from weir.host_agent.parameter_server.messages import Kind as FlowKind
-from weir.host_agent.parameter_server.payload import encode, plan
-from weir.host_agent.parameter_server.turns import Kind as TurnKind
-from weir.host_agent.parameter_server.turns import Message
-from weir.host_agent.parameter_server.units import Units
+from weir.host_agent.parameter_server.residual import Residual
+from weir.host_agent.parameter_server.worker_machine import WorkerMachine, WorkerRules
 from weir.host_agent.torch.connection import GroupBrokenError
-from weir.host_agent.torch.parameter_server.asynchronous_server import open_state
+from weir.host_agent.torch.parameter_server.flow_server import open_state, table_of
 from weir.host_agent.torch.parameter_server.meeting import Meeting, Place
-from weir.host_agent.torch.parameter_server.placed_worker import PlacedServers
 from weir.host_agent.torch.parameter_server.serve import make_server
 from weir.host_agent.torch.parameter_server.stall import Stall, telling
 from weir.host_agent.torch.parameter_server.team import await_terms, open_store
@@ -65,7 +60,7 @@ def servers_of(kind: str, rank: int, workers: int, servers: int, timeout_s: floa
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     common = {"servers": servers, "rank": rank, "workers": workers, "timeout": timedelta(seconds=timeout_s)}
     if kind == "placed":
-        return model, PlacedServers(model, optimizer, **common)
+        return model, weir.torch.ParameterServer(model, optimizer, migrate_every=1000, **common)
     return model, weir.torch.ParameterServer(model, optimizer, consistency=kind, **common)
 
 
@@ -126,20 +121,14 @@ def of_other_terms(_index: int, state: Path) -> None:
 
 
 def of_a_finished_job(index: int, state: Path) -> None:
-    terms = await_terms(open_store(None, leads=False))
+    store = open_store(None, leads=False)
+    terms = await_terms(store)
+    table, size = table_of(store, terms, timedelta(seconds=30)), terms.units().size
+    worker = WorkerMachine(0, 77, np.empty(size, np.uint32), table, WorkerRules(), Residual(size))
     with open_state(state, terms, index) as journal:
-        if terms.units:
-            units = Units.of(terms.parameters, terms.units)
-            journal.append(Message(TurnKind.LEAVE, 0).encode(units).tobytes())
-            return
-        size = sum(piece.length for piece in terms.shards().of_server(index))
-        model = encode(plan(np.ones(size, np.bool_)), np.zeros(size, np.uint32))
-        for kind, payload in (
-            (FlowKind.BEGIN, model),
-            (FlowKind.JOIN, model[:0]),
-            (FlowKind.LEAVE, model[:0]),
-        ):
-            journal.append(FromWorker(kind, 0, 77, payload=payload).encode().tobytes())
+        model = np.zeros(size, np.float32)
+        for message in (worker.beginning(index, model), worker.hello(index), worker.leave()):
+            journal.append(message.encode().tobytes())
 
 
 def bad_states(index: int, state: Path) -> None:
@@ -223,19 +212,11 @@ def act_beside_a_dead_worker(rank: int, kind: str, folder: Path) -> Said:
 @pytest.mark.parametrize("kind", ["ssp:1", "placed"])
 def test_a_worker_that_died_is_named_by_the_server_and_by_the_others(kind: str, tmp_path: Path) -> None:
     with Job(3, 0, act_beside_a_dead_worker, kind, tmp_path, first=impatient) as job:
-        ranks = [0] if kind == "ssp:1" else [0, 2]
-        (worker, log), *server = job.outcomes(ranks)
+        ((worker, log),) = job.outcomes([0])
         job.processes[2].kill()
-    late = "worker 1 to make step 6" if kind == "ssp:1" else "worker 1 to take step 6"
+    late = "worker 1 to make step 6"
     assert worker.startswith("GroupBrokenError: worker 0 has waited for 3 s for parameter server 0"), worker
     assert any(f"it says: it waits for {late}" in line for line in log), log
-    for said, its_log in server:
-        assert said == (
-            "TransportTimeout: timed out: server 0 has heard nothing for 1.5 s, and waits for "
-            f"{late}: do the workers still run?"
-        )
-        assert any(f"still waiting for {late}" in line for line in its_log)
-        assert "it has ended: timed out: server 0 has heard nothing" in worker
 
 
 def act_without_one(rank: int, folder: Path) -> Said:

@@ -60,12 +60,12 @@ def train(
             (over.parent / f"{rank}").write_text(str(step))
             optimizer.zero_grad()
             backward(model, [batch(step, rank)])
-            seen = [(line.worker.made or 0) - line.worker.floor for line in server.session._lines]
-            staleness = max(staleness, *seen)
+            staleness = max(staleness, server.session.worker.staleness)
             server.step()
             schedule.step()
             time.sleep(pause_s)
         server.finish()
+        assert "migrate_every" not in options or server.moved
     return flat(model), loss_of(model), staleness
 
 
@@ -102,6 +102,25 @@ def test_training_converges_and_ends_alike(consistency: str, name: str) -> None:
     assert max(losses) < 0.6 * loss_of(make_model())
     if consistency == "ssp:2":
         assert max(staleness) <= 2
+
+
+@pytest.mark.parametrize("consistency", ["sync", "ssp:2", "async"])
+@pytest.mark.parametrize("name", ["adamw", pytest.param("momentum", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "chosen",
+    [{"sparsifier": "dfs", "density": 0.2, "pull_filter": "1e-3:sqrt"}, {"push_filter": "1e-3:sqrt"}],
+    ids=["dfs", "filter"],
+)
+def test_units_move_while_methods_and_filters_choose(
+    consistency: str, name: str, chosen: dict[str, Any]
+) -> None:
+    """All begins on server 0: with any consistency, method and optimizer, workers end with one model."""
+    units = sum(-(-parameter.numel() // 256) for parameter in make_model().parameters())
+    owner = [0] * (units - 1) + [1]
+    options = {"consistency": consistency, "owner": owner, "migrate_every": 10, **chosen}
+    models, losses, _ = outcomes(150, options, name=name)
+    assert torch.equal(models[0], models[1]), "bit for bit"
+    assert max(losses) < 0.7 * loss_of(make_model())
 
 
 @pytest.mark.parametrize("consistency", ["async", "ssp:3"])

@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 from tests.host_agent.torch.teams import Job
-from weir.host_agent.parameter_server.placed_server import PlacedServer
-from weir.host_agent.parameter_server.turns import Kind
-from weir.host_agent.torch.parameter_server.placed_worker import PlacedServers
+from weir.host_agent.parameter_server.messages import Kind
+from weir.host_agent.parameter_server.server_machine import ServerMachine
 from weir.host_agent.torch.parameter_server.serve import make_server
 from weir.host_agent.torch.parameter_server.team import open_store
+from weir.torch import ParameterServer
 
 MEMBERS, ROWS, WIDTH, STEPS = 3, 600, 4, 24
 """Of MEMBERS machines each has a worker and a server."""
@@ -54,7 +54,7 @@ def train(rank: int, pause_s: float, options: dict[str, Any]) -> tuple[torch.Ten
     model = nn.EmbeddingBag(ROWS, WIDTH, mode="sum", sparse=True)
     nn.init.zeros_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    with PlacedServers(
+    with ParameterServer(
         model,
         optimizer,
         servers=MEMBERS,
@@ -73,7 +73,7 @@ def train(rank: int, pause_s: float, options: dict[str, Any]) -> tuple[torch.Ten
             servers.step()
             time.sleep(pause_s)
         servers.finish()
-        return servers.master.view(ROWS, WIDTH).clone(), servers.worker.moved
+        return servers.master.view(ROWS, WIDTH).clone(), servers.moved
 
 
 def serve(index: int, folder: Path, dies: str) -> int:
@@ -86,13 +86,13 @@ def serve(index: int, folder: Path, dies: str) -> int:
             os.kill(os.getpid(), signal.SIGKILL)
 
     if dies == "giving":
-        _before(PlacedServer, "_move", lambda _server, _moves: die())
+        _before(ServerMachine, "_adopt", lambda *_: die())
     elif dies == "given":
-        _after(PlacedServer, "handle", lambda _server, message: message.kind is Kind.TAKEN and die())
+        _after(ServerMachine, "handle", lambda _server, message: message.kind is Kind.TAKEN and die())
     elif dies == "taking":
-        _before(PlacedServer, "handle", lambda _server, message: message.kind is Kind.HANDOVER and die())
+        _before(ServerMachine, "handle", lambda _server, message: message.kind is Kind.HANDOVER and die())
     elif dies == "taken":
-        _after(PlacedServer, "handle", lambda _server, message: message.kind is Kind.HANDOVER and die())
+        _after(ServerMachine, "handle", lambda _server, message: message.kind is Kind.HANDOVER and die())
     server = make_server(open_store(None, leads=False), index, state=folder / f"state-{index}")
     server.run()
     return server.server.handed_over
@@ -168,7 +168,7 @@ def blocks(rank: int, steps: int, options: dict[str, Any]) -> tuple[bytes, int, 
     model = nn.Sequential(nn.Linear(40, 300), nn.Tanh(), nn.Linear(300, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     losses = []
-    with PlacedServers(model, optimizer, servers=2, rank=rank, workers=2, **options) as servers:
+    with ParameterServer(model, optimizer, servers=2, rank=rank, workers=2, **options) as servers:
         generator = torch.Generator().manual_seed(rank)
         for _ in range(steps):
             inputs = torch.randn(64, 40, generator=generator)
@@ -178,7 +178,7 @@ def blocks(rank: int, steps: int, options: dict[str, Any]) -> tuple[bytes, int, 
             loss.backward()
             servers.step()
             losses.append(float(loss.detach()))
-        return servers.master.numpy().tobytes(), servers.worker.moved, losses
+        return servers.master.numpy().tobytes(), servers.moved, losses
 
 
 def test_blocks_of_a_network_move_between_servers_by_their_compressed_traffic(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker's side of Parameter Flow: pushes by flows, updates as they come, servers that die and come back.
+"""A worker's side of servers by flows: pushes, updates as they come, servers that die and come back.
 
 A thread of its own moves packets, whatever the training does. It only carries: the model changes where the
 training asks for it, in ``step``.
@@ -10,7 +10,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -23,19 +23,22 @@ from torch._C._distributed_c10d import Store
 from weir.agent_service.waiting import WaitLines, logged_wait
 from weir.host_agent.collectives.tensor_memory import array_of
 from weir.host_agent.compression.classes import layer_classes
-from weir.host_agent.flows import FlowConfig, new_flow_id
+from weir.host_agent.flows import new_flow_id
 from weir.host_agent.flows.frames import Address
 from weir.host_agent.flows.udp import UdpFlows
 from weir.host_agent.parameter_server.clocks import parse_consistency
 from weir.host_agent.parameter_server.flow_ends import WorkerEnd
-from weir.host_agent.parameter_server.messages import FromServer, FromWorker
+from weir.host_agent.parameter_server.messages import Message
 from weir.host_agent.parameter_server.payload import PayloadError
 from weir.host_agent.parameter_server.residual import Residual
 from weir.host_agent.parameter_server.terms import Terms
-from weir.host_agent.parameter_server.update_worker import UpdateWorker, WorkerRules
-from weir.host_agent.parameter_server.value_filter import parse_filter
+from weir.host_agent.parameter_server.value_filter import Floats, parse_filter
+from weir.host_agent.parameter_server.worker_machine import UnitSet, WorkerMachine, WorkerRules
 from weir.host_agent.torch.connection import GroupBrokenError
+from weir.host_agent.torch.parameter_server.flow_server import flow_config, table_of
 from weir.host_agent.torch.parameter_server.meeting import CallOfWorker, Meeting, Place, StoreGoneError
+from weir.host_agent.torch.parameter_server.shard_optimizer import words_of_move
+from weir.host_agent.torch.parameter_server.value_sparsifier import LocalChoice
 from weir.host_agent.transport.counters import TransportCounters
 
 log = logging.getLogger(__name__)
@@ -57,14 +60,12 @@ class _Line:
     """
 
     index: int
-    worker: UpdateWorker
-    first: slice
     place: Place | None = None
     end: WorkerEnd | None = None
-    inbox: deque[FromServer] = field(default_factory=deque)
-    outbox: deque[FromWorker] = field(default_factory=deque)
-    heard: float = 0.0
-    news: float = 0.0
+    inbox: deque[Message] = field(default_factory=deque)
+    outbox: deque[Message] = field(default_factory=deque)
+    heard: float = field(default_factory=time.monotonic)
+    news: float = field(default_factory=time.monotonic)
     asked: float = 0.0
 
     @property
@@ -72,21 +73,16 @@ class _Line:
         """Return whether the server has got all that was sent."""
         return not self.outbox and (self.end is None or self.end.idle)
 
-    @property
-    def waits(self) -> bool:
-        """Return whether a word of the server is due."""
-        return not self.worker.ready or not self.worker.settled or not self.worker.may_step
 
-
-class AsynchronousSession:
-    """One worker's flows to all servers of a job whose terms say "async" or "ssp:S".
+class FlowSession:
+    """One worker's flows to all servers of a job.
 
     Args:
         store: of ``open_store``.
         terms: of the job.
         rank: of this worker.
-        model: flat float32 on the CPU, in the order of the shards: worker 0's is what everybody begins with,
-            and from then on it is what the servers have sent.
+        model: flat float32 on the CPU, in the order of the parameters: worker 0's is what everybody begins
+            with, and from then on it is what the servers have sent.
         timeout: how long to wait for servers and other workers.
         holds_store: the store ends with this process, which therefore leaves last.
 
@@ -107,30 +103,33 @@ class AsynchronousSession:
         self._meeting, self._terms, self._rank = Meeting(store), terms, rank
         self._holds_store = holds_store
         self._timeout_s = timeout.total_seconds()
-        self._said = ""
+        self._said, self._rate = "", 0.0
         self._waits = WaitLines(log)
         self._gave_up = False
         self._counted = TransportCounters()  # of flows that are closed, and what has come
+        self._closed: Counter[int] = Counter()  # bytes sent by these
         self.last_density = 1.0
         """Share of the model that the last step pushed."""
-        words = array_of(model).view(np.uint32)
         beginning = array_of(model).copy() if rank == 0 else None
+        table = table_of(store, terms, timeout)
         rules = WorkerRules(
             parse_consistency(terms.consistency),
             parse_filter(terms.push_filter),
-            max(float(group["lr"]) for group in terms.optimizer.groups) or 1.0,
+            terms.optimizer.rate or 1.0,
+            None if terms.method.sparsifier == "dense" else LocalChoice(terms),
+            words_of_move(terms.optimizer) if terms.migrate_every and rank == 0 else 0,
+            terms.workers,
+            terms.together,
         )
-        start, self._lines = time.time_ns(), list[_Line]()
-        self._beginnings: list[FromWorker] = []
-        for index in range(terms.servers):
-            pieces = terms.shards().of_server(index)
-            shard = slice(pieces[0].in_model.start, pieces[-1].in_model.stop)
-            held = Residual(shard.stop - shard.start)
-            worker = UpdateWorker(rank, start, words[shard], rules, held)
-            self._lines.append(_Line(index, worker, shard, heard=(now := time.monotonic()), news=now))
-            if beginning is not None:
-                self._beginnings.append(worker.beginning(beginning[shard]))
-        self._layers = layer_classes([line.first.stop - line.first.start for line in self._lines])
+        words = array_of(model).view(np.uint32)
+        self.worker = WorkerMachine(rank, time.time_ns(), words, table, rules, Residual(words.size))
+        self._lines = [_Line(index) for index in range(terms.servers)]
+        self._beginnings: list[Message] = []
+        if beginning is not None:
+            self._beginnings = [self.worker.beginning(line.index, beginning) for line in self._lines]
+        self._layers = layer_classes(
+            [int(table.units.sizes[table.of(server)].sum()) for server in range(terms.servers)]
+        )
         self._change = threading.Condition()
         self._error: Exception | None = None
         self._stopping = self._leaving = False
@@ -142,7 +141,7 @@ class AsynchronousSession:
         self._thread.start()
         atexit.register(self.close)
         try:
-            self._wait(lambda: all(line.worker.ready for line in self._lines))
+            self._wait(lambda: self.worker.ready)
             # Who joins later begins at the clock of the slowest, and would be ahead for all of the training.
             self._meet("joined")
         except BaseException:
@@ -158,48 +157,64 @@ class AsynchronousSession:
     @property
     def pushed(self) -> int:
         """Return how many values were pushed so far."""
-        return sum(line.worker.pushed for line in self._lines)
+        return self.worker.pushed
 
     @property
     def refunded(self) -> int:
         """Return how many of them were lost on their way, and are held again."""
-        return sum(line.worker.refunded for line in self._lines)
+        return self.worker.refunded
 
-    def step(self, gradient: Tensor, lr: float, settings: str) -> None:
+    def sent_bytes(self) -> dict[int, int]:
+        """Return bytes sent so far by rank of the receiver, headers from Ethernet up."""
+        with self._change:
+            now = {line.index: line.end.sent for line in self._lines if line.end is not None}
+        return {self._terms.rank_of(index): count for index, count in (self._closed + Counter(now)).items()}
+
+    def step(
+        self,
+        gradient: Tensor | Floats,
+        lr: float,
+        settings: str,
+        units: UnitSet | None = None,
+        wanted: UnitSet | None = None,
+    ) -> None:
         """Push a gradient, and wait until the servers have applied it and the next step may begin.
 
         Our choice: hiding the round trip of a push behind the next step would make all pushes later by as
         many as there are workers, which costs more than it saves.
 
         Args:
-            gradient: flat float32, of the whole model.
+            gradient: flat float32, of the units, one after another.
             lr: learning rate of this step.
             settings: the optimizer's groups as JSON.
+            units: that have a gradient; None: all.
+            wanted: units whose values the next step needs; None: all.
 
         Raises:
             ValueError: the gradient is not finite; nothing was pushed.
             RefusedError, GroupBrokenError: say what has become of a server.
         """
-        values, news = array_of(gradient), settings if settings != self._said else ""
-        if not np.isfinite(values).all():
-            raise ValueError(f"worker {self._rank}: the gradient of this step has infinities or NaN")
-        self._said = settings
+        values = array_of(gradient) if isinstance(gradient, Tensor) else gradient
         with self._change:
-            pushes = [line.worker.push(values[line.first], lr, news) for line in self._lines]
+            pushes = self.worker.push(values, lr, settings if settings != self._said else "", units, wanted)
+            self._said, self._rate = settings, lr
             for line, push in zip(self._lines, pushes, strict=True):
                 line.outbox.append(push)
-            self.last_density = sum(push.payload.size for push in pushes) / max(1, values.size)
+            self.last_density = sum(push.payload.size for push in pushes) / max(1, self.worker.words.size)
         self._flows.wake()
-        self._wait(lambda: all(line.worker.settled and line.worker.may_step for line in self._lines))
+        self._wait(lambda: self.worker.settled and self.worker.may_step)
 
     def finish(self) -> None:
         """Bring the model to where the servers' is after every worker's last push. All workers call it."""
+        # What came to a server that did not have its units any more.
+        while self.worker.owes and not self._terms.loss_budget:
+            self.step(np.zeros(self.worker.words.size, np.float32), self._rate, self._said)
         for point in ("pushed", "flushed"):
             with self._change:
-                for line in self._lines:
-                    line.outbox.append(line.worker.flush())
+                for line, flush in zip(self._lines, self.worker.flush(), strict=True):
+                    line.outbox.append(flush)
             self._flows.wake()
-            self._wait(lambda: all(line.worker.settled for line in self._lines))
+            self._wait(lambda: self.worker.settled)
             if point == "pushed":
                 self._meet(point)
 
@@ -233,10 +248,10 @@ class AsynchronousSession:
                 self._change.wait(_LOOK_S)
                 self._look_at_time(began)
 
-    def _take(self, line: _Line, message: FromServer) -> None:
+    def _take(self, line: _Line, message: Message) -> None:
         """Take a server's message. RefusedError, GroupBrokenError: it takes no part any more."""
         try:
-            if line.worker.on_message(message):
+            if self.worker.on_message(line.index, message):
                 line.news = time.monotonic()
         except PayloadError as error:
             raise GroupBrokenError(
@@ -246,7 +261,7 @@ class AsynchronousSession:
     def _look_at_time(self, began: float) -> None:
         """Say for whom this worker waits since ``began``. GroupBrokenError when that takes too long."""
         now = time.monotonic()
-        late = [line for line in self._lines if line.waits]
+        late = [line for line in self._lines if self.worker.waits(line.index)]
         self._waits.look(now, lambda: "; ".join(self._awaited(line, now) for line in late))
         if any(now - max(line.news, began) > self._timeout_s for line in late):
             # Kept, so that the end of the process does not wait for them once more.
@@ -258,11 +273,11 @@ class AsynchronousSession:
 
     def _awaited(self, line: _Line, now: float) -> str:
         """Return words for a server that is waited for: what it owes, since when it is silent, what to do."""
-        worker, silent = line.worker, now - line.heard
-        if not worker.ready:
+        known, silent = self.worker.lines[line.index], now - line.heard
+        if not known.taken:
             owes = "to send the model" + (", which worker 0 gives it" if self._rank else "")
-        elif not worker.settled:
-            owes = f"to apply step {worker.made}"
+        elif known.unapplied:
+            owes = f"to apply step {known.made}"
         else:
             owes = "to have the steps of all workers that this one must not be ahead of"
         about, remedy = self._meeting.whereabouts(line.index), ""
@@ -314,7 +329,7 @@ class AsynchronousSession:
         with self._change:
             self._leaving = True
             for line in self._lines:
-                line.outbox.append(line.worker.leave())
+                line.outbox.append(self.worker.leave())
         self._flows.wake()
         deadline = time.monotonic() + _FAREWELL_S
         while not self._error and not all(line.idle for line in self._lines) and time.monotonic() < deadline:
@@ -364,46 +379,48 @@ class AsynchronousSession:
     def _look_after(self, line: _Line, now: float) -> None:
         """Find a server that is silent, and ask it for what is due; say now and then that we are here."""
         silent = now - max(line.heard, line.asked)
-        due = line.waits or (self._leaving and not line.idle)
+        waits = self.worker.waits(line.index)
+        due = waits or (self._leaving and not line.idle)
         if line.place is None or (due and silent > _PATIENCE_S):
             place = self._meeting.find(line.index)
             if place is not None and place != line.place:
                 self._call(line, place)
         if line.end is None:
             return
-        if (line.waits and silent > _PATIENCE_S) or silent > self._terms.silence_s / 4:
+        if (waits and silent > _PATIENCE_S) or silent > self._terms.silence_s / 4:
             line.asked = now
-            joined = line.worker.made is not None
-            line.end.submit(line.worker.alive() if joined else line.worker.hello())
+            joined = self.worker.lines[line.index].made is not None
+            line.end.submit((self.worker.alive if joined else self.worker.hello)(line.index))
 
     def _call(self, line: _Line, place: Place) -> None:
         """Open flows to a server, give it all that it may lack, and ask it for what is lacking here."""
         if line.end is not None:
             self._counted += line.end.stats
+            self._closed[line.index] += line.end.sent
             line.end.close()
-        up, down, budget = new_flow_id(), new_flow_id(), self._terms.loss_budget
+        up, down = new_flow_id(), new_flow_id()
         line.place = place
         line.end = end = WorkerEnd(
             self._flows.mux,
             Address(place.ip, place.port),
-            FlowConfig(up, self._rank, max_loss=budget),
-            FlowConfig(down, self._rank),
-            budget,
+            flow_config(self._terms, up, self._rank, up=True),
+            flow_config(self._terms, down, self._rank),
+            self._terms.loss_budget,
             self._layers[line.index],
         )
         ip, port = self._flows.address
-        incarnation = line.worker.incarnation
+        incarnation = self.worker.incarnation
         call = CallOfWorker(self._rank, incarnation, ip, port, up, down, place.start)
         self._meeting.call(line.index, call)
         line.asked = time.monotonic()
         line.outbox.clear()
-        if self._beginnings and not line.worker.ready:
+        if self._beginnings and not self.worker.lines[line.index].taken:
             end.submit(self._beginnings[line.index])
-        end.submit(line.worker.hello())
-        for push in line.worker.unapplied():
+        end.submit(self.worker.hello(line.index))
+        for push in self.worker.unapplied(line.index):
             end.submit(push)
         if self._leaving:
-            end.submit(line.worker.leave())
+            end.submit(self.worker.leave())
 
     def _arrived(self) -> None:
         with self._change:

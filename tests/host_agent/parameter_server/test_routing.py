@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shards, terms and commands: every element on one server, and what is said is what is heard."""
+"""Routing tables, terms and commands: every element on one server, and what is said is what is heard."""
 
 import itertools
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.harness.effort import examples
 from weir.host_agent.parameter_server.commands import COMMAND_LANES, Command, Kind, pack, rest_of, unpack
-from weir.host_agent.parameter_server.shards import CUT, ParameterInfo, Shards
+from weir.host_agent.parameter_server.routing import CUT, ParameterInfo, Table, Units
 from weir.host_agent.parameter_server.terms import Method, OptimizerSpec, Terms
 
 SHAPES = st.lists(st.lists(st.integers(1, 60), max_size=3).map(tuple), min_size=1, max_size=12)
@@ -18,29 +20,59 @@ SHAPES = st.lists(st.lists(st.integers(1, 60), max_size=3).map(tuple), min_size=
 def test_every_element_is_on_one_server(shapes: list[tuple[int, ...]], servers: int, bucket: int) -> None:
     parameters = [ParameterInfo(f"p{index}", shape) for index, shape in enumerate(shapes)]
     try:
-        shards = Shards.of(parameters, servers)
+        table = Table.shares(parameters, servers)
     except ValueError:
         assert sum(parameter.size for parameter in parameters) < 2 * CUT * servers
         return
     offset = 0
-    for piece in shards.pieces:
+    for piece in table.pieces:
         assert piece.offset == offset
         assert piece.start % CUT == 0
         offset += piece.length
-    by_parameter = itertools.groupby(shards.pieces, lambda piece: piece.name)
+    by_parameter = itertools.groupby(table.pieces, lambda piece: piece.name)
     assert [(name, sum(piece.length for piece in pieces)) for name, pieces in by_parameter] == [
         (parameter.name, parameter.size) for parameter in parameters
     ]
-    sizes = [sum(piece.length for piece in shards.of_server(server)) for server in range(servers)]
+    sizes = [sum(piece.length for piece in table.of_server(server)) for server in range(servers)]
     assert max(sizes) - min(sizes) <= 2 * CUT
-    assert len({piece.title for piece in shards.pieces}) == len(shards.pieces)
-    assert list(itertools.chain(*shards.buckets(bucket))) == list(reversed(shards.pieces))
+    assert len({piece.title for piece in table.pieces}) == len(table.pieces)
+    assert list(itertools.chain(*table.buckets(bucket))) == list(reversed(table.pieces))
 
 
 @pytest.mark.parametrize("servers", [0, 2])
 def test_a_model_that_cannot_be_cut_is_refused(servers: int) -> None:
     with pytest.raises(ValueError, match=f"cannot be cut for {servers} servers"):
-        Shards.of([ParameterInfo("p", (100,))], servers)
+        Table.shares([ParameterInfo("p", (100,))], servers)
+
+
+def test_a_placement_that_does_not_fit_is_refused() -> None:
+    units = Units.of([ParameterInfo("p", (600,))])
+    for owner in ([0, 1], [0, 1, 2], [0, -1, 0]):
+        with pytest.raises(ValueError, match="the model has 3 units, and there are 2 servers"):
+            Table.placed(units, 2, owner)
+
+
+def test_moves_of_several_epochs_lead_to_the_latest_table() -> None:
+    """Also for who was away while a unit went and came back, and tells others."""
+    first = Table.placed(Units.of([ParameterInfo("p", (8, 4), row=4)]), 3, [0, 1, 2, 0, 1, 2, 0, 1])
+    second = first.moved(np.array([[0, 2], [3, 1]]), 1)
+    third = second.moved(np.array([[0, 0], [5, 1]]), 2)
+    away = first.moved(third.since(0), 2)
+    told = second.moved(away.since(1), 2)
+    for table in (away, told):
+        assert table.owner.tolist() == third.owner.tolist() == [0, 1, 2, 1, 1, 1, 0, 1]
+        assert table.epoch == 2
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(st.integers(1, 300_000), st.integers(0, 1 << 20), st.floats(0, 1), st.booleans())
+def test_lists_of_units_come_back(count: int, seed: int, density: float, together: bool) -> None:
+    units = Units.of([ParameterInfo("p", (count,), row=1)])
+    chosen = np.flatnonzero(np.random.default_rng(seed).random(count) < density**4)
+    if together:
+        chosen = np.arange(count // 3, count)
+        assert units.encode(chosen).size <= 4
+    np.testing.assert_array_equal(units.decode(units.encode(chosen)), chosen)
 
 
 JSON = st.recursive(

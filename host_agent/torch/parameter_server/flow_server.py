@@ -1,35 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server of Parameter Flow: asynchronous or stale-synchronous, its state in a folder, workers by flows."""
+"""A server whose pushes travel by flows: its state in a folder, and other servers to which units move."""
 
+import base64
 import contextlib
-import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
-import torch
 from torch._C._distributed_c10d import Store
 
 from softp4.native.files import write_atomically
-from weir.host_agent.collectives.tensor_memory import array_of
-from weir.host_agent.flows import FlowConfig
+from weir.agent_service.waiting import logged_wait
+from weir.host_agent.flows import FlowConfig, new_flow_id
 from weir.host_agent.flows.frames import Address
 from weir.host_agent.flows.udp import UdpFlows
 from weir.host_agent.parameter_server.clocks import parse_consistency
-from weir.host_agent.parameter_server.flow_ends import ServerEnds
+from weir.host_agent.parameter_server.flow_ends import ServerEnds, WorkerEnd
 from weir.host_agent.parameter_server.journal import Journal, JournalError
-from weir.host_agent.parameter_server.shards import Piece
-from weir.host_agent.parameter_server.terms import OptimizerSpec, Terms
-from weir.host_agent.parameter_server.update_server import ServerRules, UpdateServer
-from weir.host_agent.parameter_server.value_filter import Floats, parse_filter
+from weir.host_agent.parameter_server.routing import Table
+from weir.host_agent.parameter_server.server_machine import ServerMachine, ServerRules
+from weir.host_agent.parameter_server.terms import Terms
+from weir.host_agent.parameter_server.value_filter import parse_filter
 from weir.host_agent.torch.parameter_server.meeting import CallOfWorker, Meeting, Place
-from weir.host_agent.torch.parameter_server.shard_optimizer import ShardOptimizer
+from weir.host_agent.torch.parameter_server.shard_optimizer import UnitsOptimizer
 from weir.host_agent.torch.parameter_server.stall import Stall, telling
+from weir.host_agent.torch.rendezvous import RendezvousError
 from weir.host_agent.transport.links import TransportTimeout
 
 log = logging.getLogger(__name__)
@@ -42,50 +42,53 @@ FINISHED: Final = (
 )
 
 
-class TorchOptimizer:
-    """Torch's optimizer over a shard, as ``UpdateServer`` has it: each push is one step, at learning rate x
-    share. So all workers' pushes of one number together make about one synchronous step, also where an
-    optimizer does not care how large gradients are, as Adam.
+TABLE: Final = "placement"
+"""Of the store: the server of each unit, as worker 0 says before the terms that are ``placed``."""
+
+ASK_S: Final = 0.02
+"""How long after a round trip a sender of a step that all make together asks: questions of busy machines cost
+more than they save where something was lost.
+"""
+
+
+def table_in_text(table: Table) -> str:
+    """Return which server has which unit, as the store has it."""
+    return base64.b64encode(table.owner.tobytes()).decode()
+
+
+def table_of(store: Store, terms: Terms, timeout: timedelta) -> Table:
+    """Return the routing table that a job begins with.
+
+    Raises:
+        RendezvousError: worker 0 has not written one within the timeout, or one that does not fit.
     """
-
-    def __init__(self, pieces: Sequence[Piece], spec: OptimizerSpec) -> None:
-        self._shard = ShardOptimizer(pieces, spec)
-        self._titles = [piece.title for piece in pieces]
-        self._spec = spec
-
-    @property
-    def parameters(self) -> Floats:
-        """Return the shard's elements, in their memory."""
-        found: Floats = array_of(self._shard.model)
-        return found
-
-    def step(self, gradient: Floats, lr: float, share: float, settings: str) -> None:
-        """Make a step. settings: the groups' hyper-parameters as JSON; empty: those of the job's terms."""
-        groups = json.loads(settings) if settings else self._spec.groups
-        self._shard.configure([{**group, "lr": group["lr"] * share} for group in groups])
-        whole = torch.from_numpy(gradient)
-        self._shard.apply({title: whole[self._shard.place(title)] for title in self._titles})
-
-    def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the optimizer's state by piece and name."""
-        return {
-            f"{title}/{name}": np.asarray(value)
-            for title, known in self._shard.state_dict().items()
-            for name, value in known.items()
-            if value is not None
-        }
-
-    def load(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Take what ``arrays`` gave."""
-        state: dict[str, dict[str, torch.Tensor]] = {}
-        for path, array in arrays.items():
-            title, _, name = path.rpartition("/")
-            state.setdefault(title, {})[name] = torch.from_numpy(array.copy())
-        self._shard.load_state_dict(state)
+    if not terms.placed:
+        return terms.table()
+    try:
+        with logged_wait(log, lambda: "worker 0 to say which server has what"):
+            store.wait([TABLE], timeout)
+    except RuntimeError as error:
+        raise RendezvousError(
+            f"worker 0 did not say within {timeout.total_seconds():g} s which server has what: does it "
+            "run, with the same rendezvous?"
+        ) from error
+    try:
+        owner = np.frombuffer(base64.b64decode(store.get(TABLE), validate=True), np.int16)
+        return Table.placed(terms.units(), terms.servers, owner)
+    except ValueError as error:
+        raise RendezvousError(
+            f"the placement that worker 0 has written does not fit ({error}): do all run the same script?"
+        ) from None
 
 
-class AsynchronousServer:
-    """One server of a job whose terms say "async" or "ssp:S".
+def flow_config(terms: Terms, flow: int, member: int, *, up: bool = False) -> FlowConfig:
+    """Return the settings of a flow of a member. up: to a server, of which a part may be lost."""
+    config = FlowConfig(flow, member, max_loss=terms.loss_budget if up else 0.0)
+    return replace(config, min_probe=ASK_S) if terms.consistency == "sync" else config
+
+
+class FlowServer:
+    """One server of a job whose pushes travel by flows.
 
     Args:
         store: of ``open_store``.
@@ -106,14 +109,19 @@ class AsynchronousServer:
         self._store, self._meeting = store, Meeting(store)
         self._stall = Stall(log, self._meeting, index)
         self._looked = 0.0
-        optimizer = TorchOptimizer(terms.shards().of_server(index), terms.optimizer)
+        table = table_of(store, terms, timeout)
         rules = ServerRules(
             parse_consistency(terms.consistency),
             parse_filter(terms.pull_filter),
-            max(float(group["lr"]) for group in terms.optimizer.groups) or 1.0,
+            terms.optimizer.rate or 1.0,
+            workers=terms.workers,
+            report_every=terms.migrate_every,
+            together=terms.together,
         )
         self._journal = None if state is None else open_state(state, terms, index)
-        self.server = UpdateServer(optimizer, rules, self._journal, begun=False)
+        optimizer = UnitsOptimizer(table.units, table.of(index), terms.optimizer)
+        self.server = ServerMachine(index, table, optimizer, rules, self._journal, begun=False)
+        self._peers: dict[int, _Peer] = {}
         self._warned: set[int] = set()
         self._silent_since = {worker: time.monotonic() for worker in self.server.workers}
 
@@ -128,7 +136,7 @@ class AsynchronousServer:
             stack.enter_context(telling(self._store, self.index))
             if self._journal is not None:
                 stack.enter_context(self._journal)
-            if self._is_over:
+            if self.server.is_over:
                 self._meeting.say(self.index, f"it has ended: {FINISHED}")
                 log.warning("server %d: %s", self.index, FINISHED)
                 return
@@ -144,25 +152,57 @@ class AsynchronousServer:
             self.server.save()
             self._flows.linger(1.0, self._react)
 
+    def sent_bytes(self) -> dict[int, int]:
+        """Return bytes sent so far by rank of the receiver, headers from Ethernet up."""
+        peers = {self._terms.rank_of(server): peer.end.sent for server, peer in self._peers.items()}
+        return dict(sum((Counter(one) for one in (self._ends.sent, peers)), Counter()))
+
     def _over(self) -> bool:
         now = time.monotonic()
         if now - self._looked >= LOOK_S:
             self._looked = now
-            for call in self._meeting.calls(self.index, range(self._terms.workers)):
+            for call in self._meeting.calls(self.index, range(self._terms.workers + self._terms.servers)):
                 self._connect(call)
             self._dismiss_silent(now)
-            self._stall.look(now, self.server.awaited(self._terms.workers))
-        return self._is_over
+            self._stall.look(now, self.server.awaited())
+            for server in {server for server, _ in self.server.outstanding()}:
+                self._find(server)
+        self._hand_over()
+        return self.server.is_over
 
-    @property
-    def _is_over(self) -> bool:
-        """Return whether all workers have come and left."""
-        return not self.server.workers and self.server.known >= self._terms.workers
+    def _find(self, server: int) -> None:
+        """Call a server that units have moved to, unless it was called where it is."""
+        place, peer = self._meeting.find(server), self._peers.get(server)
+        if place is not None and (peer is None or peer.place != place):
+            self._call(server, place)
+
+    def _hand_over(self) -> None:
+        """Send servers the units that have moved to them."""
+        for server, message in self.server.outstanding():
+            peer = self._peers.get(server)
+            if peer is not None and message.epoch not in peer.sent:
+                peer.sent.add(message.epoch)
+                peer.end.submit(message)
+
+    def _call(self, server: int, place: Place) -> None:
+        """Open flows to a server, instead of those that there were."""
+        if (before := self._peers.pop(server, None)) is not None:
+            before.end.close()
+        rank, up, down = self._terms.rank_of(self.index), new_flow_id(), new_flow_id()
+        end = WorkerEnd(
+            self._flows.mux,
+            Address(place.ip, place.port),
+            flow_config(self._terms, up, rank),
+            flow_config(self._terms, down, rank),
+        )
+        ip, port = self._flows.address
+        self._meeting.call(server, CallOfWorker(rank, 0, ip, port, up, down, place.start))
+        self._peers[server] = _Peer(place, end)
 
     def _connect(self, call: CallOfWorker) -> None:
         """Open the flows of a worker that calls, instead of those that it had."""
-        up = FlowConfig(call.up, call.worker, max_loss=self._terms.loss_budget)
-        down = FlowConfig(call.down, call.worker)
+        up = flow_config(self._terms, call.up, call.worker, up=call.worker < self._terms.workers)
+        down = flow_config(self._terms, call.down, call.worker)
         self._ends.connect(call.worker, call.incarnation, up, down, Address(call.ip, call.port))
 
     def _react(self) -> None:
@@ -170,6 +210,10 @@ class AsynchronousServer:
         now = time.monotonic()
         for worker in self._ends.advance():
             self._silent_since[worker] = now
+        for peer in self._peers.values():
+            for message in peer.end.received():
+                self._ends.send(self.server.handle(message))
+            peer.end.settlements()
 
     def _dismiss_silent(self, now: float) -> None:
         """Take out workers that were silent for too long, so that nobody waits for them."""
@@ -196,6 +240,15 @@ class AsynchronousServer:
                 )
                 self._ends.send(self.server.dismiss(worker))
                 self._meeting.leave(worker)
+
+
+@dataclass
+class _Peer:
+    """A server to which units move. sent: epochs of the handovers that it was sent."""
+
+    place: Place
+    end: WorkerEnd
+    sent: set[int] = field(default_factory=set)
 
 
 def open_state(folder: Path, terms: Terms, index: int) -> Journal:

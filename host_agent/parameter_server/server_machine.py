@@ -1,0 +1,905 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A parameter server as a state machine without I/O: pushes in, filtered updates out, units that move.
+
+Nobody ever pulls a model: a worker that joins has zeros, and its first update is everything. Each push that
+the server applies is answered by an update of what the worker lacks (``feed``), in all units or in those that
+it wants. Pushes are applied in each worker's order, once each, in whatever order they come and however often.
+
+Consistency is who is waited for. Where workers make all steps together, a round's pushes are kept until all
+are there, and applied as one; otherwise each is applied when it comes, and workers are answered when the
+floor of the clocks lets them go on.
+
+A push may bring moves, which are in force after it: the server answers it, hands the units that leave it to
+their new servers, with the optimizer's state and what readers have of them, and applies no more pushes before
+it has the units that come. What a push has of units that are not here any more goes back to its worker, as
+what a flow has lost does. Workers tell a server that is behind of moves that they have heard of elsewhere.
+
+The state follows from the messages that were applied, in their order, and from nothing else: no clock, no
+random number. So a journal of them, on top of a checkpoint, is enough to be after a crash exactly where one
+was, with the same numbers on the same updates (given the same machine and libraries, as the optimizer must
+round alike).
+
+Example::
+
+    server = ServerMachine(0, table, optimizer, ServerRules(), Journal(folder))
+    for message in server.handle(words):
+        send(message.member, message.encode())
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from weir.host_agent.parameter_server.clocks import Clocks, Consistency
+from weir.host_agent.parameter_server.feed import UNKNOWN, Feed, Update
+from weir.host_agent.parameter_server.journal import Arrays, Journal
+from weir.host_agent.parameter_server.messages import NOTHING, Kind, Lost, Message, runs_of
+from weir.host_agent.parameter_server.migration import report_of
+from weir.host_agent.parameter_server.payload import Patch, PayloadError, Words, decode, encode, plan
+from weir.host_agent.parameter_server.routing import Integers, Table
+from weir.host_agent.parameter_server.value_filter import Bits, FilterRule, Floats
+
+MOST_EARLY: Final = 64
+"""Pushes of a worker that may wait for one before them. A worker sends them again, so none is lost."""
+
+_NO_UNITS: Final[Integers] = np.zeros(0, np.int64)
+_VIEW_HEAD: Final = 4  # words: the worker, its incarnation, the words that follow
+
+
+class Optimizer(Protocol):
+    """The use that a server makes of pushes, over its units one after another. Deterministic: the journal
+    plays pushes again.
+    """
+
+    @property
+    def parameters(self) -> Floats:
+        """Return the server's elements of the model; the same array until ``rearrange``."""
+        ...
+
+    def step(
+        self, gradient: Floats, touched: Integers | None, lr: float, share: float, settings: str
+    ) -> None:
+        """Change the parameters.
+
+        Args:
+            gradient: zero where nothing was pushed.
+            touched: elements that were pushed, ascending; None: all.
+            lr: learning rate.
+            share: of it, at most 1 / workers where each worker makes only its part of a step.
+            settings: the last that the pushing worker has sent.
+        """
+        ...
+
+    def arrays(self) -> Arrays:
+        """Return the state besides the parameters, by name."""
+        ...
+
+    def load(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take over a state that ``arrays`` gave."""
+        ...
+
+    def rows(self, places: Integers) -> Floats:
+        """Return float32[k, n]: the parameters and each part of the state at some elements."""
+        ...
+
+    def rearrange(self, units: Integers, source: Integers, rows: Floats, steps: int) -> None:
+        """Have other units from now on.
+
+        Args:
+            units: these.
+            source: for each of their elements where it comes from: the elements until now, then ``rows``.
+            rows: of elements that come, as ``rows`` of another server gave them.
+            steps: at least so many steps were made.
+        """
+        ...
+
+    @property
+    def steps(self) -> int:
+        """Return how many steps were made."""
+        ...
+
+
+@dataclass(frozen=True)
+class ServerRules:
+    """The rules of a server.
+
+    Attributes:
+        consistency: who gets an update when.
+        filter: of what the server sends.
+        peak_lr: the learning rate to which the schedule "lr" relates.
+        journal_limit: bytes of the journal after which a checkpoint is made.
+        tempered: what is stale moves the model less, see ``ServerMachine``.
+        workers: how many there are in the job.
+        report_every: steps of worker 0 after which it hears what units have cost; 0: never.
+        together: server m is on the machine of worker m.
+    """
+
+    consistency: Consistency = field(default_factory=lambda: Consistency(None))
+    filter: FilterRule = field(default_factory=FilterRule)
+    peak_lr: float = 1.0
+    journal_limit: int = 64 << 20
+    tempered: bool = True
+    workers: int = 1
+    report_every: int = 0
+    together: bool = False
+
+
+@dataclass
+class _Reader:
+    """A server's knowledge of a worker that has joined.
+
+    Attributes:
+        told: the floor of its last update.
+        epoch: of its routing table.
+        contained: pushes, anybody's, in its model, by number of its update.
+        lost: of its pushes that are applied, until it knows.
+        sets: its sets of units, by epoch and number.
+        wanted: the set that it wants, by epoch and number; number 0: everything.
+    """
+
+    incarnation: int
+    feed: Feed
+    told: int = 0
+    epoch: int = 0
+    settings: str = ""
+    contained: dict[int, int] = field(default_factory=dict)
+    lost: dict[int, tuple[Lost, ...]] = field(default_factory=dict)
+    sets: dict[tuple[int, int], Integers] = field(default_factory=dict)
+    wanted: tuple[int, int] = (0, 0)
+
+    def set_of(self, table: Table, epoch: int, number: int, units: Words) -> Integers:
+        """Return the units that a message means. PayloadError: it means none."""
+        if units.size:
+            return table.units.decode(units)
+        if not number:
+            return _NO_UNITS
+        if (epoch, number) not in self.sets:
+            raise PayloadError(f"it has never said what its set {number} is")
+        return self.sets[epoch, number]
+
+    def remember(self, table: Table, epoch: int, number: int, units: Words) -> None:
+        """Keep a set that was said. Those of earlier epochs are over."""
+        if number and units.size:
+            if any(of < epoch for of, _ in self.sets):
+                self.sets = {key: value for key, value in self.sets.items() if key[0] >= epoch}
+            self.sets[epoch, number] = table.units.decode(units)
+
+
+class ServerMachine:
+    """One server. For one thread at a time.
+
+    The staleness of a push is the number of pushes, anybody's, that were applied since the model that its
+    gradient is of. It is workers - 1 where all take turns, and then each makes its part of a step, 1 /
+    workers. A push that is staler makes 1 / (staleness + 1): delayed gradients of full size make training
+    oscillate where it would converge without a delay (Zhang et al., "Staleness-aware Async-SGD", IJCAI 2016,
+    who divide by the staleness). Where workers make all steps together, a step is that of their average.
+
+    Args:
+        index: of the server.
+        table: where units are at first.
+        optimizer: over the server's units; its parameters are those to begin with.
+        journal: the server goes on where it ends.
+        begun: there are parameters; otherwise a BEGIN brings them, and before that nobody can join.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        table: Table,
+        optimizer: Optimizer,
+        rules: ServerRules,
+        journal: Journal | None = None,
+        *,
+        begun: bool = True,
+    ) -> None:
+        self.index, self.table, self.optimizer = index, table, optimizer
+        self.rules, self.begun = rules, begun
+        self.clocks = Clocks()
+        self.readers: dict[int, _Reader] = {}
+        self.refusals: Counter[str] = Counter()
+        self.handed_over = 0
+        """Elements of the units that were handed to other servers."""
+        self._hold(table.of(index))
+        self._newest: dict[int, int] = {}  # the greatest incarnation so far, also of who has left
+        self._pushes = 0  # applied, of all workers
+        self._pending: dict[int, Message] = {}  # of a round
+        self._early: dict[int, dict[int, Message]] = {}
+        self._expected: set[int] = set()  # servers that are to hand over units
+        self._handed: dict[tuple[int, int], Message] = {}  # by epoch and server, what they have
+        self._outgoing: dict[tuple[int, int], Message] = {}  # by epoch and server, until it is taken
+        self._report: tuple[int, Words] = (0, NOTHING)  # by number of the update that brings it
+        self._use = np.zeros((rules.workers, len(table.units) if rules.report_every else 0), np.float32)
+        self._journal: Journal | None = None
+        if journal is not None:
+            journal.replay(
+                self._load, lambda record: self._apply(Message.decode(np.frombuffer(record, np.uint32)))
+            )
+            self._journal = journal
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """Return who has joined."""
+        return tuple(sorted(self.clocks.of))
+
+    @property
+    def known(self) -> int:
+        """Return how many workers have ever joined."""
+        return len(self._newest)
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether all workers have come and left."""
+        return not self.readers and self.known >= self.rules.workers
+
+    @property
+    def _together(self) -> bool:
+        return self.rules.consistency.bound == 0
+
+    def awaited(self) -> str:
+        """Return words for what this server waits for, and cannot go on without; "" for nothing."""
+        if not self.begun:
+            return "worker 0 to give it the model"
+        if missing := [worker for worker in range(self.rules.workers) if worker not in self._newest]:
+            return f"{named(missing)} to join"
+        if self._missing:
+            return f"parameter server {', '.join(map(str, self._missing))} to hand over units that have moved"
+        made, floor = self.clocks.of, self.clocks.floor
+        running = [worker for worker in made if worker not in self.clocks.finished]
+        if self._together:
+            late = [worker for worker in running if worker not in self._pending]
+            return f"{named(late)} to make step {floor + 1}" if late and self._pending else ""
+        held = [worker for worker in running if not self.rules.consistency.allows(made[worker], floor)]
+        slowest = [worker for worker in running if made[worker] == floor]
+        words = f"{named(slowest)} to make step {floor + 1}, before which {named(held)} may not go on"
+        return words if held else ""
+
+    def incarnation(self, worker: int) -> int | None:
+        """Return which process of this worker has joined; None: none has."""
+        reader = self.readers.get(worker)
+        return None if reader is None else reader.incarnation
+
+    def handle(self, message: Message) -> list[Message]:
+        """Take a message, and return what is to be sent because of it.
+
+        What cannot be taken is answered by a refusal, and changes nothing.
+        """
+        kind = message.kind
+        if kind is Kind.BEGIN:
+            return [] if self.begun else self._check(message) or self._record(message)
+        if kind is Kind.JOIN:
+            if not self.begun and message.taken:
+                return self._refuse(message, "stranger", "knows of more than the server, which has no state")
+            return self._join(message) if self.begun else []
+        if kind is Kind.HANDOVER:
+            if not self._can_read(message):
+                return []
+            if not self._is_news(message):
+                return [self._thanks(message)]
+            return self._record(message) + self._go_on()
+        if kind is Kind.TAKEN:
+            return self._record(message) if (message.epoch, message.number) in self._outgoing else []
+        if self.incarnation(message.member) != message.incarnation or kind not in _OF_WORKERS:
+            return self._refuse(message, "stranger", "has not joined, or was taken out: it must join anew")
+        sent: list[Message] = []
+        if kind is not Kind.LEAVE:
+            if message.taken > self.readers[message.member].feed.last:
+                return self._refuse(message, "time", "has taken updates that were never sent")
+            if message.epoch > self.table.epoch:
+                if refusal := self._check_moves(message):
+                    return refusal
+                learnt = Message(Kind.TABLE, self.index, moves=message.moves, moves_epoch=message.moves_epoch)
+                sent += self._record(learnt)
+            self._acknowledge(message)
+            if kind is Kind.ALIVE:
+                return [*sent, self._message(message.member)]
+            if self._waits(message):
+                return sent
+            if refusal := self._check(message):
+                return [*sent, *refusal]
+        sent += self._record(message)
+        return sent + self._go_on()
+
+    def _waits(self, message: Message) -> bool:
+        """Return whether a push was taken before, or waits for one before it, or for units."""
+        worker, applied = message.member, self.clocks.of[message.member]
+        if message.number <= applied or worker in self._pending:
+            return True
+        if message.number == applied + 1 and not self._expected:
+            return False
+        early = self._early.setdefault(worker, {})
+        if len(early) < MOST_EARLY:
+            early[message.number] = message
+        return True
+
+    def _go_on(self) -> list[Message]:
+        """Take the pushes that have waited for what is here now."""
+        sent: list[Message] = []
+        found = not self._expected
+        while found:
+            found = False
+            for worker, early in list(self._early.items()):
+                if worker in self._pending or worker not in self.clocks.of or self._expected:
+                    continue
+                following = early.pop(self.clocks.of[worker] + 1, None)
+                if following is not None:
+                    sent += self._check(following) or self._record(following)
+                    found = True
+        return sent
+
+    def lacking(self, worker: int) -> list[Message]:
+        """Return what a worker has not acknowledged, to be sent again; at least where the clocks are."""
+        feed = self.readers[worker].feed
+        return [self._message(worker, number) for number in feed.under_way] or [self._message(worker)]
+
+    def outstanding(self) -> list[tuple[int, Message]]:
+        """Return servers, and what they have not taken of units that have moved to them."""
+        return [(server, message) for (_, server), message in self._outgoing.items()]
+
+    def dismiss(self, worker: int) -> list[Message]:
+        """Take a worker out that is known to be dead, and return what the others are to know."""
+        sent = self._record(Message(Kind.LEAVE, worker, self.readers[worker].incarnation))
+        return sent + self._go_on()
+
+    def save(self) -> None:
+        """Make a checkpoint now."""
+        if self._journal is not None:
+            self._journal.save(self._arrays())
+
+    # ----------------------------------------------------------------------- messages that are taken, and not
+
+    def _refuse(self, message: Message, reason: str, sentence: str) -> list[Message]:
+        self.refusals[reason] += 1
+        return [message.refused(f"worker {message.member} {sentence}")]
+
+    def _join(self, message: Message) -> list[Message]:
+        worker = message.member
+        if self.incarnation(worker) != message.incarnation:
+            if message.incarnation <= self._newest.get(worker, -1):
+                return self._refuse(message, "stranger", "has left, or was started anew since it joined")
+            if message.taken:
+                return self._refuse(
+                    message, "stranger", "was taken out, or the server has lost its state: it must join anew"
+                )
+            return self._record(message) + self._go_on()
+        if message.taken > self.readers[worker].feed.last or message.applied > self.clocks.of[worker]:
+            return self._refuse(
+                message, "time", "knows of more than the server does, whose state is an older one: restore it"
+            )
+        self._acknowledge(message)
+        return self.lacking(worker)
+
+    def _check(self, message: Message) -> list[Message]:
+        """Refuse a push that cannot be applied."""
+        if message.kind is Kind.FLUSH:
+            return []
+        reader = self.readers.get(message.member) or _Reader(0, Feed(NOTHING))
+        try:
+            units = reader.set_of(self.table, message.epoch, message.pushed, message.pushed_units)
+            values = self._patch(message, units).values.view(np.float32)
+            reader.set_of(self.table, message.epoch, message.wanted, message.wanted_units)
+        except PayloadError as error:
+            return self._refuse(message, "payload", f"pushed what cannot be read: {error}")
+        if message.kind is Kind.BEGIN and not np.array_equal(units, self._units):
+            return self._refuse(message, "payload", "gives the model of other units than this server has")
+        if not np.isfinite(values).all():
+            return self._refuse(message, "not finite", f"pushed infinities or NaN in step {message.number}")
+        if message.moves_epoch > self.table.epoch:
+            return self._check_moves(message)
+        return []
+
+    def _check_moves(self, message: Message) -> list[Message]:
+        """Refuse moves that do not lead to the next table."""
+        if message.moves_epoch != self.table.epoch + 1 or self._expected:
+            return self._refuse(
+                message,
+                "time",
+                f"has routing epoch {max(message.epoch, message.moves_epoch)}, and the server "
+                f"{self.table.epoch}: its state is an older one, restore it",
+            )
+        try:
+            self.table.moved(message.moves, message.moves_epoch)
+        except ValueError as error:
+            return self._refuse(message, "payload", f"names a routing table that makes no sense: {error}")
+        return []
+
+    def _patch(self, message: Message, units: Integers) -> Patch:
+        """Return what a push says of its units. Raises PayloadError."""
+        size = int(self.table.units.sizes[units].sum())
+        if size or message.payload.size:
+            return decode(message.payload, size)
+        return Patch(0, np.zeros(0, np.bool_), NOTHING)
+
+    def _record(self, message: Message) -> list[Message]:
+        """Apply a message once it is in the journal."""
+        if self._journal is not None:
+            self._journal.append(message.encode().tobytes())
+        sent = self._apply(message)
+        if self._journal is not None and self._journal.size > self.rules.journal_limit:
+            self.save()
+        return sent
+
+    # ------------------------------------------------------------- the state, which follows from the journal
+
+    def _apply(self, message: Message) -> list[Message]:
+        kind, worker = message.kind, message.member
+        if kind is Kind.BEGIN:
+            self.optimizer.parameters[:] = self._patch(message, self._units).dense().view(np.float32)
+            self.begun = True
+            return []
+        if kind is Kind.TABLE:
+            self._adopt(message.moves, message.moves_epoch)
+            return []
+        if kind is Kind.HANDOVER:
+            self._handed[message.epoch, worker - self.rules.workers] = message
+            self._take_over()
+            return [self._thanks(message)]
+        if kind is Kind.TAKEN:
+            del self._outgoing[message.epoch, message.number]
+            return []
+        if kind in (Kind.JOIN, Kind.LEAVE):
+            return self._come_or_go(message)
+        reader = self.readers[worker]
+        reader.remember(self.table, message.epoch, message.pushed, message.pushed_units)
+        reader.remember(self.table, message.epoch, message.wanted, message.wanted_units)
+        self._acknowledge(message)
+        if kind is Kind.FLUSH:
+            self.clocks.tick(worker)
+            self.clocks.finish(worker)
+            reader.wanted = (0, 0)
+            mine = self._message(worker, self._update(worker, 0.0))
+            return [mine, *self._wake(message), *self._round(message)]
+        reader.settings = message.settings or reader.settings
+        reader.wanted = (message.epoch, message.wanted)
+        self._pending[worker] = message
+        if self._together:
+            return self._round(message)
+        return self._make([message])
+
+    def _come_or_go(self, message: Message) -> list[Message]:
+        worker = message.member
+        if worker in self.readers:
+            self.clocks.leave(worker)
+            del self.readers[worker]
+            self._pending.pop(worker, None)
+            self._early.pop(worker, None)
+        sent = self._wake(message) + self._round(message)
+        if message.kind is Kind.JOIN:
+            self._newest[worker] = message.incarnation
+            self.clocks.join(worker)
+            # Of units that came from elsewhere the worker may have other values than zeros.
+            view = np.zeros(self.optimizer.parameters.size, np.uint32)
+            view[self._places(self._units[self.table.changed[self._units] > 0])] = UNKNOWN
+            self.readers[worker] = _Reader(message.incarnation, Feed(view), epoch=message.epoch)
+            sent += [self._message(worker), self._message(worker, self._update(worker, 0.0))]
+        return sent
+
+    def _acknowledge(self, message: Message) -> None:
+        """Forget what a worker says that it has, or knows."""
+        reader = self.readers[message.member]
+        reader.feed.acknowledge(message.taken)
+        reader.epoch = max(reader.epoch, min(message.epoch, self.table.epoch))
+        for number in [number for number in reader.lost if number <= message.known]:
+            del reader.lost[number]
+
+    def _round(self, message: Message) -> list[Message]:
+        """Apply a round's pushes as one when all are there."""
+        running = [worker for worker in self.clocks.of if worker not in self.clocks.finished]
+        if not self._together or not self._pending or set(running) - self._pending.keys():
+            return []
+        return self._make([self._pending[worker] for worker in sorted(self._pending)])
+
+    def _make(self, pushes: Sequence[Message]) -> list[Message]:
+        """Make a step of the optimizer with some pushes, and answer them."""
+        self._pending = {}
+        total = np.zeros(self.optimizer.parameters.size, np.float32)
+        touched: list[Integers] | None = []
+        for push in pushes:
+            places = self._add(push, total)
+            if places is None:
+                touched = None
+            elif touched is not None:
+                touched.append(places)
+        first = pushes[0]
+        some = None if touched is None else np.unique(np.concatenate(touched))
+        if some is None or some.size:
+            share = 1.0
+            if self._together:
+                self._average(total, some, len(pushes))
+            else:
+                share = self._share(first)
+            self.optimizer.step(total, some, first.lr, share, self.readers[first.member].settings)
+        self._pushes += len(pushes)
+        for push in pushes:
+            self.clocks.tick(push.member)
+        updates = self._updates(first, None if self._together else first.member)
+        for push in pushes:
+            if push.moves_epoch == self.table.epoch + 1:
+                self._adopt(push.moves, push.moves_epoch)
+        return [self._message(*one) for one in updates]
+
+    def _average(self, total: Floats, touched: Integers | None, pushes: int) -> None:
+        """Make the average of a sum of pushes."""
+        total[slice(None) if touched is None else touched] /= np.float32(pushes)
+
+    def _add(self, push: Message, total: Floats) -> Integers | None:
+        """Add a push to a gradient of all of this server's elements, and return which it has changed; None:
+        it is of all. What is not here is lost, and so it is told.
+        """
+        reader = self.readers[push.member]
+        units = reader.set_of(self.table, push.epoch, push.pushed, push.pushed_units)
+        patch, lost = self._patch(push, units), push.lost
+        if self.rules.report_every:
+            self._count(push.member, units, patch.places)
+        touched: Integers | None = None
+        if np.array_equal(units, self._units):
+            total += patch.dense().view(np.float32)
+        else:
+            mine = self.table.owner[units] == self.index
+            here = np.repeat(mine, self.table.units.sizes[units])
+            if not mine.all():
+                lost += self._gone(push, patch, here)
+            space = np.zeros(here.size, np.int64)
+            space[here] = self._places(units[mine])
+            touched = space[patch.places & here]
+            total[touched] += patch.values.view(np.float32)[here[patch.places]]
+        if lost:
+            reader.lost[push.number] = lost
+        return touched
+
+    def _gone(self, push: Message, patch: Patch, here: Bits) -> tuple[Lost, ...]:
+        """Return the values of units that have moved, as parts of a push that were lost."""
+        missing = np.zeros(push.payload.size, np.bool_)
+        missing[push.payload.size - patch.values.size :] = ~here[patch.places]
+        for _, first, count in push.lost:
+            missing[first : first + count] = False
+        return tuple((push.number, *run) for run in runs_of(missing))
+
+    def _share(self, push: Message) -> float:
+        """Return the share of its learning rate with which a push moves the model."""
+        contained = self.readers[push.member].contained
+        for number in [number for number in contained if number < push.taken]:
+            del contained[number]
+        staleness = self._pushes - contained.get(push.taken, 0) if self.rules.tempered else 0
+        return 1.0 / max(len(self.readers), staleness + 1)
+
+    def _wake(self, message: Message, pusher: int | None = None) -> list[Message]:
+        return [self._message(*one) for one in self._updates(message, pusher)]
+
+    def _updates(self, message: Message, pusher: int | None) -> list[tuple[int, int]]:
+        """Make an update for who has pushed, and for who waited, if the floor lets them go on; return these
+        workers, and the numbers of their updates.
+        """
+        allows, floor = self.rules.consistency.allows, self.clocks.floor
+        threshold = self.rules.filter.at(max(message.number, 1), message.lr / self.rules.peak_lr)
+        return [
+            (worker, self._update(worker, threshold))
+            for worker, made in sorted(self.clocks.of.items())
+            if allows(made, floor) and (worker == pusher or not allows(made, self.readers[worker].told))
+        ]
+
+    def _update(self, worker: int, threshold: float) -> int:
+        """Make an update of what a worker lacks of the units that it wants, and return its number."""
+        reader, units = self.readers[worker], self._units
+        epoch, number = reader.wanted
+        places = None
+        if number:
+            wanted = reader.sets[epoch, number]
+            units = wanted[self.table.owner[wanted] == self.index]
+            places = self._places(units)
+            number = number if units.size == wanted.size and epoch == self.table.epoch else 0
+        else:
+            known = (key for key, value in reader.sets.items() if np.array_equal(value, units))
+            epoch, number = next((key for key in known if key[0] == self.table.epoch), (0, 0))
+        filtered = self.rules.filter
+        payload, covered = reader.feed.make(self.optimizer.parameters, threshold, filtered.block, places)
+        told = NOTHING if number else self.table.units.encode(units)
+        sent = reader.feed.sent(Update(payload, number, told, self.table.epoch))
+        reader.told = self.clocks.floor
+        reader.contained[sent] = self._pushes
+        if self.rules.report_every:
+            self._count(worker, units, covered)
+            self._tell(worker, sent)
+        return sent
+
+    def _message(self, worker: int, number: int = 0) -> Message:
+        """Return an update as it is told now. Told again, it must not promise what came after it."""
+        reader = self.readers[worker]
+        update, moves = reader.feed.under_way.get(number, Update(NOTHING)), self.table.since(reader.epoch)
+        return Message(
+            Kind.UPDATE,
+            worker,
+            reader.incarnation,
+            number,
+            applied=self.clocks.of[worker],
+            floor=reader.told if number in (0, reader.feed.last) else 0,
+            epoch=self.table.epoch,
+            made=update.made,
+            moves=moves,
+            moves_epoch=self.table.epoch if moves.size else 0,
+            pushed=update.pushed,
+            pushed_units=update.units,
+            lost=tuple(run for runs in reader.lost.values() for run in runs),
+            aside=self._report[1] if worker == 0 and number and number == self._report[0] else NOTHING,
+            payload=update.payload,
+        )
+
+    # ------------------------------------------------------------------------------------ units that move
+
+    def _hold(self, units: Integers) -> None:
+        """Have these units from now on."""
+        self._units = units
+        sizes = self.table.units.sizes[units]
+        self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+    def _places(self, units: Integers) -> Integers:
+        """Return the elements of some of the server's units, one after another, by their places here."""
+        sizes = self.table.units.sizes[units]
+        before = np.cumsum(sizes) - sizes
+        starts = self._starts[np.searchsorted(self._units, units)]
+        return np.repeat(starts - before, sizes) + np.arange(sizes.sum())
+
+    def _count(self, worker: int, units: Integers, covered: Bits) -> None:
+        """Count elements of units that have travelled."""
+        if worker < self.rules.workers and covered.any():
+            starts = np.concatenate([[0], np.cumsum(self.table.units.sizes[units])[:-1]])
+            self._use[worker, units] += np.add.reduceat(covered, starts, dtype=np.float32)
+
+    def _tell(self, worker: int, number: int) -> None:
+        """Report to worker 0 with its update when it is time."""
+        made = self.clocks.of.get(worker, 0)
+        settled = not self._expected and not self._outgoing
+        if worker == 0 and made and made % self.rules.report_every == 0 and settled:
+            mine = self.table.owner == self.index
+            self._report = number, report_of(self._use, mine, self.index, self.rules.together)
+            self._use[:] = 0
+
+    def _adopt(self, moves: Integers, epoch: int) -> None:
+        """Go over to the next table: hand over what leaves, and expect what comes."""
+        before = self.table
+        self.table = before.moved(moves, epoch)
+        here = before.of(self.index)
+        leaving = here[self.table.owner[here] != self.index]
+        for other in np.unique(self.table.owner[leaving]).tolist():
+            units = leaving[self.table.owner[leaving] == other]
+            self._outgoing[epoch, other] = self._handover(units, epoch)
+            self.handed_over += int(self.table.units.sizes[units].sum())
+        coming = self.table.of(self.index)
+        coming = coming[before.owner[coming] != self.index]
+        self._expected = set(before.owner[coming].tolist())
+        self._report = (0, NOTHING)
+        self._use[:] = 0
+        if leaving.size:
+            stay = np.setdiff1d(here, leaving)
+            self._rearrange(stay, self._places(stay), np.zeros((self._width, 0), np.float32), {}, 0)
+        self._take_over()
+
+    @property
+    def _width(self) -> int:
+        return len(self.optimizer.rows(_NO_UNITS))
+
+    def _handover(self, units: Integers, epoch: int) -> Message:
+        """Return what gives units to another server."""
+        places = self._places(units)
+        rows = self.optimizer.rows(places)
+        words, aside = rows[0].view(np.uint32), [np.array([self.optimizer.steps], np.uint32)]
+        for worker, reader in sorted(self.readers.items()):
+            view = reader.feed.view[places]
+            differs = encode(plan(view != words), view)
+            low, high = reader.incarnation & 0xFFFFFFFF, reader.incarnation >> 32
+            aside += [np.array([worker, low, high, differs.size], np.uint32), differs]
+        return Message(
+            Kind.HANDOVER,
+            self.rules.workers + self.index,
+            epoch=epoch,
+            pushed_units=self.table.units.encode(units),
+            aside=np.concatenate(aside),
+            payload=rows.reshape(-1).view(np.uint32),
+        )
+
+    def _can_read(self, handover: Message) -> bool:
+        """Return whether a handover is one."""
+        try:
+            units = self.table.units.decode(handover.pushed_units)
+            size = int(self.table.units.sizes[units].sum())
+            for views in _views(handover).values():
+                decode(views, size)
+        except ValueError:
+            return False
+        return handover.payload.size == self._width * size
+
+    def _is_news(self, handover: Message) -> bool:
+        server = handover.member - self.rules.workers
+        if (handover.epoch, server) in self._handed or not 0 <= server < self.table.servers:
+            return False
+        return handover.epoch > self.table.epoch or (
+            handover.epoch == self.table.epoch and server in self._expected
+        )
+
+    def _thanks(self, handover: Message) -> Message:
+        return Message(Kind.TAKEN, handover.member, number=self.index, epoch=handover.epoch)
+
+    @property
+    def _missing(self) -> list[int]:
+        return [server for server in sorted(self._expected) if (self.table.epoch, server) not in self._handed]
+
+    def _take_over(self) -> None:
+        """Have the units that come, when all of them are here."""
+        if not self._expected or self._missing:
+            return
+        handed = [self._handed.pop((self.table.epoch, server)) for server in sorted(self._expected)]
+        self._expected = set()
+        lists = [self.table.units.decode(message.pushed_units) for message in handed]
+        came = np.concatenate(lists)
+        rows = np.concatenate(
+            [message.payload.view(np.float32).reshape(self._width, -1) for message in handed], axis=1
+        )
+        sizes, views, steps = [], [_views(message) for message in handed], 0
+        for units, message in zip(lists, handed, strict=True):
+            sizes.append(int(self.table.units.sizes[units].sum()))
+            steps = max(steps, int(message.aside[0]))
+        known: dict[int, Words] = {}
+        for worker, reader in self.readers.items():
+            known[worker] = np.concatenate(
+                [
+                    _view_of(worker, reader.incarnation, found, rows[0, end - size : end].view(np.uint32))
+                    for found, size, end in zip(views, sizes, np.cumsum(sizes), strict=True)
+                ]
+            )
+        units = np.sort(np.concatenate([self._units, came]))
+        lengths, before = self.table.units.sizes, self.optimizer.parameters.size
+        starts = dict(zip(self._units.tolist(), self._starts.tolist(), strict=False))
+        starts |= dict(
+            zip(came.tolist(), (before + np.cumsum(lengths[came]) - lengths[came]).tolist(), strict=True)
+        )
+        offsets = np.cumsum(lengths[units]) - lengths[units]
+        first = np.array([starts[unit] for unit in units.tolist()], np.int64)
+        source = np.repeat(first - offsets, lengths[units]) + np.arange(lengths[units].sum())
+        self._rearrange(units, source, rows, known, steps)
+
+    def _rearrange(
+        self, units: Integers, source: Integers, rows: Floats, views: Mapping[int, Words], steps: int
+    ) -> None:
+        """Have other units, see ``Optimizer.rearrange``. views: of elements that come, by reader."""
+        self.optimizer.rearrange(units, source, rows, steps)
+        for worker, reader in self.readers.items():
+            view = np.concatenate([reader.feed.view, views.get(worker, NOTHING)])
+            reader.feed.view = view[source]
+        self._hold(units)
+
+    # -------------------------------------------------------------------------------------- checkpoints
+
+    def _arrays(self) -> Arrays:
+        """Return the whole state, by name."""
+        kept = {
+            **{f"pending-{worker}": message for worker, message in self._pending.items()},
+            **{f"outgoing-{epoch}-{server}": message for (epoch, server), message in self._outgoing.items()},
+            **{f"handed-{epoch}-{server}": message for (epoch, server), message in self._handed.items()},
+        }
+        found: Arrays = {
+            "owner": self.table.owner,
+            "changed": self.table.changed,
+            "units": self._units,
+            "parameters": self.optimizer.parameters,
+            "use": self._use,
+            "report": self._report[1],
+            "newest": np.array(list(self._newest.items()), np.uint64),
+            "expected": np.array(sorted(self._expected), np.int64),
+            "numbers": np.array(
+                [
+                    *(self.table.epoch, self.clocks.floor, self.begun, self._pushes, self.handed_over),
+                    self._report[0],
+                ],
+                np.int64,
+            ),
+            "clocks": np.array(
+                [(w, made, w in self.clocks.finished) for w, made in self.clocks.of.items()], np.int64
+            ),
+            **{f"optimizer/{name}": array for name, array in self.optimizer.arrays().items()},
+            **{name: message.encode() for name, message in kept.items()},
+        }
+        for worker, reader in self.readers.items():
+            own: Arrays = {
+                "incarnation": np.array([reader.incarnation], np.uint64),
+                "numbers": np.array([reader.told, reader.epoch, *reader.wanted], np.int64),
+                "settings": np.frombuffer(reader.settings.encode(), np.uint8),
+                "contained": np.array(list(reader.contained.items()), np.int64),
+                "lost": np.array([run for runs in reader.lost.values() for run in runs], np.int64),
+                **{f"set-{epoch}-{number}": units for (epoch, number), units in reader.sets.items()},
+                **{f"feed/{name}": array for name, array in reader.feed.arrays().items()},
+            }
+            found |= {f"reader-{worker}/{name}": array for name, array in own.items()}
+        return found
+
+    def _load(self, arrays: Arrays) -> None:
+        if arrays["owner"].shape != self.table.owner.shape:
+            raise ValueError(
+                f"the checkpoint is of {arrays['owner'].size} units, the model has {len(self.table.units)}: "
+                "give this run a folder of its own"
+            )
+        epoch, floor, begun, self._pushes, self.handed_over, report = map(int, arrays["numbers"])
+        self.table = Table(self.table.units, self.table.servers, arrays["owner"], epoch, arrays["changed"])
+        units = arrays["units"]
+        if arrays["parameters"].size != int(self.table.units.sizes[units].sum()):
+            raise ValueError(f"the checkpoint has {arrays['parameters'].size} parameters for other units")
+        rows = np.zeros((self._width, arrays["parameters"].size), np.float32)
+        source = self.optimizer.parameters.size + np.arange(arrays["parameters"].size)
+        self.optimizer.rearrange(units, source, rows, 0)
+        self._hold(units)
+        self.optimizer.parameters[:] = arrays["parameters"]
+        self.optimizer.load(_under("optimizer/", arrays))
+        rows_of_clocks = arrays["clocks"].reshape(-1, 3).tolist()
+        finished = {worker for worker, _, done in rows_of_clocks if done}
+        self.clocks = Clocks({worker: made for worker, made, _ in rows_of_clocks}, finished, floor)
+        self._newest = {int(worker): int(number) for worker, number in arrays["newest"].reshape(-1, 2)}
+        self.begun, self._report, self._use = bool(begun), (report, arrays["report"]), arrays["use"]
+        self._expected = set(arrays["expected"].tolist())
+        self.readers = {worker: _reader(_under(f"reader-{worker}/", arrays)) for worker in self.clocks.of}
+        for name, array in arrays.items():
+            what, *numbers = name.split("-")
+            if what == "pending":
+                self._pending[int(numbers[0])] = Message.decode(array)
+            elif what in ("outgoing", "handed"):
+                kept = self._outgoing if what == "outgoing" else self._handed
+                kept[int(numbers[0]), int(numbers[1])] = Message.decode(array)
+
+
+_OF_WORKERS: Final = (Kind.PUSH, Kind.FLUSH, Kind.ALIVE, Kind.LEAVE)
+
+
+def named(workers: Sequence[int]) -> str:
+    """Return words for some workers."""
+    return f"worker{'s' if len(workers) > 1 else ''} {', '.join(map(str, workers))}"
+
+
+def _views(handover: Message) -> dict[tuple[int, int], Words]:
+    """Return the payloads of readers' views, by worker and incarnation."""
+    if not handover.aside.size:
+        raise PayloadError("a handover without its head")
+    words, found = handover.aside[1:], {}
+    while words.size:
+        if words.size < _VIEW_HEAD:
+            raise PayloadError("a reader's view ends in the middle of its head")
+        worker, low, high, size = map(int, words[:_VIEW_HEAD])
+        found[worker, low | high << 32] = words[_VIEW_HEAD : _VIEW_HEAD + size]
+        words = words[_VIEW_HEAD + size :]
+    return found
+
+
+def _view_of(worker: int, incarnation: int, views: Mapping[tuple[int, int], Words], words: Words) -> Words:
+    """Return what a reader has of elements that came."""
+    payload = views.get((worker, incarnation))
+    if payload is None:
+        return np.full(words.size, UNKNOWN)
+    view = words.copy()
+    decode(payload, words.size).onto(view)
+    return view
+
+
+def _reader(arrays: Arrays) -> _Reader:
+    told, epoch, wanted_epoch, wanted = map(int, arrays["numbers"])
+    lost: dict[int, tuple[Lost, ...]] = {}
+    for number, first, count in arrays["lost"].reshape(-1, 3).tolist():
+        lost[number] = (*lost.get(number, ()), (number, first, count))
+    return _Reader(
+        int(arrays["incarnation"][0]),
+        Feed.restored(_under("feed/", arrays)),
+        told,
+        epoch,
+        arrays["settings"].tobytes().decode(),
+        dict(arrays["contained"].reshape(-1, 2).tolist()),
+        lost,
+        {
+            (int(name.split("-")[1]), int(name.split("-")[2])): units
+            for name, units in arrays.items()
+            if name.startswith("set-")
+        },
+        (wanted_epoch, wanted),
+    )
+
+
+def _under(prefix: str, arrays: Arrays) -> Arrays:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
