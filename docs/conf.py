@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documentation site: ``make docs``. Its source folder is the repository, so that links to code lead somewhere."""
+"""The documentation site, built by ``make docs``. Its source folder is the repository."""
 
 import os
 import re
@@ -93,7 +93,9 @@ def _row(parameter: Any) -> str:
         names = f"`{parameter.metavar or parameter.name.upper()}`"
     default = getattr(parameter, "default", None)
     shown = "" if default in (None, False, (), []) or callable(default) else f"`{default}`"
-    return f"| {names} | {shown} | {_text(getattr(parameter, 'help', '') or '').replace('|', chr(92) + '|')} |"
+    return (
+        f"| {names} | {shown} | {_text(getattr(parameter, 'help', '') or '').replace('|', chr(92) + '|')} |"
+    )
 
 
 def _text(help: str | None) -> str:

@@ -94,7 +94,7 @@ def test_a_checkpoint_that_was_not_finished_is_not_gone_on_from(tmp_path: Path) 
 def test_settings_that_the_run_has_already_are_refused(whole: Path) -> None:
     done = CliRunner().invoke(app, ["train", "--resume", str(only(whole)), "--lr", "1", "--epochs", "9"])
     assert done.exit_code == 2
-    assert f"--resume: the settings are those of {only(whole)}: leave out --epochs, --lr" in done.output
+    assert f"--resume: {only(whole)} has its own settings: leave out --epochs, --lr" in done.output
 
 
 def damaged(whole: Path, folder: Path) -> Path:
@@ -115,14 +115,18 @@ def damaged(whole: Path, folder: Path) -> Path:
             "has no checkpoint: weir train --save-every STEPS writes them",
         ),
         ("checkpoints/weir/latest.json", "[1]", "latest.json is no list of a checkpoint's files"),
-        ("checkpoints/weir/latest.json", '{"schema": 1, "step": true, "checksums": ["a"]}', "is no list of"),
+        (
+            "checkpoints/weir/latest.json",
+            '{"schema": 1, "step": true, "checksums": ["a"]}',
+            "is not a list of",
+        ),
         (
             "checkpoints/weir/latest.json",
             '{"schema": 1, "step": 6, "checksums": ["a"]}',
-            "of 1 workers, not of 3",
+            "it has 1 workers, not 3",
         ),
         ("checkpoints/weir/step-6/rank-1.pt", None, "cannot read .*rank-1.pt: No such file"),
-        ("checkpoints/weir/step-6/rank-1.pt", "junk", "rank-1.pt is not as it was written: its checksum"),
+        ("checkpoints/weir/step-6/rank-1.pt", "junk", "rank-1.pt is damaged: its checksum"),
     ],
 )
 def test_a_damaged_run_does_not_go_on(
@@ -167,7 +171,7 @@ def test_no_flipped_bit_is_loaded(place: int, bit: int) -> None:
         data = bytearray(files[path])
         data[place % len(data)] ^= 1 << bit
         files[path] = bytes(data)
-        with pytest.raises(CheckpointError, match="not as it was written"):
+        with pytest.raises(CheckpointError, match="is damaged"):
             latest(folder).part(0)
 
 
@@ -175,7 +179,7 @@ def test_no_flipped_bit_is_loaded(place: int, bit: int) -> None:
     ("given_", "says"),
     [
         ({"mode": "ps", "method": "dense"}, "--save-every: with --mode ps the servers have the state"),
-        ({"method": "powersgd"}, "--save-every: what method powersgd keeps between steps is not saved"),
+        ({"method": "powersgd"}, "--save-every: the state of method powersgd cannot be saved"),
     ],
 )
 def test_what_is_not_saved_is_refused_at_once(given_: dict[str, Any], says: str) -> None:
@@ -250,7 +254,7 @@ def test_runs_whose_steps_are_not_alike_are_refused(
         (None, r"cannot read .*summary.json: No such file or directory; give the folder of a run"),
         ("{", "is not a JSON object"),
         ("[]", "is not a JSON object"),
-        ("{}", "is no summary of weir train"),
+        ("{}", "is not a summary of weir train"),
         ('{"schema": 9}', "has schema 9; this Weir reads 1"),
         ('{"schema": 1, "config": {"workers": -1}}', "has settings that cannot be used"),
         ('{"schema": 1, "shares_are_of": ""}', "is of weir compare"),
@@ -273,16 +277,16 @@ def test_a_number_that_is_none_is_refused(tmp_path: Path, name: str, value: Any)
     data["runs"]["weir"][name] = value
     bad.write_text(json.dumps(data))
     if name == "steps" and not value:
-        with pytest.raises(FinishedError, match="no step was trained in b"):
+        with pytest.raises(FinishedError, match="b has no finished step"):
             compared([summary(tmp_path / "a"), bad])
         return
-    with pytest.raises(FinishedError, match=r"is no summary of weir train|NaN is no number of JSON"):
+    with pytest.raises(FinishedError, match=r"is not a summary of weir train|NaN is no number of JSON"):
         compared([summary(tmp_path / "a"), bad])
 
 
 def test_one_run_and_the_same_twice_are_no_comparison(tmp_path: Path) -> None:
     one = summary(tmp_path / "a")
-    for runs, says in (([one], "one run is nothing to compare"), ([one, one], "a run is given twice")):
+    for runs, says in (([one], "cannot compare .* alone"), ([one, one], "a run is given twice")):
         with pytest.raises(FinishedError, match=says):
             compared(runs)
 
@@ -291,4 +295,4 @@ def test_settings_of_a_training_do_not_go_with_finished_runs(tmp_path: Path) -> 
     runs = [str(summary(tmp_path / name)) for name in "ab"]
     done = CliRunner().invoke(app, ["compare", *runs, "--lr", "0.1"])
     assert done.exit_code == 2
-    assert "weir compare: --lr: finished runs have their settings" in done.output
+    assert "weir compare: --lr: finished runs keep their settings" in done.output
