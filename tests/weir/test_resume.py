@@ -106,15 +106,15 @@ def damaged(whole: Path, folder: Path) -> Path:
     ("name", "text", "says"),
     [
         ("config.json", None, "cannot read .*config.json: No such file"),
-        ("config.json", "{", "config.json is no file of a run's settings"),
-        ("config.json", "[]", "config.json is no file of a run's settings"),
+        ("config.json", "{", "config.json is not a run's settings file"),
+        ("config.json", "[]", "config.json is not a run's settings file"),
         ("config.json", '{"workers": 99}', "config.json has settings that cannot be used"),
         (
             "checkpoints/weir/latest.json",
             None,
             "has no checkpoint: weir train --save-every STEPS writes them",
         ),
-        ("checkpoints/weir/latest.json", "[1]", "latest.json is no list of a checkpoint's files"),
+        ("checkpoints/weir/latest.json", "[1]", "latest.json is not a list of a checkpoint's files"),
         (
             "checkpoints/weir/latest.json",
             '{"schema": 1, "step": true, "checksums": ["a"]}',
@@ -257,7 +257,7 @@ def test_runs_whose_steps_are_not_alike_are_refused(
         ("{}", "is not a summary of weir train"),
         ('{"schema": 9}', "has schema 9; this Weir reads 1"),
         ('{"schema": 1, "config": {"workers": -1}}', "has settings that cannot be used"),
-        ('{"schema": 1, "shares_are_of": ""}', "is of weir compare"),
+        ('{"schema": 1, "shares_are_of": ""}', "comes from weir compare"),
     ],
 )
 def test_a_file_that_is_no_summary_is_named(tmp_path: Path, text: str | None, says: str) -> None:
