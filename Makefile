@@ -31,7 +31,7 @@ check: .venv/ready  ## formatting, lint, types, spelling, C warnings, generated 
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/codespell --ignore-words-list ect README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs softswitch/docs p4src/README.md examples weir
+	$(BIN)/codespell --ignore-words-list ect README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs softswitch/docs p4src/README.md examples/README.md weir
 	$(BIN)/python -m weir.wire.generate --check
 	$(BIN)/python p4src/build.py --check
 	$(BIN)/python -m tests.native.check_c
