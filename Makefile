@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench docs clean
+.PHONY: help setup demo test check bench docs pages clean
 
 help:  ## these lines
 	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,15 +27,20 @@ demo: .venv/ready  ## train a small model over slow links, its gradients summed 
 test: check  ## every test; what a machine lacks skips by name, or fails: WEIR_REQUIRE=root,bmv2,simple_switch,p4c,mininet,tshark
 	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-check: .venv/ready  ## formatting, lint, types, C warnings, generated files
+check: .venv/ready  ## formatting, lint, types, spelling, C warnings, generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/codespell --ignore-words-list ect README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs softswitch/docs p4src/README.md examples/README.md weir
 	$(BIN)/python -m weir.wire.generate --check
 	$(BIN)/python p4src/build.py --check
 	$(BIN)/python -m tests.native.check_c
 
-docs: .venv/ready  ## the pages: their links, paths, names and commands
+docs: .venv/ready  ## the documentation as a site: build/site/docs/index.html
+	$(BIN)/python -c 'import sphinx, myst_parser, furo' 2>/dev/null || $(BIN)/pip install --quiet --editable '.[docs]'
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -c docs . build/site
+
+pages: .venv/ready  ## check the pages: their links, paths, names and commands
 	$(BIN)/pytest tests/test_docs.py softswitch/tests/test_docs.py
 
 bench: .venv/ready  ## the figures of the switch and of all-reduce in docs/benchmarks.md
@@ -43,5 +48,5 @@ bench: .venv/ready  ## the figures of the switch and of all-reduce in docs/bench
 	$(BIN)/weir bench run collectives/allreduce
 
 clean:  ## everything that make made
-	rm -rf .venv build *.egg-info softswitch/build softswitch/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build docs/reference *.egg-info softswitch/build softswitch/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -15,7 +15,7 @@ from tests.test_architecture import imports, modules
 ROOT = Path(__file__).resolve().parents[1]
 # The changelog names what is gone, too; of it only links and names in weir are checked.
 PAGES = [
-    *("README.md", "examples/README.md", "p4src/README.md"),
+    *("README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md", "p4src/README.md"),
     *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/*.md")),
 ]
 USERS_FILES = {"train.py", "basic.p4", "first_sum.py"}  # in examples: files that a reader has

@@ -30,27 +30,32 @@ _COMMANDS: Final = {
     "train": _Command(
         "weir.train.cli",
         "train",
-        "Train a real model, its gradients summed by the switch.",
+        "Train a model whose gradients the switch sums.",
     ),
     "compare": _Command(
         "weir.compare.cli",
         "compare",
-        "Train a model with several methods, side by side.",
+        "Compare methods on one model, or finished runs.",
         ("train",),
     ),
-    "methods": _Command("weir.methods", "list_methods", "List the methods: what is sent of a gradient."),
+    "methods": _Command(
+        "weir.methods", "list_methods", "List the methods that choose which gradients to send."
+    ),
     "partition": _Command(
-        "weir.partition.cli", "partition", "Place samples and parameters so that little travels.", ("train",)
+        "weir.partition.cli",
+        "partition",
+        "Place samples and parameters so that little data travels.",
+        ("train",),
     ),
     "switch": _Command("softp4.cli", "app", "Run a P4 switch in software."),
     "shell": _Command("weir.shell", "shell", "Open p4runtime-shell on a switch."),
     "server": _Command(
-        "weir.server.cli", "server", "Keep a shard of a model: a parameter server for training workers."
+        "weir.server.cli", "server", "Run a parameter server, which keeps a shard of a model."
     ),
     "controller": _Command(
-        "weir.controller.cli", "controller", "Program the switches and let agents join jobs."
+        "weir.controller.cli", "controller", "Program the switches and admit workers to jobs."
     ),
-    "status": _Command("weir.controller.cli", "status", "Show switches, ports, jobs and what was counted."),
+    "status": _Command("weir.controller.cli", "status", "Show switches, ports, jobs and counters."),
     "qos": _Command(
         "weir.controller.cli", "qos", "Print settings for switches without P4: SONiC, or Linux's tc."
     ),
@@ -63,12 +68,12 @@ _COMMANDS: Final = {
         ("train",),
     ),
     "clean": _Command(
-        "weir.process.clean", "clean", "Remove what killed Weir processes have left on this machine."
+        "weir.process.clean", "clean", "Remove leftovers of killed Weir processes from this machine."
     ),
     "bench": _Command(
         "weir.bench.cli",
         "app",
-        "Measure speed beside Gloo, BMv2 and hand-written C.",
+        "Compare speed with Gloo, BMv2 and hand-written C.",
         ("train",),
     ),
 }
@@ -131,7 +136,7 @@ def _weir(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
-    """Sum gradients inside the network: a P4 switch adds up what the workers of a training job send."""
+    """Sum gradients inside the network: a P4 switch adds up the workers' gradients."""
 
 
 def main() -> None:

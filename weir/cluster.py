@@ -64,7 +64,7 @@ class LocalCluster:
         threads: int = 1,
     ) -> None:
         if not 1 <= workers <= MAX_CHILDREN:
-            raise ValueError(f"workers is {workers}: a switch has 1 to {MAX_CHILDREN} of them")
+            raise ValueError(f"workers is {workers}: a switch serves 1 to {MAX_CHILDREN}")
         self.workers = workers
         self.network = network or NetworkSpec()
         if workers < self.network.shape.racks:
@@ -106,7 +106,7 @@ class LocalCluster:
         Raises ClusterError when one does not start; then nothing is left of any.
         """
         if self._directory is not None:
-            raise ClusterError("the local cluster runs already")
+            raise ClusterError("the local cluster is already running")
         # In memory unless told otherwise; a short name, for Unix sockets' sake.
         parent = self._parent or (MEMORY if MEMORY.is_dir() else None)
         self._directory = self._scratch.enter_context(scratch_folder("weir-cluster", parent))

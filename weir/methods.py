@@ -85,7 +85,7 @@ def find_method(name: str) -> Method:
     """Return the method of a name; ValueError lists the names when there is none of that name."""
     known = methods()
     if name not in known:
-        raise ValueError(f"no method is called {name!r}; there are {', '.join(known)}")
+        raise ValueError(f"no such method: {name!r}; the methods are {', '.join(known)}")
     return known[name]
 
 
@@ -102,12 +102,12 @@ def load_plugin(path: Path) -> None:
     if path in _loaded:
         return
     if not path.is_file():
-        raise ValueError(f"there is no file {path}")
+        raise ValueError(f"no such file: {path}")
     before = sparsifier_names()
     name = f"weir_plugin_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ValueError(f"{path} is no Python file: its name is to end with .py")
+        raise ValueError(f"{path} is not a Python file: its name must end with .py")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -115,7 +115,7 @@ def load_plugin(path: Path) -> None:
         raise ValueError(f"{path}: {error} (see docs/add-a-method.md)") from None
     except SystemExit:
         raise ValueError(
-            f'{path} ends the program: what it does is to be under if __name__ == "__main__":'
+            f'{path} ends the program: put its actions under if __name__ == "__main__":'
         ) from None
     except Exception as error:
         raise ValueError(f"{path}: {type(error).__name__}: {error}") from error
@@ -150,13 +150,13 @@ Plugin = Annotated[
 def list_methods(
     *,
     plugin: Plugin = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON, one object per method.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object per method.")] = False,
 ) -> None:
     """List the methods that weir train and weir compare know.
 
-    Density: "as asked" where --density says what share of the values is sent; elsewhere it follows from the
-    gradient or from other options. Encoding: how what is sent is written down unless --encoding says so. How
-    each method works is described in docs/methods.md.
+    Density: "as asked" where --density sets the share of values to send; elsewhere it follows from the
+    gradient or from other options. Encoding: form of the gradients on the wire, unless --encoding sets it.
+    docs/methods.md describes each method.
     """
     found = methods().values()
     if as_json:

@@ -53,7 +53,7 @@ def parse_shape(text: str) -> Shape:
     found = _SHAPE.fullmatch(text)
     if found is None:
         raise ValueError(
-            f"{text!r} is no topology: take single, or leaf-spine-RxS with R racks and S spines, "
+            f"{text!r} is not a topology: use single, or leaf-spine-RxS with R racks and S spines, "
             "for example leaf-spine-2x2"
         )
     shape = Shape(int(found[1]), int(found[2]))
@@ -87,7 +87,7 @@ class NetworkSpec:
         if not 0 < self.load <= 1:
             raise ValueError(f"load is {self.load}: a share of a link, above 0, at most 1")
         if self.background != "none" and self.rate_bps is None:
-            raise ValueError("background traffic is a share of a link's rate: give the links one")
+            raise ValueError("background traffic is a share of a link's rate: set a rate for the links")
 
     @property
     def extra_hosts(self) -> int:
@@ -156,9 +156,9 @@ def make_plan(
     """
     racks = spec.shape.racks
     if not 1 <= workers <= MAX_CHILDREN:
-        raise ValueError(f"workers is {workers}: a switch has 1 to {MAX_CHILDREN} of them")
+        raise ValueError(f"workers is {workers}: a switch serves 1 to {MAX_CHILDREN}")
     if workers < racks:
-        raise ValueError(f"{workers} workers cannot be spread over {racks} racks: take as many at least")
+        raise ValueError(f"{workers} workers cannot be spread over {racks} racks: use at least {racks}")
     each = -(-workers // racks) + spec.extra_hosts
     topology = _topology(spec, each, grpc, shm, target)
     by_rack = [topology.hosts_of(name) for name in dict.fromkeys(host.switch for host in topology.hosts)]

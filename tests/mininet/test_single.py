@@ -39,7 +39,7 @@ def test_a_parameter_server_trains_over_links_that_lose_packets(switch: str, tmp
         (["--workers", "2", "--servers", "2"], "--servers: fewer than there are hosts"),
         (["--rate", "20"], "'20' is no rate without a unit"),
         (["--loss", "1"], "loss is 1.0: a share of packets"),
-        (["--background", "0.5"], "give the links one"),
+        (["--background", "0.5"], "set a rate for the links"),
     ],
 )
 def test_what_does_not_fit_is_refused(options: list[str], says: str) -> None:

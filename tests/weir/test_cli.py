@@ -106,4 +106,4 @@ def test_a_command_knows_a_method_of_ones_own(arguments: list[str]) -> None:
 )
 def test_a_plugin_that_is_not_there_is_named(arguments: list[str]) -> None:
     status, output = run(*arguments, "--plugin", "none.py")
-    assert status == 2 and "--plugin" in output and "there is no file" in output
+    assert status == 2 and "--plugin" in output and "no such file" in output

@@ -85,7 +85,7 @@ def test_a_switch_that_does_not_start_says_why_and_nothing_is_left(short_path: P
 
 @pytest.mark.parametrize("workers", [0, 33])
 def test_more_workers_than_a_switch_has_are_refused(workers: int) -> None:
-    with pytest.raises(ValueError, match=f"workers is {workers}: a switch has 1 to 32"):
+    with pytest.raises(ValueError, match=f"workers is {workers}: a switch serves 1 to 32"):
         weir.LocalCluster(workers)
 
 

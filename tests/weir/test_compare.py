@@ -84,8 +84,8 @@ def test_what_a_method_has_no_use_for_is_left_out_for_it() -> None:
 @pytest.mark.parametrize(
     ("names", "given", "complaint"),
     [
-        ("", {}, "--methods: name one at least"),
-        ("dense,best", {}, "--methods: no method is called 'best'; there are .*dense"),
+        ("", {}, "--methods: name at least one"),
+        ("dense,best", {}, "--methods: no such method: 'best'; the methods are .*dense"),
         ("topk,dense,topk", {}, "--methods: topk is named twice"),
         ("dense", {"seeds": 0}, "--seeds: .* not 0"),
         ("dense", {"workers": 33}, "--workers: .* not 33"),

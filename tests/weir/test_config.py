@@ -39,7 +39,7 @@ def test_what_is_given_wins_over_the_preset() -> None:
         ({"workers": 33}, "--workers", "less than or equal to 32"),
         ({"servers": 2}, "--servers", "--mode ps"),
         ({"mode": "ps", "workers": 31, "servers": 2}, "--servers 2", "at most 32 together"),
-        ({"mode": "ps", "method": "ds-sync"}, "--mode ps", "no gradients that servers could take"),
+        ({"mode": "ps", "method": "ds-sync"}, "--mode ps", "no gradients to servers"),
         ({"mode": "ps", "loss_budget": 0.1}, "--mode ps", "leave out --loss-budget"),
         ({"consistency": "async"}, "--consistency", "--mode ps"),
         ({"mode": "ps", "consistency": "ssp"}, "'ssp'", "ssp:S"),
@@ -158,7 +158,7 @@ def test_what_a_plugin_must_be(tmp_path: Path) -> None:
     empty.write_text("x = 1\n")
     broken.write_text("import no_such_module\n")
     for path, says in (
-        (tmp_path / "none.py", "there is no file"),
+        (tmp_path / "none.py", "no such file"),
         (empty, "registers no method"),
         (broken, "ModuleNotFoundError: No module named 'no_such_module'"),
     ):

@@ -82,7 +82,7 @@ def test_both_ends_of_a_cable_name_each_other() -> None:
     [
         ({"loss": 1.0}, "loss is 1.0"),
         ({"load": 0.0}, "load is 0.0"),
-        ({"background": "incast"}, "give the links one"),
+        ({"background": "incast"}, "set a rate for the links"),
     ],
 )
 def test_a_wrong_network_is_refused(wrong: dict[str, object], words: str) -> None:

@@ -76,12 +76,12 @@ def test_the_command_trains_by_a_plan_and_says_what_its_links_carried(plans: dic
     ("arguments", "sentence"),
     [
         (("--placement", "nosuch.json", "--mode", "ps"), "nosuch.json cannot be read: No such file"),
-        (("--placement", "nosuch.json"), "--placement: of --mode ps alone"),
+        (("--placement", "nosuch.json"), "--placement needs --mode ps"),
         (
             ("--placement", "nosuch.json", "--mode", "ps", "--model", "cnn"),
             "--model logistic, fm, deepfm, not cnn",
         ),
-        (("--placement", "dynamic"), "--placement: of --mode ps alone"),
+        (("--placement", "dynamic"), "--placement needs --mode ps"),
         (
             ("--placement", "dynamic", "--mode", "ps", "--lane-bits", "16"),
             "--placement dynamic: pushes travel by flows, where values have 32 bits",

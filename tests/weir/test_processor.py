@@ -34,7 +34,7 @@ def test_all_threads_of_a_process_count_also_those_that_have_ended() -> None:
 def test_a_process_that_has_ended_has_no_time() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
-    with pytest.raises(ProcessLookupError, match=f"there is no process {process.pid}"):
+    with pytest.raises(ProcessLookupError, match=f"no such process: {process.pid}"):
         process_seconds(process.pid)
 
 

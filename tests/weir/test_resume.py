@@ -91,7 +91,7 @@ def test_a_checkpoint_that_was_not_finished_is_not_gone_on_from(tmp_path: Path) 
 def test_settings_that_the_run_has_already_are_refused(whole: Path) -> None:
     done = CliRunner().invoke(app, ["train", "--resume", str(only(whole)), "--lr", "1", "--epochs", "9"])
     assert done.exit_code == 2
-    assert f"--resume: the settings are those of {only(whole)}: leave out --epochs, --lr" in done.output
+    assert f"--resume: {only(whole)} has its own settings: leave out --epochs, --lr" in done.output
 
 
 def damaged(whole: Path, folder: Path) -> Path:
@@ -103,23 +103,27 @@ def damaged(whole: Path, folder: Path) -> Path:
     ("name", "text", "says"),
     [
         ("config.json", None, "cannot read .*config.json: No such file"),
-        ("config.json", "{", "config.json is no file of a run's settings"),
-        ("config.json", "[]", "config.json is no file of a run's settings"),
+        ("config.json", "{", "config.json is not a run's settings file"),
+        ("config.json", "[]", "config.json is not a run's settings file"),
         ("config.json", '{"workers": 99}', "config.json has settings that cannot be used"),
         (
             "checkpoints/weir/latest.json",
             None,
             "has no checkpoint: weir train --save-every STEPS writes them",
         ),
-        ("checkpoints/weir/latest.json", "[1]", "latest.json is no list of a checkpoint's files"),
-        ("checkpoints/weir/latest.json", '{"schema": 1, "step": true, "checksums": ["a"]}', "is no list of"),
+        ("checkpoints/weir/latest.json", "[1]", "latest.json is not a list of a checkpoint's files"),
+        (
+            "checkpoints/weir/latest.json",
+            '{"schema": 1, "step": true, "checksums": ["a"]}',
+            "is not a list of",
+        ),
         (
             "checkpoints/weir/latest.json",
             '{"schema": 1, "step": 6, "checksums": ["a"]}',
-            f"of 1 workers, not of {WORKERS}",
+            f"it has 1 workers, not {WORKERS}",
         ),
         ("checkpoints/weir/step-6/rank-1.pt", None, "cannot read .*rank-1.pt: No such file"),
-        ("checkpoints/weir/step-6/rank-1.pt", "junk", "rank-1.pt is not as it was written: its checksum"),
+        ("checkpoints/weir/step-6/rank-1.pt", "junk", "rank-1.pt is damaged: its checksum"),
     ],
 )
 def test_a_damaged_run_does_not_go_on(
@@ -164,7 +168,7 @@ def test_no_flipped_bit_is_loaded(place: int, bit: int) -> None:
         data = bytearray(files[path])
         data[place % len(data)] ^= 1 << bit
         files[path] = bytes(data)
-        with pytest.raises(CheckpointError, match="not as it was written"):
+        with pytest.raises(CheckpointError, match="is damaged"):
             latest(folder).part(0)
 
 
@@ -172,7 +176,7 @@ def test_no_flipped_bit_is_loaded(place: int, bit: int) -> None:
     ("given_", "says"),
     [
         ({"mode": "ps", "method": "dense"}, "--save-every: with --mode ps the servers have the state"),
-        ({"method": "powersgd"}, "--save-every: what method powersgd keeps between steps is not saved"),
+        ({"method": "powersgd"}, "--save-every: the state of method powersgd cannot be saved"),
     ],
 )
 def test_what_is_not_saved_is_refused_at_once(given_: dict[str, Any], says: str) -> None:
@@ -249,10 +253,10 @@ def test_runs_whose_steps_are_not_alike_are_refused(
         (None, r"cannot read .*summary.json: No such file or directory; give the folder of a run"),
         ("{", "is not a JSON object"),
         ("[]", "is not a JSON object"),
-        ("{}", "is no summary of weir train"),
+        ("{}", "is not a summary of weir train"),
         ('{"schema": 9}', "has schema 9; this Weir reads 1"),
         ('{"schema": 1, "config": {"workers": -1}}', "has settings that cannot be used"),
-        ('{"schema": 1, "shares_are_of": ""}', "is of weir compare"),
+        ('{"schema": 1, "shares_are_of": ""}', "comes from weir compare"),
     ],
 )
 def test_a_file_that_is_no_summary_is_named(tmp_path: Path, text: str | None, says: str) -> None:
@@ -272,16 +276,16 @@ def test_a_number_that_is_none_is_refused(tmp_path: Path, name: str, value: Any)
     data["runs"]["weir"][name] = value
     bad.write_text(json.dumps(data))
     if name == "steps" and not value:
-        with pytest.raises(FinishedError, match="no step was trained in b"):
+        with pytest.raises(FinishedError, match="b has no finished step"):
             compared([summary(tmp_path / "a"), bad])
         return
-    with pytest.raises(FinishedError, match=r"is no summary of weir train|NaN is no number of JSON"):
+    with pytest.raises(FinishedError, match=r"is not a summary of weir train|NaN is no number of JSON"):
         compared([summary(tmp_path / "a"), bad])
 
 
 def test_one_run_and_the_same_twice_are_no_comparison(tmp_path: Path) -> None:
     one = summary(tmp_path / "a")
-    for runs, says in (([one], "one run is nothing to compare"), ([one, one], "a run is given twice")):
+    for runs, says in (([one], "cannot compare .* alone"), ([one, one], "a run is given twice")):
         with pytest.raises(FinishedError, match=says):
             compared(runs)
 
@@ -290,4 +294,4 @@ def test_settings_of_a_training_do_not_go_with_finished_runs(tmp_path: Path) -> 
     runs = [str(summary(tmp_path / name)) for name in "ab"]
     done = CliRunner().invoke(app, ["compare", *runs, "--lr", "0.1"])
     assert done.exit_code == 2
-    assert "weir compare: --lr: finished runs have their settings" in done.output
+    assert "weir compare: --lr: finished runs keep their settings" in done.output

@@ -20,7 +20,7 @@ def calibrate(
         str, typer.Option(help="mlp, cnn, lm (a small language model), bag (of words) or resnet18.")
     ] = "cnn",
     workers: Annotated[int, typer.Option(help="Workers of the job, 1 to 32.")] = 4,
-    seeds: Annotated[int | None, typer.Option(help="Runs behind each figure; default: 3.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Runs for each figure; default: 3.")] = None,
     tolerance: Annotated[
         float, typer.Option(help="Points of accuracy, in per cent, that the mean may fall.")
     ] = 0.5,
@@ -63,10 +63,10 @@ def calibrate(
 ) -> None:
     """Find how much of its gradients a model can miss, by layer class and by magnitude class.
 
-    Trains without loss, then again and again with a share of the blocks lost at the source, each worker its
-    own in every step, and searches for the largest share that costs no more than the tolerance. Needs no
+    Trains without loss, then repeatedly with a share of the blocks lost at the source: each worker loses its
+    own blocks in every step. Searches for the largest share that costs no more than the tolerance. Needs no
     switch: all workers train in one process. Prints a table and writes a policy for weir train --loss-policy.
-    Where nothing may be lost there is no policy: it says so, writes nothing and fails.
+    If nothing may be lost, it says so, writes nothing and fails.
     """
     try:
         config = make_calibration(

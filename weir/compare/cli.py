@@ -38,16 +38,16 @@ def compare(
     ] = None,
     **settings: Any,
 ) -> None:
-    """Train the same model with several methods and set them side by side.
+    """Train one model with several methods and compare them.
 
-    Every method trains on the same data, from the same parameters, over the same switches, one after the
-    other. The table says how accurate each became, what it put on the wire and what time it took. Settings
-    that a method has no use for are left out for it. Writes compare.json, compare.png, compare.html and
-    steps.jsonl. Ctrl-C ends every process and still writes what there is.
+    The methods train one after the other, on the same data, from the same parameters, over the same switches.
+    The table shows accuracy, bytes on the wire and time of each. A method ignores settings that do not apply
+    to it. Writes compare.json, compare.png, compare.html and steps.jsonl. Ctrl-C ends every process and still
+    writes the results so far.
 
-    With RUN..., it trains nothing: it reads the summaries of these runs, and writes compared.json and
-    compared.png. The first one is what the others are compared with. Runs of another model, of other data,
-    numbers of workers or batch sizes are refused.
+    With RUN..., it trains nothing: it reads the summaries of these runs, compares them with the first one,
+    and writes compared.json and compared.png. The runs must have the same model, data, number of workers and
+    batch size.
     """
     if runs:
         _finished(runs, context, settings["out"], name)
@@ -74,7 +74,7 @@ def _finished(runs: list[Path], context: typer.Context, out: Path, name: str | N
     try:
         if unwanted := sorted(options.given(context).keys() - {"runs", "out", "name"}):
             raise ConfigError(
-                f"{options.in_line(unwanted)}: finished runs have their settings; leave it out, or RUN"
+                f"{options.in_line(unwanted)}: finished runs keep their settings; leave it out, or RUN"
             )
         show(runs, out, name, Console())
     except (ConfigError, *ERRORS) as error:

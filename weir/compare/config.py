@@ -64,7 +64,7 @@ def make_comparison(
         raise ConfigError(f"--plugin: {error}") from None
     chosen = _names(wanted)
     if seeds < 1:
-        raise ConfigError(f"--seeds: there must be one at least, not {seeds}")
+        raise ConfigError(f"--seeds: must be at least 1, not {seeds}")
     trainings = {
         (method, seed): make_config(
             **_fitting(method, given), method=method, seed=seed, reference=False, out=out
@@ -82,7 +82,7 @@ def _names(wanted: str) -> tuple[str, ...]:
         return tuple(methods())
     names = [name.strip() for name in wanted.split(",") if name.strip()]
     if not names:
-        raise ConfigError("--methods: name one at least; weir methods lists them")
+        raise ConfigError("--methods: name at least one; weir methods lists all")
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(f"--methods: {', '.join(twice)} is named twice")
     try:

@@ -61,7 +61,7 @@ class Comparison:
 def compared(paths: Sequence[Path]) -> Comparison:
     """Return the comparison of the runs of these folders, or summary files. Raises FinishedError."""
     if len(paths) < 2:
-        raise FinishedError(f"one run is nothing to compare {paths[0]} with: give two folders or more")
+        raise FinishedError(f"cannot compare {paths[0]} alone: give at least two folders")
     if len({path.resolve() for path in paths}) < len(paths):
         raise FinishedError("a run is given twice")
     read = [_read(path) for path in paths]
@@ -103,7 +103,7 @@ def _read(path: Path) -> tuple[str, TrainConfig, list[Finished]]:
     try:
         if "shares_are_of" in summary:
             raise FinishedError(
-                f"{file} is of weir compare, which has compared its runs itself; see its page"
+                f"{file} comes from weir compare, which has already compared its runs; see its page"
             )
         if summary["schema"] != SCHEMA:
             raise FinishedError(f"{file} has schema {summary['schema']}; this Weir reads {SCHEMA}")
@@ -116,9 +116,9 @@ def _read(path: Path) -> tuple[str, TrainConfig, list[Finished]]:
     except ValidationError as error:
         raise FinishedError(f"{file} has settings that cannot be used:\n{in_words(error)}") from None
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError):
-        raise FinishedError(f"{file} is no summary of weir train") from None
+        raise FinishedError(f"{file} is not a summary of weir train") from None
     if not runs:
-        raise FinishedError(f"no step was trained in {name}")
+        raise FinishedError(f"{name} has no finished step")
     return name, config, runs
 
 

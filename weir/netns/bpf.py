@@ -73,7 +73,7 @@ def _instruction(code: int, *, to: int = 0, source: int = 0, jump: int = 0, numb
 
 def _bpf(command: int, attributes: bytes) -> int:
     if platform.machine() not in _SYSCALL:
-        raise OSError(f"no number of bpf(2) is known for {platform.machine()}")
+        raise OSError(f"the number of the system call bpf(2) is unknown for {platform.machine()}")
     library, buffer = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(attributes)
     made: int = library.syscall(_SYSCALL[platform.machine()], command, buffer, len(attributes))
     if made < 0:

@@ -102,7 +102,7 @@ def lab(
     """
     network = network or NetworkSpec()
     if switch != "soft" and (network.rate_bps or not network.shape.single):
-        raise NamespaceError("shaped ports and tunnels between switches are the soft switch's: take that")
+        raise NamespaceError("only the soft switch has shaped ports and tunnels between switches")
     bucket = TokenBucket(parse_rate(rate)) if rate else None
     uplink = TokenBucket(network.rate_bps) if network.rate_bps else None
     with _hosts(_plan(workers, switch, network)) as made:

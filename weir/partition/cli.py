@@ -17,18 +17,19 @@ def partition(
         ),
     ],
     *,
-    machines: Annotated[int, typer.Option(min=1, help="Each has a worker and a server.")] = 8,
+    machines: Annotated[int, typer.Option(min=1, help="Machines; each has a worker and a server.")] = 8,
     racks: Annotated[
         int,
         typer.Option(
-            min=1, help="Of a leaf-spine network, equally many machines each: who talks much shares a rack."
+            min=1,
+            help="Racks of a leaf-spine network, with equal numbers of machines; busy pairs share a rack.",
         ),
     ] = 1,
     method: Annotated[
         str,
         typer.Option(
-            help="refined (Weir's), mtkahypar, metis, greedy, hash, random; or random/random, which does not "
-            "look where parameters are used, either."
+            help="refined (Weir's), mtkahypar, metis, greedy, hash, random; or random/random, which ignores "
+            "the use of parameters, too."
         ),
     ] = "refined",
     hashing: Annotated[
@@ -49,14 +50,14 @@ def partition(
     lines: Annotated[int, typer.Option(min=0, help="Lines of text in a sample; 0: a file each.")] = 0,
     hold_out: Annotated[
         int,
-        typer.Option(min=0, help="Leave out every so many samples, for training to measure on; 0: none."),
+        typer.Option(min=0, help="Hold out every N-th sample for evaluation in training; 0: none."),
     ] = 0,
     slack: Annotated[
-        float, typer.Option(min=0, help="By which a machine may have more than its share.")
+        float, typer.Option(min=0, help="Share by which a machine may exceed its equal part.")
     ] = 0.05,
-    seed: Annotated[int, typer.Option(help="Of all that is random.")] = 0,
-    compare: Annotated[bool, typer.Option("--compare", help="Try all methods that are installed.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Say what the figures mean.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0,
+    compare: Annotated[bool, typer.Option("--compare", help="Try all installed methods.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Explain the figures.")] = False,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write the plan, for weir train --mode ps --placement FILE."),
@@ -65,11 +66,10 @@ def partition(
         Path | None, typer.Option(metavar="FILE", help="Draw the traffic between machines as a PNG.")
     ] = None,
 ) -> None:
-    """Place samples on workers and parameters on servers so that little travels.
+    """Place samples on workers and parameters on servers so that little data travels.
 
-    Prints what will travel in an iteration over all samples, each parameter pulled once by every worker that
-    needs it and does not have it, and one gradient pushed for each. With --hashing, features share
-    parameters.
+    Prints the traffic of an iteration over all samples: every worker pulls each parameter that it needs and
+    does not have once, and pushes one gradient for it. With --hashing, features share parameters.
     """
     from weir.host_agent.placement.partitioners import PARTITIONERS
     from weir.host_agent.placement.partitioners.packages import MissingPackageError

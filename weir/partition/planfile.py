@@ -39,7 +39,7 @@ class Source:
             raise ValueError(f"{', '.join(missing)}: no such folder or file")
         folders = all(path.is_dir() for path in self.paths)
         if not folders and len(self.paths) > 1:
-            raise ValueError(f"{', '.join(map(str, self.paths))}: several folders, or one file")
+            raise ValueError(f"{', '.join(map(str, self.paths))}: give several folders, or one file")
         found = text_samples(*self.paths, lines=self.lines) if folders else svmlight_samples(self.paths[0])
         held = np.arange(len(found)) % self.hold_out == 0 if self.hold_out else np.zeros(len(found), np.bool_)
         return found.only(np.flatnonzero(~held)), found.only(np.flatnonzero(held))
@@ -110,9 +110,9 @@ class PlanFile:
 
 def _texts(values: object) -> list[str]:
     if not isinstance(values, list) or not values or not all(isinstance(one, str) for one in values):
-        raise ValueError("data is no list of folders, or of a file")
+        raise ValueError("data must be a list of folders, or of one file")
     if any("\0" in one for one in values):
-        raise ValueError("data has a name that no file can have")
+        raise ValueError("data has an invalid file name")
     return values
 
 
@@ -132,8 +132,8 @@ def _buckets(said: object) -> Buckets:
 def _table(rows: object, name: str, least: int, most: int) -> Integers:
     """Return rows of equal length as an array of two dimensions. ValueError for anything else."""
     if not isinstance(rows, list) or not rows:
-        raise ValueError(f"{name} is no list of lists")
+        raise ValueError(f"{name} must be a list of lists")
     found = [wholes(row, name, least, most) for row in rows]
     if len({row.size for row in found}) != 1:
-        raise ValueError(f"{name} has rows of several lengths")
+        raise ValueError(f"the rows of {name} must have equal lengths")
     return np.stack(found)

@@ -26,7 +26,7 @@ def pcap(
     worker: Annotated[int | None, typer.Option(help="Print only rounds and packets of this worker.")] = None,
     limit: Annotated[int, typer.Option(help="Rounds to print at most; 0: the summary alone.")] = 100,
 ) -> None:
-    """Print the rounds in a capture: the blocks that each worker sent, those asked for next, and the results.
+    """Print the rounds in a capture: each worker's blocks, the requested blocks, and the results.
 
     Every round is checked as `weir audit` does. The exit status is 1 when a rule was broken.
     """
@@ -88,16 +88,16 @@ def audit(
         ),
     ] = None,
 ) -> None:
-    """Check captures against the protocol's rules, from packets alone, with a decoder of its own.
+    """Check captures against the protocol's rules, with an independent decoder.
 
-    Checksums, lengths and addresses; rounds, masks, sums (added up again from the payloads, at every switch),
-    audiences, what may be missing, classes and ECN, what is trimmed, and the settlements of flows. Where
-    interfaces are called "A > B", one for each direction of a link, or a switch's capture says which way
-    frames went, also what devices change on the way; with "A > B" who goes first on a link and how evenly
-    packets are sprayed, too.
+    Checks checksums, lengths and addresses; rounds, masks, sums (added again from the payloads, at every
+    switch), audiences, losses, classes and ECN, trimming, and the settlements of flows. If interfaces are
+    called "A > B", one for each direction of a link, or a switch's capture contains directions, it also
+    checks for changes by devices on the way. With "A > B" it also checks the order of classes on a link and
+    how evenly packets are sprayed.
 
-    The exit status is 1 when a rule was broken; each finding names the frames by file and number, and each
-    broken rule what to do.
+    The exit status is 1 when a rule was broken. Each finding names the frames by file and number, and each
+    broken rule has a remedy.
     """
     from weir.pcap.audit import PacketAudit
     from weir.pcap.audit.view import report_view

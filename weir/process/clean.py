@@ -39,11 +39,12 @@ def clean(
         bool, typer.Option("--dry-run", help="Say what would be removed, and leave it.")
     ] = False,
 ) -> None:
-    """Remove what killed Weir processes of this user have left on this machine, and say what it was.
+    """Remove leftovers of this user's killed Weir processes from this machine, and report them.
 
-    That is: children whose parent is dead and that cannot end by themselves, with the network namespaces that
-    they hold; folders in shared memory, among the temporary files and in the cache; locks in the cache;
-    control sockets of switches. What a living process has is never touched. Results in runs/ stay.
+    Leftovers are children whose parent is dead and that cannot end by themselves, with their network
+    namespaces; folders in shared memory, among the temporary files and in the cache; locks in the cache;
+    control sockets of switches. The command never touches anything that a living process uses, nor results in
+    runs/.
     """
     left = False
     for leftover in _leftovers():
@@ -56,7 +57,7 @@ def clean(
             raise typer.Exit(1) from None
         typer.echo(f"{'found' if dry_run else 'removed'}: {leftover.words}")
     if not left:
-        typer.echo("nothing is left of killed Weir processes")
+        typer.echo("no leftovers of killed Weir processes")
 
 
 def _leftovers() -> Iterator[Leftover]:

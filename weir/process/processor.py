@@ -51,7 +51,7 @@ def process_seconds(pid: int) -> float:
     try:
         return time.clock_gettime((~pid << 3) | _OF_PROCESS)
     except OSError as error:
-        raise ProcessLookupError(f"there is no process {pid}") from error
+        raise ProcessLookupError(f"no such process: {pid}") from error
 
 
 def machine_seconds() -> float:

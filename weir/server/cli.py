@@ -17,36 +17,36 @@ if TYPE_CHECKING:
 def server(
     *,
     index: Annotated[
-        int, typer.Option(min=0, help="Which of the job's servers this is, from 0; each has a shard.")
+        int, typer.Option(min=0, help="Number of this server in the job, from 0; each server has a shard.")
     ] = 0,
     rendezvous: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="Where workers and servers meet: tcp://host:port or file:///path. Default: WEIR_RENDEZVOUS, "
-            "else MASTER_ADDR and MASTER_PORT as torchrun has them.",
+            help="Rendezvous of workers and servers: tcp://host:port or file:///path. Default: "
+            "WEIR_RENDEZVOUS, else MASTER_ADDR and MASTER_PORT from torchrun.",
         ),
     ] = None,
     state: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Keep the state of a server here whose pushes travel by flows, one folder per server: "
-            "started again with it, it goes on where it was, also after kill -9.",
+            help="Folder for the state of a server whose pushes travel by flows, one per server. A restarted "
+            "server continues from it, also after kill -9.",
         ),
     ] = None,
     timeout: Annotated[
         float,
         typer.Option(
-            metavar="SECONDS", help="How long to wait for the others, and each exchange for progress."
+            metavar="SECONDS", help="Time to wait for the others, and for progress of each exchange."
         ),
     ] = 1800.0,
 ) -> None:
-    """Keep a shard of a model, and step it with the gradients that workers push.
+    """Run a parameter server: keep a shard of a model, and step it with the gradients that workers push.
 
-    Waits for the training script, whose weir.torch.ParameterServer says what model and which optimizer, and
-    ends with it. As for workers, WEIR_CONTROLLER names the controller, and WEIR_HOST this host in its
-    topology: by default h<number of workers + index + 1>. See docs/parameter-server.md.
+    The server waits for the training script, whose weir.torch.ParameterServer names the model and the
+    optimizer, and ends with it. WEIR_CONTROLLER names the controller, and WEIR_HOST this host in its
+    topology; default: h<number of workers + index + 1>. See docs/parameter-server.md.
     """
     import weir.torch
     from weir.agent_service.client import AgentError

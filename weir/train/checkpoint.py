@@ -51,7 +51,7 @@ class Checkpoint:
         """Raise CheckpointError unless all files of so many workers are there, as they were written."""
         if len(self.checksums) != workers:
             raise CheckpointError(
-                f"{self.folder / _LATEST}: it is of {len(self.checksums)} workers, not of {workers}"
+                f"{self.folder / _LATEST}: it has {len(self.checksums)} workers, not {workers}"
             )
         for rank in range(workers):
             self._whole(rank)
@@ -60,12 +60,10 @@ class Checkpoint:
         """Return a rank's file. Raises CheckpointError when it is not as it was written."""
         path = _file(self.folder, self.step, rank)
         if rank >= len(self.checksums):
-            raise CheckpointError(
-                f"{self.folder / _LATEST}: it is of {len(self.checksums)} workers, not of more"
-            )
+            raise CheckpointError(f"{self.folder / _LATEST}: it has {len(self.checksums)} workers, not more")
         data = _read(path)
         if hashlib.sha256(data).hexdigest() != self.checksums[rank]:
-            raise CheckpointError(f"{path} is not as it was written: its checksum is another")
+            raise CheckpointError(f"{path} is damaged: its checksum differs")
         return data
 
 
@@ -115,7 +113,7 @@ def latest(folder: Path) -> Checkpoint:
     except (ValueError, KeyError):
         sound = False
     if not sound or not checksums or not all(isinstance(each, str) for each in checksums):
-        raise CheckpointError(f"{path} is no list of a checkpoint's files")
+        raise CheckpointError(f"{path} is not a list of a checkpoint's files")
     return Checkpoint(folder, step, tuple(checksums))
 
 

@@ -22,7 +22,7 @@ def train(
         str,
         typer.Option(
             metavar="NAME",
-            help="What is sent of a gradient, and when: weir methods lists them. dense: all of it, always.",
+            help="Method that chooses the gradients to send; weir methods lists all. dense: everything.",
             rich_help_panel="Method",
         ),
     ] = DEFAULT_METHOD,
@@ -35,7 +35,7 @@ def train(
         typer.Option(
             metavar="KIND",
             help="processes: the workers share memory with the switch, and Gloo runs over loopback. "
-            "namespaces: each worker is a host of its own in a network namespace (root, or an unprivileged "
+            "namespaces: each worker runs in its own network namespace (needs root, or an unprivileged "
             "user namespace), and Gloo runs over the same links on the kernel's bridge. auto: namespaces "
             "where possible.",
             rich_help_panel="Network",
@@ -45,32 +45,32 @@ def train(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Capture all ports of the switch, of several each in a file with its name before the "
-            "suffix; see weir pcap and weir audit.",
+            help="Capture all ports of the switch. With several switches, each gets a file with its name "
+            "before the suffix. See weir pcap and weir audit.",
         ),
     ] = None,
     placement: Annotated[
         str | None,
         typer.Option(
             metavar="FILE|dynamic",
-            help="With --mode ps: where parameters lie. A plan of weir partition: trains --model logistic, "
-            "fm or deepfm on its data, a worker and a server on each of its machines. dynamic: blocks of "
-            "--model begin in equal shares, and move between the servers by the traffic they cause.",
+            help="With --mode ps: placement of the parameters. FILE: a plan of weir partition; trains "
+            "--model logistic, fm or deepfm on its data, a worker and a server on each of its machines. "
+            "dynamic: blocks of --model begin in equal shares, and move between servers by their traffic.",
         ),
     ] = None,
     save_every: Annotated[
         int | None,
         typer.Option(
             metavar="STEPS",
-            help="Write a checkpoint into the run's folder every so many steps, for --resume; default: none.",
+            help="Write a checkpoint for --resume into the run's folder every STEPS steps; default: none.",
         ),
     ] = None,
     resume: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Go on from the checkpoint in a run's folder, with that run's settings, in a new folder. "
-            "Without a loss budget the parameters become, bit for bit, those of a run without a break.",
+            help="Continue from the checkpoint in a run's folder, with that run's settings, in a new folder. "
+            "Without a loss budget the parameters equal those of an uninterrupted run, bit for bit.",
         ),
     ] = None,
     name: Annotated[
@@ -84,9 +84,8 @@ def train(
     the switches, then once more over plain Gloo for reference. Writes config.json, steps.jsonl, summary.json
     and report.png. Ctrl-C ends every process and still writes the summary.
 
-    With the options under Network it builds racks and spines, slows and disturbs their links, and lets a
-    bounded share of the gradients go missing. The reference sees these links with --hosts namespaces;
-    otherwise it runs over loopback.
+    The options under Network build racks and spines, slow and disturb their links, and allow a bounded loss
+    of gradients. The reference uses these links with --hosts namespaces; otherwise it runs over loopback.
     """
     if placement is not None and placement != "dynamic":
         if unused := sorted(options.given(context).keys() & {"resume", "save_every", "pcap", "name"}):
@@ -130,7 +129,7 @@ def _require_data(config: TrainConfig) -> None:
         if config.data == "digits":
             require(f"weir train --model {config.model}", "train")
     except MissingExtraError as error:
-        typer.echo(f"weir: {error} (--model lm and --model bag need nothing more)", err=True)
+        typer.echo(f"weir: {error} (--model lm and --model bag need no extra)", err=True)
         raise typer.Exit(1) from None
 
 
@@ -145,7 +144,7 @@ def _by_plan(file: Path, hosts: str, seed: int, settings: dict[str, Any]) -> Non
     model = "logistic" if settings["model"] == "resnet18" else settings["model"]
     try:
         if settings["mode"] != "ps":
-            raise ConfigError("--placement: of --mode ps alone")
+            raise ConfigError("--placement needs --mode ps")
         if model not in NAMES:
             raise ConfigError(f"--placement {file}: --model {', '.join(NAMES)}, not {model}")
         kind, remark = choose_hosts(hosts)
@@ -182,7 +181,7 @@ def choose_hosts(wanted: str) -> tuple[str, str]:
     if wanted not in ("auto", "namespaces"):
         return wanted, ""
     if "RANK" in os.environ:
-        raise ConfigError(f"--hosts {wanted}: this worker (RANK is set) is on a host already")
+        raise ConfigError(f"--hosts {wanted}: this worker (RANK is set) already has a host")
     reason = gain_root()
     if reason is None:
         return "namespaces", ""

@@ -150,7 +150,7 @@ class TrainConfig(BaseModel):
             ("--loss-policy", self.loss_policy is not None),
         ):
             if given:
-                raise ValueError(f"{option}: method {self.method} sends no gradients that this could be of")
+                raise ValueError(f"{option} does not apply: method {self.method} sends no gradients")
         return self
 
     @model_validator(mode="after")
@@ -160,7 +160,7 @@ class TrainConfig(BaseModel):
                 "--save-every: with --mode ps the servers have the state; see weir server --state"
             )
         if self.save_every is not None and find_method(self.method).kind == "low rank":
-            raise ValueError(f"--save-every: what method {self.method} keeps between steps is not saved")
+            raise ValueError(f"--save-every: the state of method {self.method} cannot be saved")
         return self
 
     @model_validator(mode="after")
@@ -174,7 +174,7 @@ class TrainConfig(BaseModel):
                 ("--placement", self.placement is not None),
             ):
                 if given:
-                    raise ValueError(f"{option}: of --mode ps alone")
+                    raise ValueError(f"{option} needs --mode ps")
             return self
         from weir.host_agent.parameter_server.terms import check_flow
 
@@ -194,7 +194,7 @@ class TrainConfig(BaseModel):
                     "--loss and --background are not"
                 )
         if find_method(self.method).kind != "sparsifier":
-            raise ValueError(f"--mode ps: method {self.method} sends no gradients that servers could take")
+            raise ValueError(f"--mode ps: method {self.method} sends no gradients to servers")
         if self.loss_policy is not None or (self.loss_budget and self.consistency == "sync"):
             raise ValueError(
                 "--mode ps: what servers get is lossless; leave out --loss-budget, --loss-policy. "
@@ -271,7 +271,7 @@ class TrainConfig(BaseModel):
         racks = parse_shape(self.topology).racks
         if self.workers < racks:
             raise ValueError(
-                f"--workers {self.workers}: {self.topology} has {racks} racks, one worker at least in each"
+                f"--workers {self.workers}: {self.topology} has {racks} racks, and each needs a worker"
             )
         if self.background != "none" and self.links is None:
             raise ValueError(

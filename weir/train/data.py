@@ -152,7 +152,7 @@ def _library() -> dict[str, str]:
     folder = Path(sysconfig.get_paths()["stdlib"])
     found = {module: path for module in _MODULES if (path := folder / f"{module}.py").is_file()}
     if len(found) < len(_MODULES) // 2:
-        raise FileNotFoundError(f"{folder} holds no source text of Python's standard library")
+        raise FileNotFoundError(f"{folder} contains no source text of Python's standard library")
     return {module: path.read_text(encoding="utf-8") for module, path in found.items()}
 
 

@@ -25,14 +25,14 @@ Epochs = Annotated[int, typer.Option(help="Passes over the training data.")]
 MaxSteps = Annotated[
     int | None,
     typer.Option(
-        metavar="STEPS", help="Steps of each epoch at most, not of the run; default: the whole of the data."
+        metavar="STEPS", help="Largest number of steps in each epoch, not in the run; default: all data."
     ),
 ]
 EvaluateEvery = Annotated[
     int | None,
     typer.Option(
         metavar="STEPS",
-        help="Evaluate on the held-out data every so many steps, too; default: after each epoch alone.",
+        help="Also evaluate on the held-out data every STEPS steps; default: only after each epoch.",
     ),
 ]
 BatchSize = Annotated[int | None, typer.Option(help="Samples per worker and step; default: the model's own.")]
@@ -41,8 +41,8 @@ Mode = Annotated[
     str,
     typer.Option(
         metavar="MODE",
-        help="all-reduce: every worker gets the sum of the gradients, and steps. ps: parameter servers get "
-        "it, step, and send what has changed to all workers.",
+        help="all-reduce: every worker gets the sum of the gradients and steps. ps: parameter servers get "
+        "the sum, step, and send the changes to all workers.",
     ),
 ]
 Servers = Annotated[
@@ -52,59 +52,57 @@ Consistency = Annotated[
     str,
     typer.Option(
         metavar="KIND",
-        help="With --mode ps: sync, where every step takes the gradients of all workers; ssp:S, where a "
-        "worker may be S steps ahead of the slowest; async, where none waits for another.",
+        help="With --mode ps. sync: every step takes the gradients of all workers. ssp:S: a worker may be "
+        "S steps ahead of the slowest. async: no worker waits for another.",
     ),
 ]
 PushFilter = Annotated[
     str,
     typer.Option(
         metavar="RULE",
-        help="With --method dense, what waits on the workers: THRESHOLD[:SCHEDULE[:BLOCK]], such as "
-        "0.001:lr. Gradients x learning rate below the threshold add up until they are above. "
+        help="With --method dense: hold small changes back on the workers. THRESHOLD[:SCHEDULE[:BLOCK]], "
+        "such as 0.001:lr. Gradients x learning rate below the threshold add up until they exceed it. "
         "Schedules: constant, lr, sqrt, cbrt, rootA.",
     ),
 ]
 PullFilter = Annotated[
     str,
-    typer.Option(metavar="RULE", help="The same of what has changed on the servers since they last sent it."),
+    typer.Option(metavar="RULE", help="The same for changes on the servers since they last sent them."),
 ]
 Overlap = Annotated[
     bool,
     typer.Option(
-        help="With --mode ps, synchronous: push gradients while the backward pass makes those of the layers "
-        "before."
+        help="With --mode ps, synchronous: push gradients while the backward pass computes those of earlier "
+        "layers."
     ),
 ]
-Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the folder of this run goes.")]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder in which the run's folder is made.")]
 
 Encoding = Annotated[
     str | None,
     typer.Option(
         metavar="ENCODING",
-        help="Encoding of what is sent: auto (planned from what it costs), dense, blocks:32 to "
-        "blocks:256 (zero blocks are skipped), shared-mask:1 to shared-mask:256 (the workers agree which "
-        "values any of them sends). Default: the method's own.",
+        help="Form of the gradients on the wire: auto (planned by cost), dense, blocks:32 to blocks:256 "
+        "(skip zero blocks), shared-mask:1 to shared-mask:256 (the workers agree on the values that any "
+        "worker sends). Default: the method's own.",
         rich_help_panel=_METHOD,
     ),
 ]
 Density = Annotated[
     float,
     typer.Option(
-        help="Share of the values (or blocks) to send, above 0, at most 1, with methods that send a share.",
+        help="Share of the values (or blocks) to send, above 0, at most 1, for methods that send a share.",
         rich_help_panel=_METHOD,
     ),
 ]
 Threshold = Annotated[
     float,
-    typer.Option(
-        help="For method threshold: the magnitude from which a value is sent.", rich_help_panel=_METHOD
-    ),
+    typer.Option(help="For method threshold: smallest magnitude that is sent.", rich_help_panel=_METHOD),
 ]
 Block = Annotated[
     int,
     typer.Option(
-        help="Values per block, of methods that choose whole blocks: 32, 64, 128 or 256.",
+        help="Values per block, for methods that choose whole blocks: 32, 64, 128 or 256.",
         rich_help_panel=_METHOD,
     ),
 ]
@@ -112,7 +110,7 @@ WarmupSteps = Annotated[
     int,
     typer.Option(
         metavar="STEPS",
-        help="First steps, in which the density goes down from 0.25 to its target.",
+        help="Number of first steps in which the density falls from 0.25 to its target.",
         rich_help_panel=_METHOD,
     ),
 ]
@@ -120,8 +118,8 @@ Exclude = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PATTERN",
-        help="Parameters whose gradients are sent whole: names such as '*.bias', or 1d for all of one "
-        "dimension (biases, norms). May be given more than once.",
+        help="Parameters whose gradients are sent whole: names such as '*.bias', or 1d for all parameters "
+        "with one dimension (biases, norms). Repeatable.",
         rich_help_panel=_METHOD,
     ),
 ]
@@ -129,9 +127,9 @@ LaneBits = Annotated[
     str | None,
     typer.Option(
         metavar="BITS",
-        help="Bits of a value on the wire: 32, 16 or 8, several narrow ones to a lane of the switch; auto: "
-        "as few as --lane-error allows. What rounding takes waits for the next step. Default: as the method "
-        "says: auto with dfs, 32 with others.",
+        help="Bits of a value on the wire: 32, 16 or 8; several narrow values share a lane. "
+        "auto: as few as --lane-error allows. Rounding errors are added to the next step. "
+        "Default: auto with dfs, 32 with other methods.",
         rich_help_panel=_METHOD,
     ),
 ]
@@ -139,8 +137,8 @@ LaneError = Annotated[
     float,
     typer.Option(
         metavar="SHARE",
-        help="With --lane-bits auto: how much an average may be off, relative to the largest of the 256 "
-        "values around it.",
+        help="With --lane-bits auto: largest error of an average, relative to the largest of the 256 values "
+        "around it.",
         rich_help_panel=_METHOD,
     ),
 ]
@@ -148,7 +146,7 @@ Plugin = Annotated[
     list[Path] | None,
     typer.Option(
         metavar="FILE",
-        help="Python file with methods of your own, see docs/add-a-method.md. May be given more than once.",
+        help="Python file with your own methods, see docs/add-a-method.md. Repeatable.",
         rich_help_panel=_METHOD,
     ),
 ]
@@ -162,8 +160,8 @@ GroupSize = Annotated[
     int | None,
     typer.Option(
         metavar="WORKERS",
-        help="For method ds-sync: workers that average their parameters together; default: the square root "
-        "of their number.",
+        help="For method ds-sync: number of workers that average their parameters together; default: the "
+        "square root of all workers.",
         rich_help_panel=_METHOD,
     ),
 ]
@@ -171,7 +169,7 @@ SwaEpochs = Annotated[
     int,
     typer.Option(
         metavar="EPOCHS",
-        help="For method ds-sync: average the parameters after so many last epochs; 0: take those of the "
+        help="For method ds-sync: average the parameters of the last EPOCHS epochs; 0: take those of the "
         "last step.",
         rich_help_panel=_METHOD,
     ),
@@ -190,7 +188,7 @@ Links = Annotated[
     str | None,
     typer.Option(
         metavar="RATE",
-        help="Rate of every link, both ways, such as 100mbit; default: as fast as this machine.",
+        help="Rate of every link in both directions, such as 100mbit; default: no limit.",
         rich_help_panel=_NETWORK,
     ),
 ]
@@ -232,9 +230,9 @@ LossBudget = Annotated[
     float,
     typer.Option(
         metavar="P",
-        help="Share of a front layer's gradient that may be missing from its sum rather than be waited for; "
-        "less of back layers and of large values, so less of the whole. What is missing is added to the next "
-        "step's. 0: nothing may be missing. With --consistency ssp:S or async: share of each push.",
+        help="Share of a front layer's gradient that may be missing from its sum; less of back layers and of "
+        "large values, so less of the whole. Missing values are added to the next step's gradient. 0: "
+        "nothing may be missing. With --consistency ssp:S or async: share of each push.",
         rich_help_panel=_NETWORK,
     ),
 ]
@@ -242,7 +240,7 @@ LossPolicy = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Loss budgets by layer and magnitude, as weir calibrate writes them, instead of --loss-budget.",
+        help="File of weir calibrate with loss budgets by layer and magnitude; replaces --loss-budget.",
         rich_help_panel=_NETWORK,
     ),
 ]

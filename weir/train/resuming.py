@@ -25,7 +25,7 @@ def resumed(folder: Path, given: Mapping[str, Any]) -> tuple[TrainConfig, str]:
         ConfigError: there is no such run, none that can go on, or a setting is given that it has already.
     """
     if unwanted := sorted(given.keys() - OF_THE_COMMAND):
-        raise ConfigError(f"--resume: the settings are those of {folder}: leave out {in_line(unwanted)}")
+        raise ConfigError(f"--resume: {folder} has its own settings: leave out {in_line(unwanted)}")
     path = folder / "config.json"
     try:
         saved = parse_object(path.read_bytes())
@@ -36,7 +36,7 @@ def resumed(folder: Path, given: Mapping[str, Any]) -> tuple[TrainConfig, str]:
     except ValidationError as error:
         raise ConfigError(f"--resume: {path} has settings that cannot be used:\n{in_words(error)}") from None
     except (ValueError, AttributeError, TypeError):
-        raise ConfigError(f"--resume: {path} is no file of a run's settings") from None
+        raise ConfigError(f"--resume: {path} is not a run's settings file") from None
     try:
         found = latest(folder / FOLDER / "weir")
         found.check(config.workers)

@@ -312,7 +312,7 @@ class _Training:
         differing = [rank for rank, other in enumerate(everyones) if not torch.equal(other, everyones[0])]
         if differing:
             raise ReplicasDifferError(
-                f"after step {self.step} the parameters of ranks {differing} are not rank 0's"
+                f"after step {self.step} the parameters of ranks {differing} differ from rank 0's"
             )
 
 
