@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from weir.methods import find_method
-from weir.train.config import ConfigError, Model, TrainConfig, in_words, make_config
+from weir.train.config import SGD_MODELS, ConfigError, Model, TrainConfig, in_words, make_config
 from weir.wire.definition import MAX_CHILDREN
 
 # Shares of blocks that are tried, by bisection.
@@ -64,6 +64,8 @@ class CalibrateConfig(BaseModel):
 
     @model_validator(mode="after")
     def _can_be_trained(self) -> Self:
+        if self.model not in SGD_MODELS:
+            raise ValueError(f"--model {self.model}: calibration trains by SGD: {', '.join(SGD_MODELS)}")
         self.training(seed=1)
         if find_method(self.method).kind != "sparsifier":
             raise ValueError(f"--method {self.method}: it sends no gradients of which any could be lost")

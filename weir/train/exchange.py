@@ -21,13 +21,18 @@ from weir.train.messages import Sent, WorkerSpec
 def make_exchange(spec: WorkerSpec, ddp: DistributedDataParallel) -> Exchange:
     """Return what a backend's process group, which must be initialized, is to be used for."""
     config = spec.config
+    kind = find_method(config.method).kind
     if spec.backend == "gloo":
+        if kind == "peer":
+            from weir.train.peers import peer_exchange
+
+            return peer_exchange(ddp, config)
         return GlooExchange()
     if config.mode == "ps":
         from weir.train.servers import ServersExchange, rendezvous
 
         return ServersExchange(ddp, config, rendezvous(spec))
-    match find_method(config.method).kind:
+    match kind:
         case "sparsifier":
             return SparseExchange(ddp, config)
         case "low rank":
@@ -36,6 +41,8 @@ def make_exchange(spec: WorkerSpec, ddp: DistributedDataParallel) -> Exchange:
             return LowRankExchange(ddp, config)
         case "parameter averaging":
             return AveragingExchange(ddp, config)
+        case "peer":
+            raise ValueError(f"{config.method} runs over Gloo")
 
 
 class AveragingExchange(Exchange):

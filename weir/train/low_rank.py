@@ -8,7 +8,7 @@ Optimization", NeurIPS 2019; torch.distributed.algorithms.ddp_comm_hooks.powerSG
 """
 
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,9 +22,7 @@ from weir.host_agent.transport.operations import complete
 from weir.train.backends import Exchange, WeirMeter
 from weir.train.config import TrainConfig
 from weir.train.messages import Sent
-
-_DENSE_STEPS: Final = 2  # the first with DDP's own buckets, which it then makes anew; torch demands two
-_EPSILON: Final = 1e-8  # a column of zeros is not divided by zero
+from weir.train.peers import SentCounter, powersgd_state
 
 
 class _GroupInside(dist.ProcessGroup):
@@ -59,15 +57,9 @@ class LowRankExchange(Exchange):
         group = ddp.process_group
         assert isinstance(group, WeirProcessGroup)
         self._group = group
-        self.state = PowerSGDState(
-            process_group=_GroupInside(group),
-            matrix_approximation_rank=config.powersgd_rank,
-            start_powerSGD_iter=_DENSE_STEPS,
-            orthogonalization_epsilon=_EPSILON,
-            random_seed=config.seed,
-        )
+        self.state = powersgd_state(_GroupInside(group), config.powersgd_rank, config.seed)
         self.meter = WeirMeter([group.connection])
-        self._counted = 0, 0
+        self._sent = SentCounter(self.state)
 
     def hook(self, state: PowerSGDState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Run torch's hook, from beginning to end in the group's thread, beside the backward pass."""
@@ -78,8 +70,5 @@ class LowRankExchange(Exchange):
         return self._group.submit(run).get_future()
 
     def sent(self) -> Sent:
-        """Return the values in the thin matrices and in what is sent whole, against all."""
-        _, before, after = self.state.compression_stats()
-        elements, sent = before - self._counted[0], after - self._counted[1]
-        self._counted = before, after
-        return Sent(density=sent / elements if elements else 1.0)
+        """Return the share of the values that was sent."""
+        return self._sent.take()

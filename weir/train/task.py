@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Model, data, loss and metric of one run, put together: what a worker trains and measures."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,13 +10,27 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from weir.train.config import Data, TrainConfig
-from weir.train.data import Dataset, Split, digits, modules, stdlib
+from weir.train.config import PRESETS, Data, TrainConfig
+from weir.train.data import Dataset, Split, digits, library_bytes, modules, restored_digits, stdlib
 from weir.train.models import make_model
+from weir.train.models.dlrm import clicks
+from weir.train.models.gnn import graphs
+from weir.train.models.unet import scenes
 
 _EVALUATION_BATCH = 64
 
-_DATA: Final[dict[Data, Callable[[], Dataset]]] = {"digits": digits, "stdlib": stdlib, "modules": modules}
+_CLOSE = 0.25  # a value that is so close to its target counts as right
+
+_DATA: Final[dict[Data, Callable[[], Dataset]]] = {
+    "digits": digits,
+    "stdlib": stdlib,
+    "modules": modules,
+    "bytes": library_bytes,
+    "scenes": scenes,
+    "graphs": graphs,
+    "clicks": clicks,
+    "restored-digits": restored_digits,
+}
 
 
 @dataclass(frozen=True)
@@ -33,8 +47,24 @@ def make_task(config: TrainConfig) -> Task:
     return Task(make_model(config.model), _DATA[config.data]())
 
 
+def make_optimizer(config: TrainConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return the optimizer that the model is trained by."""
+    match PRESETS[config.model].optimizer:
+        case "sgd":
+            return torch.optim.SGD(parameters, lr=config.lr)
+        case "adam":
+            return torch.optim.Adam(parameters, lr=config.lr)
+        case "adamw":
+            return torch.optim.AdamW(parameters, lr=config.lr)
+
+
 def mean_loss(scores: Tensor, targets: Tensor) -> Tensor:
-    """Return the cross-entropy over all targets, images or words; class scores are the last dimension."""
+    """Return the cross-entropy over all targets, images or words; class scores are the last dimension.
+
+    Of targets that are no classes, but values: the mean squared error.
+    """
+    if targets.is_floating_point():
+        return functional.mse_loss(scores, targets)
     return functional.cross_entropy(scores.flatten(0, -2), targets.flatten())
 
 
@@ -60,9 +90,16 @@ def _measure(model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[float, 
         scores = model(inputs[start : start + _EVALUATION_BATCH])
         answers = targets[start : start + _EVALUATION_BATCH]
         loss += float(mean_loss(scores, answers)) * answers.numel()
-        right += int((scores.argmax(-1) == answers).sum())
+        right += int(_right(scores, answers).sum())
     model.train()
     return loss, right
+
+
+def _right(scores: Tensor, answers: Tensor) -> Tensor:
+    """Return which answers are right: classes that are, values that are close to their targets."""
+    if answers.is_floating_point():
+        return (scores - answers).abs() < _CLOSE
+    return scores.argmax(-1) == answers
 
 
 def accuracy(model: nn.Module, held_out: Split) -> float:

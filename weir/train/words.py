@@ -14,6 +14,7 @@ _SETTINGS: Final = {
     "threshold": "threshold",
     "block": "block",
     "powersgd_rank": "rank",
+    "local_steps": "steps of its own",
     "group_size": "groups of",
 }
 
