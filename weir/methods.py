@@ -25,8 +25,8 @@ class Method:
     """A method, as it is listed.
 
     kind: how it is run, see ``weir.train.backends``; a peer runs without Weir. promises_density: whether what
-    it sends is a share that was asked for. uses: the settings of ``weir train`` that it reads. encoding: how what is sent is written
-    down unless --encoding says so; None where that cannot be chosen.
+    it sends is a share that was asked for. uses: the settings of ``weir train`` that it reads. encoding: how
+    what is sent is written down unless --encoding says so; None where that cannot be chosen.
     """
 
     name: str

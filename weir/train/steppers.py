@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ways to train that take the place of the optimizer's step: each worker has gradients of its own.
 
-A way is a function of model, optimizer, process group and settings; it returns a ``Stepper``. ``WAYS`` has them
-by the names of their methods, and ``StepperExchange`` trains with any of them.
+A way is a function of model, optimizer, process group and settings that returns a ``Stepper``. ``WAYS`` has
+them by the names of their methods, and ``StepperExchange`` trains with any of them.
 """
 
 import contextlib
@@ -154,7 +154,7 @@ class LocalSteps(Stepper):
         found = _values(self.model)
         flat = torch.cat([values.flatten() for values in found]) / self.group.size()
         dist.all_reduce(flat, group=self.group)
-        for values, part in zip(found, flat.split([values.numel() for values in found]), strict=True):
+        for values, part in zip(found, torch.split(flat, [values.numel() for values in found]), strict=True):
             values.copy_(part.view_as(values))
 
 
