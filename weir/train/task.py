@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Model, data, loss and metric of one run, put together: what a worker trains and measures."""
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -31,6 +32,10 @@ _DATA: Final[dict[Data, Callable[[], Dataset]]] = {
     "clicks": clicks,
     "restored-digits": restored_digits,
 }
+
+
+class DivergedError(ArithmeticError):
+    """The loss is no number any more."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +113,15 @@ def accuracy(model: nn.Module, held_out: Split) -> float:
 
 
 def evaluate(model: nn.Module, held_out: Split, rank: int, workers: int) -> tuple[float, float]:
-    """Return mean loss and share of right answers on the held-out set, of which each rank does a part."""
+    """Return mean loss and share of right answers on the held-out set, of which each rank does a part.
+
+    Raises:
+        DivergedError: the loss is NaN or infinite.
+    """
     targets = held_out.targets[rank::workers]
     loss, right = _measure(model, held_out.inputs[rank::workers], targets)
+    if not math.isfinite(loss):
+        raise DivergedError("training diverged: the loss on held-out data is no number")
     # Whole numbers are summed exactly by every backend: the loss travels in millionths.
     totals = torch.tensor([round(loss * 1e6), right, targets.numel()], dtype=torch.int64)
     dist.all_reduce(totals)

@@ -41,10 +41,11 @@ from weir.train.messages import (
 from weir.train.models import parameter_checksum, parameter_count
 from weir.train.peers import ONE_BUCKET_MB
 from weir.train.record import ReplicasDifferError
-from weir.train.task import Task, evaluate, make_optimizer, make_task, mean_loss
+from weir.train.task import DivergedError, Task, evaluate, make_optimizer, make_task, mean_loss
 
 _EXPLAINED: Final = frozenset(
-    {NonFiniteError.__name__, TooFewSamplesError.__name__, checkpoint.CheckpointError.__name__}
+    error.__name__
+    for error in (NonFiniteError, DivergedError, TooFewSamplesError, checkpoint.CheckpointError)
 )
 """Errors whose sentence is all that a user needs."""
 
