@@ -54,7 +54,7 @@ _OTHERS: Final = (
         reference="Vogels, Karimireddy and Jaggi, NeurIPS 2019",
         kind="low rank",
         promises_density=False,
-        uses=("powersgd_rank",),
+        uses=("powersgd_rank", "lane_bits", "lane_error"),
         encoding=None,
     ),
 )

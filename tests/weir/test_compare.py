@@ -21,7 +21,7 @@ from weir.compare.config import make_comparison
 from weir.compare.results import Run, make_rows
 from weir.compare.view import result_view
 from weir.host_agent.compression.sparsifiers import sparsifier_names
-from weir.methods import methods
+from weir.methods import methods, peers
 from weir.train.config import ConfigError
 from weir.train.messages import Evaluated, Ready, Sent, WireCounters
 from weir.train.record import RunRecord
@@ -43,8 +43,10 @@ def test_every_registered_sparsifier_is_a_method_and_says_what_it_does() -> None
     done = CliRunner().invoke(app, ["methods", "--json"])
     assert done.exit_code == 0
     listed = {method["name"]: method for method in json.loads(done.output)}
-    assert set(listed) == {*sparsifier_names(), "ds-sync", "powersgd"}
-    assert list(listed) == sorted(listed)
+    own = [name for name, method in listed.items() if method["kind"] != "peer"]
+    assert set(own) == {*sparsifier_names(), "ds-sync", "powersgd"}
+    assert own == sorted(own)
+    assert listed.keys() - own == peers().keys() >= {"alone", "gloo", "gloo-fp16", "gloo-powersgd"}
     assert all(method["summary"] for method in listed.values())
     assert listed["omnireduce"]["encoding"] == "blocks:256" and listed["ds-sync"]["encoding"] is None
     assert listed["topk"]["promises_density"] and not listed["dense"]["promises_density"]
@@ -68,6 +70,7 @@ def test_all_methods_are_trained_with_one_seed_before_the_next() -> None:
     for method, seed, config in comparison:
         assert (config.method, config.seed, config.density, config.reference) == (method, seed, 0.1, False)
     assert make_comparison("all", seeds=1, model="mlp").methods == tuple(methods())
+    assert make_comparison("peers,dense", seeds=1, model="mlp").methods == (*peers(), "dense")
 
 
 def test_what_a_method_has_no_use_for_is_left_out_for_it() -> None:
@@ -85,6 +88,7 @@ def test_what_a_method_has_no_use_for_is_left_out_for_it() -> None:
         ("", {}, "--methods: name one at least"),
         ("dense,best", {}, "--methods: no method is called 'best'; there are .*dense"),
         ("topk,dense,topk", {}, "--methods: topk is named twice"),
+        ("all,dense", {}, "--methods: dense is named twice"),
         ("dense", {"seeds": 0}, "--seeds: .* not 0"),
         ("dense", {"workers": 33}, "--workers: .* not 33"),
     ],
@@ -180,3 +184,30 @@ def test_methods_are_trained_side_by_side_until_somebody_interrupts(tmp_path: Pa
     assert picture.startswith(b"\x89PNG")
     page = (where / "compare.html").read_text()
     assert base64.b64encode(picture).decode() in page and "powersgd, rank 2" in page
+
+
+def test_peers_send_what_they_are_known_to_and_weirs_powersgd_equals_torchs(tmp_path: Path) -> None:
+    names = "gloo,gloo-fp16,gloo-bf16,gloo-local,alone,gloo-powersgd,powersgd"
+    options = ("--epochs", "1", "--max-steps", "20", "--local-steps", "1", "--seeds", "1")
+    process = start(tmp_path, "--methods", names, *options)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    told = json.loads((folder(tmp_path) / "compare.json").read_text())
+    up = {name: row["bytes_up"] for name, row in told["methods"].items()}
+    loss = {run["method"]: run["epochs"][-1]["loss"] for run in told["runs"]}
+    assert all(run["replicas"]["identical_at_end"] for run in told["runs"])
+    assert up["alone"] == 0
+    for halves in ("gloo-fp16", "gloo-bf16"):
+        assert up[halves] == pytest.approx(up["gloo"] / 2, rel=0.1)
+        assert loss[halves] == pytest.approx(loss["gloo"], rel=0.02)
+    # The mean of parameters after a step of SGD each is a step along the mean gradient.
+    assert loss["gloo-local"] == pytest.approx(loss["gloo"], rel=1e-4)
+    assert loss["alone"] != pytest.approx(loss["gloo"], rel=1e-2)
+    assert loss["powersgd"] == pytest.approx(loss["gloo-powersgd"], rel=1e-3)
+    assert loss["powersgd"] != pytest.approx(loss["gloo"], rel=1e-3)
+    assert up["powersgd"] < up["gloo-powersgd"] < up["gloo"] / 2
+
+
+def test_weir_train_says_who_runs_a_peer() -> None:
+    done = CliRunner().invoke(app, ["train", "--model", "mlp", "--method", "gloo-fp16"])
+    assert done.exit_code == 2 and "weir compare" in done.output

@@ -100,6 +100,7 @@ def _names(wanted: str) -> tuple[str, ...]:
 
 def _fitting(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that a method has a use for."""
-    if find_method(method).kind == "sparsifier":
+    found = find_method(method)
+    if found.kind == "sparsifier":
         return dict(given)
-    return {key: value for key, value in given.items() if key not in _OF_SPARSIFIERS}
+    return {key: value for key, value in given.items() if key not in _OF_SPARSIFIERS or key in found.uses}

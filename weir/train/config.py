@@ -65,11 +65,11 @@ PRESETS: Final[dict[Model, Preset]] = {
     "gpt": Preset("bytes", 12288, 8, lr=3e-3, clip=1.0, optimizer="adamw", metric="loss"),
     "gpt-10m": Preset("bytes", 12288, 8, lr=1e-3, clip=1.0, optimizer="adamw", metric="loss"),
     "lstm": Preset("bytes", 12288, 8, lr=1e-2, clip=1.0, optimizer="adam", metric="loss"),
-    "unet": Preset("scenes", 3584, 8, lr=4e-3, optimizer="adam"),
-    "gnn": Preset("graphs", 8192, 16, lr=4e-3, optimizer="adam"),
-    "dlrm": Preset("clicks", 65536, 128, lr=4e-3, optimizer="adam", metric="loss"),
-    "vit": Preset("digits", 1438, 32, lr=2e-3, clip=1.0, optimizer="adamw"),
-    "autoencoder": Preset("restored-digits", 1438, 32, lr=2e-3, optimizer="adam", metric="loss"),
+    "unet": Preset("scenes", 3584, 4, lr=6e-3, optimizer="adam"),
+    "gnn": Preset("graphs", 8192, 4, lr=1e-2, optimizer="adam", metric="loss"),
+    "dlrm": Preset("clicks", 262144, 128, lr=1e-2, optimizer="adam", metric="loss"),
+    "vit": Preset("digits", 1438, 16, lr=2e-3, clip=1.0, optimizer="adamw"),
+    "autoencoder": Preset("restored-digits", 1438, 16, lr=4e-3, optimizer="adam", metric="loss"),
 }
 SGD_MODELS: Final = tuple(name for name, preset in PRESETS.items() if preset.optimizer == "sgd")
 """The models that are trained by SGD without momentum."""
@@ -160,12 +160,13 @@ class TrainConfig(BaseModel):
 
     @model_validator(mode="after")
     def _method_can_do_it(self) -> Self:
-        if find_method(self.method).kind == "sparsifier":
+        kind = find_method(self.method).kind
+        if kind == "sparsifier":
             return self
         for option, given in (
             ("--encoding", self.encoding is not None),
             ("--exclude", bool(self.exclude)),
-            ("--lane-bits", self.lane_bits is not None),
+            ("--lane-bits", self.lane_bits is not None and kind != "low rank"),
             ("--loss-budget", self.loss_budget > 0),
             ("--loss-policy", self.loss_policy is not None),
         ):

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from weir.train.data import Dataset, Split
 
-TABLES, ROWS, NUMBERS = 8, 1024, 4
-_CLICKS, _HELD_OUT = 65536, 4096
+TABLES, ROWS, NUMBERS = 8, 512, 4
+_CLICKS, _HELD_OUT = 262_144, 8192
 
 
 class Dlrm(nn.Module):
-    """Embeddings and a part for numbers, the products of all pairs, a part on top: 0.14 million parameters.
+    """Embeddings and a part for numbers, the products of all pairs, a part on top: 0.07 million parameters.
 
     Nearly all of them lie in tables, of which a step touches the rows of its batch. Reference: Naumov et al.,
     "Deep Learning Recommendation Model", arXiv 1906.00091.

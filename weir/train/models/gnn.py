@@ -12,8 +12,8 @@ from weir.train.data import Dataset, Split
 NODES = 48
 COMMUNITIES = 6
 _GRAPHS, _HELD_OUT = 8192, 512
-_WITHIN, _BETWEEN = 0.35, 0.06  # chance of an edge
-_TELLS = 0.2  # of the nodes
+_WITHIN, _BETWEEN = 0.5, 0.05  # chance of an edge
+_TELLS = 0.25  # of the nodes
 
 
 class Gcn(nn.Module):
@@ -46,7 +46,7 @@ class Gcn(nn.Module):
 def graphs() -> Dataset:
     """Return graphs of a stochastic block model, with the community of every node.
 
-    A fifth of the nodes tell theirs; edges within a community are six times as frequent as others.
+    A quarter of the nodes tell theirs; edges within a community are ten times as frequent as others.
     inputs: float32 (N, nodes, nodes + communities), adjacency beside what nodes tell; targets: int64 (N,
     nodes).
     """
