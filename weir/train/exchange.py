@@ -15,24 +15,23 @@ from weir.host_agent.torch.ds_sync import DsSync
 from weir.methods import find_method
 from weir.train.backends import Exchange, GlooExchange, SparseExchange, WeirMeter
 from weir.train.config import TrainConfig
-from weir.train.messages import Sent, WorkerSpec
+from weir.train.messages import Sent, WorkerSpec, backend_of
+from weir.train.peers import peer_exchange
+from weir.train.steppers import WAYS, StepperExchange
 
 
 def make_exchange(spec: WorkerSpec, ddp: DistributedDataParallel) -> Exchange:
     """Return what a backend's process group, which must be initialized, is to be used for."""
     config = spec.config
-    kind = find_method(config.method).kind
-    if spec.backend == "gloo":
-        if kind == "peer":
-            from weir.train.peers import peer_exchange
-
-            return peer_exchange(ddp, config)
-        return GlooExchange()
+    if spec.backend != backend_of(config):
+        return GlooExchange()  # the reference
     if config.mode == "ps":
         from weir.train.servers import ServersExchange, rendezvous
 
         return ServersExchange(ddp, config, rendezvous(spec))
-    match kind:
+    if config.method in WAYS:
+        return StepperExchange(WAYS[config.method], ddp, config)
+    match find_method(config.method).kind:
         case "sparsifier":
             return SparseExchange(ddp, config)
         case "low rank":
@@ -42,7 +41,7 @@ def make_exchange(spec: WorkerSpec, ddp: DistributedDataParallel) -> Exchange:
         case "parameter averaging":
             return AveragingExchange(ddp, config)
         case "peer":
-            raise ValueError(f"{config.method} runs over Gloo")
+            return peer_exchange(config)
 
 
 class AveragingExchange(Exchange):

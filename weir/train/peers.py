@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch has of its own to sum gradients, all over Gloo: the peers of Weir's methods.
+"""Torch's own hooks to sum gradients over Gloo: peers of Weir's methods.
 
 This module must not postpone the evaluation of annotations: DDP looks at a hook's.
 """
@@ -13,13 +13,11 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
     fp16_compress_hook,
 )
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
-from torch.nn.parallel import DistributedDataParallel
 
 from weir.train.backends import Exchange, GlooExchange
 from weir.train.config import TrainConfig
 from weir.train.hooks import BucketHook
 from weir.train.messages import Sent
-from weir.train.steppers import WAYS, StepperExchange
 from weir.train.wirebytes import TcpMeter
 
 HOOKS: Final[dict[str, BucketHook]] = {
@@ -81,10 +79,8 @@ class PowerSgdExchange(Exchange):
         return self._sent.take()
 
 
-def peer_exchange(ddp: DistributedDataParallel, config: TrainConfig) -> Exchange:
-    """Return the way of a method that is a peer; the default group is Gloo's."""
-    if config.method in WAYS:
-        return StepperExchange(WAYS[config.method], ddp, config)
+def peer_exchange(config: TrainConfig) -> Exchange:
+    """Return the exchange of a peer that is a hook; the default group is Gloo's."""
     if config.method == "gloo-powersgd":
         return PowerSgdExchange(config)
     return GlooExchange(HOOKS[config.method])
