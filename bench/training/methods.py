@@ -37,7 +37,8 @@ WAYS: Final = (
     *(f"gloo-powersgd:powersgd_rank={rank}" for rank in (1, 2, 4, 8)),
     "gloo-local:local_steps=10",
     "dense",
-    *(f"powersgd:powersgd_rank={rank}" for rank in (1, 2, 4, 8)),
+    "powersgd:powersgd_rank=4",
+    "powersgd:powersgd_rank=4:lane_bits=8",
     "dfs:density=0.05",
     "topk-block:density=0.05",
 )
