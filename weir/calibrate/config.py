@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from weir.methods import find_method
 from weir.train.config import SGD_MODELS, ConfigError, Model, TrainConfig, in_words, make_config
@@ -62,10 +62,15 @@ class CalibrateConfig(BaseModel):
     jobs: Annotated[int, Field(ge=1)] = 1
     out: Path
 
+    @field_validator("model")
+    @classmethod
+    def _is_trained_by_sgd(cls, model: Model) -> Model:
+        if model not in SGD_MODELS:
+            raise ValueError(f"calibration trains by SGD: {', '.join(SGD_MODELS)}, not {model}")
+        return model
+
     @model_validator(mode="after")
     def _can_be_trained(self) -> Self:
-        if self.model not in SGD_MODELS:
-            raise ValueError(f"--model {self.model}: calibration trains by SGD: {', '.join(SGD_MODELS)}")
         self.training(seed=1)
         if find_method(self.method).kind != "sparsifier":
             raise ValueError(f"--method {self.method}: it sends no gradients of which any could be lost")
