@@ -24,7 +24,7 @@ class Contender:
         group: "gloo"; "gloo-4": four groups, each for a piece of the tensor; "weir"; "local": Weir's ranks
             reduce in the host's memory; "none": nothing is summed.
         lane_bits: of a value in Weir's packets.
-        fp16: gradients go through torch's hook that halves floats.
+        halves: torch's hook that halves floats, by its name in ``weir.train.peers``; empty: without it.
         rank: of torch's PowerSGD hook; 0: without it.
         hook: options of Weir's hook but the density; None: without it.
         one_bucket: all gradients are exchanged at once, after the backward pass.
@@ -33,7 +33,7 @@ class Contender:
     words: str
     group: Literal["gloo", "gloo-4", "weir", "local", "none"]
     lane_bits: LaneBits = 32
-    fp16: bool = False
+    halves: str = ""
     rank: int = 0
     hook: dict[str, Any] | None = field(default=None, hash=False)
     one_bucket: bool = False
@@ -52,10 +52,12 @@ CONTENDERS: Final = {
 DDP_CONTENDERS: Final = {
     "alone": Contender("nothing summed", "none"),
     "gloo": Contender(GLOO, "gloo"),
-    "gloo-fp16": Contender("Gloo, fp16 hook", "gloo", fp16=True),
+    "gloo-fp16": Contender("Gloo, fp16 hook", "gloo", halves="gloo-fp16"),
+    "gloo-bf16": Contender("Gloo, bf16 hook", "gloo", halves="gloo-bf16"),
     "powersgd-1": Contender("Gloo, PowerSGD rank 1", "gloo", rank=1, one_bucket=True),
     "powersgd-2": Contender("Gloo, PowerSGD rank 2", "gloo", rank=2, one_bucket=True),
     "powersgd-4": Contender("Gloo, PowerSGD rank 4", "gloo", rank=4, one_bucket=True),
+    "powersgd-8": Contender("Gloo, PowerSGD rank 8", "gloo", rank=8, one_bucket=True),
     "weir": Contender("Weir", "weir"),
     "weir-local": Contender("Weir local", "local"),
     "weir-hook": Contender("Weir hook, dense", "weir", hook={"sparsifier": "dense"}),
@@ -71,10 +73,6 @@ DDP_CONTENDERS: Final = {
     "dfs-local": Contender("Weir hook, dfs local", "local", hook={"sparsifier": "dfs"}),
 }
 """Those that sum gradients of DDP, by name. The first one is the floor: one worker alone."""
-
-_ONE_BUCKET_MB: Final = 4096
-DENSE_STEPS: Final = 2
-"""Steps of PowerSGD that send all, which takes no fewer; they belong to those that warm up."""
 
 
 def all_reduce(data: "torch.Tensor", contender: Contender, place: "Place") -> None:
@@ -106,26 +104,23 @@ def parallel(
 
     Nothing is broadcast: all ranks begin with the same parameters.
     """
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
-    from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+    from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import powerSGD_hook
     from torch.nn.parallel import DistributedDataParallel
 
     import weir.torch
+    from weir.train.peers import HOOKS, ONE_BUCKET_MB, powersgd_state
 
     group = group_of(contender, place)
     ddp = DistributedDataParallel(
         model,
         process_group=group,
         init_sync=False,
-        # PowerSGD's hook sums once more when a sum is there, and Gloo's threads wait for it: with several
-        # buckets all of them would, and ranks would sum in different orders.
-        bucket_cap_mb=_ONE_BUCKET_MB if contender.one_bucket else None,
+        bucket_cap_mb=ONE_BUCKET_MB if contender.one_bucket else None,
     )
-    if contender.fp16:
-        ddp.register_comm_hook(group, fp16_compress_hook)
+    if contender.halves:
+        ddp.register_comm_hook(group, HOOKS[contender.halves])
     if contender.rank:
-        low = PowerSGDState(group, contender.rank, start_powerSGD_iter=DENSE_STEPS)
-        ddp.register_comm_hook(low, powerSGD_hook)
+        ddp.register_comm_hook(powersgd_state(group, contender.rank), powerSGD_hook)
     if contender.hook is not None:
         state = weir.torch.HookState(ddp, density=density, **contender.hook)
         ddp.register_comm_hook(state, weir.torch.hook)

@@ -17,16 +17,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-Kind = Literal["sparsifier", "parameter averaging", "low rank"]
+Kind = Literal["sparsifier", "parameter averaging", "low rank", "peer"]
 
 
 @dataclass(frozen=True)
 class Method:
     """A method, as it is listed.
 
-    kind: how it is run, see ``weir.train.backends``. promises_density: whether what it sends is a share that
-    was asked for. uses: the settings of ``weir train`` that it reads. encoding: how what is sent is written
-    down unless --encoding says so; None where that cannot be chosen.
+    kind: how it is run, see ``weir.train.backends``; a peer runs without Weir. promises_density: whether what
+    it sends is a share that was asked for. uses: the settings of ``weir train`` that it reads. encoding: how
+    what is sent is written down unless --encoding says so; None where that cannot be chosen.
     """
 
     name: str
@@ -54,14 +54,43 @@ _OTHERS: Final = (
         reference="Vogels, Karimireddy and Jaggi, NeurIPS 2019",
         kind="low rank",
         promises_density=False,
-        uses=("powersgd_rank",),
+        uses=("powersgd_rank", "lane_bits", "lane_error"),
         encoding=None,
     ),
 )
 
 
+def _peer(name: str, summary: str, reference: str = "", uses: tuple[str, ...] = ()) -> Method:
+    return Method(name, summary, reference, "peer", promises_density=False, uses=uses, encoding=None)
+
+
+_PEERS: Final = (
+    _peer("alone", "One worker by itself, nothing sent: what a method must beat to be worth its bytes."),
+    _peer("gloo", "Dense all-reduce of Gloo over TCP."),
+    _peer("gloo-fp16", "torch's hook that sends float16 over Gloo."),
+    _peer("gloo-bf16", "torch's hook that sends bfloat16 over Gloo."),
+    _peer(
+        "gloo-powersgd",
+        "torch's PowerSGD hook over Gloo.",
+        "Vogels, Karimireddy and Jaggi, NeurIPS 2019",
+        ("powersgd_rank",),
+    ),
+    _peer(
+        "gloo-local",
+        "Steps of each worker's own; Gloo averages all parameters every so many steps.",
+        "Stich, ICLR 2019",
+        ("local_steps",),
+    ),
+)
+
+
+def peers() -> dict[str, Method]:
+    """Return what Weir's methods are compared with, by name: it needs no Weir."""
+    return {method.name: method for method in _PEERS}
+
+
 def methods() -> dict[str, Method]:
-    """Return all there are, by name, in alphabetical order."""
+    """Return all that Weir has, by name, in alphabetical order."""
     from weir.host_agent.compression.sparsifiers import create_sparsifier, sparsifier_class, sparsifier_names
 
     found = list(_OTHERS)
@@ -82,8 +111,8 @@ def methods() -> dict[str, Method]:
 
 
 def find_method(name: str) -> Method:
-    """Return the method of a name; ValueError lists the names when there is none of that name."""
-    known = methods()
+    """Return the method or peer of a name; ValueError lists the names when there is none of that name."""
+    known = methods() | peers()
     if name not in known:
         raise ValueError(f"no such method: {name!r}; the methods are {', '.join(known)}")
     return known[name]
@@ -152,13 +181,13 @@ def list_methods(
     plugin: Plugin = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object per method.")] = False,
 ) -> None:
-    """List the methods that weir train and weir compare know.
+    """List the methods that weir train and weir compare know, and the peers that weir compare knows.
 
     Density: "as asked" where --density sets the share of values to send; elsewhere it follows from the
     gradient or from other options. Encoding: form of the gradients on the wire, unless --encoding sets it.
     docs/methods.md describes each method.
     """
-    found = methods().values()
+    found = [*methods().values(), *peers().values()]
     if as_json:
         typer.echo(json.dumps([asdict(method) for method in found], indent=2))
         return

@@ -35,7 +35,7 @@ from weir.host_agent.compression.encodings.cost import Flags, Occupancy, WireCos
 from weir.host_agent.compression.encodings.encoding import MASK_SIZES
 from weir.host_agent.transport.report import FRAME_OVERHEAD
 from weir.report.words import byte_count
-from weir.train.config import PRESETS, Model, make_config
+from weir.train.config import SGD_MODELS, Model, make_config
 from weir.train.task import make_task
 from weir.wire.definition import BLOCK_SIZES
 
@@ -210,7 +210,7 @@ def lists(flat: Flags) -> Bytes:
 class Parameters:
     """The settings, all combinations of what is listed."""
 
-    models: tuple[str, ...] = parameter(("mlp", "cnn", "lm"), "whose gradients", choices=PRESETS)
+    models: tuple[str, ...] = parameter(("mlp", "cnn", "lm"), "whose gradients", choices=SGD_MODELS)
     densities: tuple[float, ...] = parameter(
         (0.001, 0.01, 0.05, 0.1), "shares of the values that each worker chooses", above=0, most=1
     )

@@ -21,14 +21,14 @@ from weir.bench.gradients.replay import Replay, ReplayedStep, train
 from weir.bench.results import Column, Line, Panel, Plot, Row, Table
 from weir.host_agent.compression.sparsifiers import sparsifier_class
 from weir.report.words import factor
-from weir.train.config import PRESETS, Model
+from weir.train.config import SGD_MODELS, Model
 
 
 @dataclass(frozen=True)
 class Parameters:
     """The training, and who chooses."""
 
-    model: str = parameter("cnn", "that is trained", choices=PRESETS)
+    model: str = parameter("cnn", "that is trained", choices=SGD_MODELS)
     methods: tuple[str, ...] = parameter(
         ("exdyna", "exdyna-published", "micro", "micro-published", "deft", "topk"),
         "methods: weir methods lists them",

@@ -35,7 +35,7 @@ from weir.bench.gradients.replay import recordings
 from weir.bench.grid import simulate
 from weir.bench.results import Column, Line, Panel, Plot, Row, Table, share
 from weir.report.words import byte_count
-from weir.train.config import PRESETS, Model
+from weir.train.config import SGD_MODELS, Model
 
 TOLERANCE: Final = 0.005
 """Of accuracy, below which two trainings are equal."""
@@ -64,7 +64,7 @@ _Means = Mapping[tuple[str, float], tuple[float, float]]  # (contender, density)
 class Parameters:
     """Curves of bytes by energy, and trainings for accuracy."""
 
-    models: tuple[str, ...] = parameter(("mlp", "cnn", "lm", "bag"), "whose gradients", choices=PRESETS)
+    models: tuple[str, ...] = parameter(("mlp", "cnn", "lm", "bag"), "whose gradients", choices=SGD_MODELS)
     densities: tuple[float, ...] = parameter(
         (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.4), "which make each contender's curve", above=0, most=1
     )

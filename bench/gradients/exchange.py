@@ -14,11 +14,12 @@ from weir.bench.case import Run, parameter
 from weir.bench.rank import Place
 from weir.bench.ranks import in_memory, run_ranks
 from weir.bench.results import Column, Row, Table
-from weir.bench.training.gpt import DEVICES, SHAPES, Gpt
+from weir.bench.training.gpt import DEVICES
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings import SCALE_BLOCK
 from weir.host_agent.torch.staging import devices_of
 from weir.report.words import byte_count, duration
+from weir.train.models.gpt import SHAPES, Gpt
 
 _FIRST_BYTES: Final = 1024**2  # of DDP's first bucket; the others have _BUCKET_BYTES at least
 _BUCKET_BYTES: Final = 25 * 1024**2

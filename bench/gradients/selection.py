@@ -21,7 +21,7 @@ from weir.bench.gradients.density import sparsifiers
 from weir.bench.gradients.replay import Replay, train
 from weir.bench.results import Column, Row, Table, share
 from weir.host_agent.compression.phase_clock import PhaseClock
-from weir.train.config import PRESETS, Model
+from weir.train.config import SGD_MODELS, Model
 from weir.train.task import mean_loss
 
 _IMAGES: Final = 16, 32
@@ -39,7 +39,7 @@ _PARTS: Final = {
 class Parameters:
     """The training, and who chooses."""
 
-    model: str = parameter("resnet18", "that is trained", choices=PRESETS)
+    model: str = parameter("resnet18", "that is trained", choices=SGD_MODELS)
     methods: tuple[str, ...] = parameter(
         ("dfs", "topk", "topk-block", "exdyna", "micro", "deft"), "methods: weir methods lists them"
     )

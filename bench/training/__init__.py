@@ -16,6 +16,15 @@ CASES: Final[tuple[Case, ...]] = (
     ),
     Case(
         "training",
+        "methods",
+        "Methods and peers on models that nobody tuned for, each at its best learning rate: the share of "
+        "dense training's gain that it keeps, and its bytes.",
+        "hours; with --journal it goes on where it was stopped",
+        {"models": "dlrm", "ways": "alone,gloo,powersgd", "rates": "1", "workers": "2", "steps": "3"},
+        seeds=3,
+    ),
+    Case(
+        "training",
         "links",
         "Time to equal accuracy over bad links: Weir's methods, a loss budget, and dense peers.",
         "an hour, with root",

@@ -11,7 +11,7 @@ import torch
 
 from weir.train.config import PRESETS, TrainConfig
 from weir.train.data import learning_rate, share
-from weir.train.task import accuracy, make_task, mean_loss
+from weir.train.task import accuracy, make_optimizer, make_task, mean_loss
 
 
 def dense_curve(config: TrainConfig) -> Iterator[tuple[int, float]]:
@@ -24,7 +24,7 @@ def dense_curve(config: TrainConfig) -> Iterator[tuple[int, float]]:
     task = make_task(config)
     model, train = task.model, task.data.train
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.SGD(parameters, lr=config.lr)
+    optimizer = make_optimizer(config, parameters)
     statistics = [_statistics(model) for _ in range(config.workers)]
     done = 0
     for epoch in range(1, config.epochs + 1):

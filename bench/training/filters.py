@@ -27,7 +27,7 @@ from weir.host_agent.parameter_server.value_filter import FilterRule
 from weir.host_agent.parameter_server.worker_machine import WorkerMachine, WorkerRules
 from weir.host_agent.torch.parameter_server.shard_optimizer import UnitsOptimizer, spec_of
 from weir.host_agent.transport.report import FRAME_OVERHEAD
-from weir.train.config import PRESETS, Model
+from weir.train.config import PRESETS, SGD_MODELS, Model
 from weir.train.data import digits, learning_rate, share, stdlib
 from weir.train.models import make_model
 from weir.train.task import accuracy, mean_loss
@@ -166,7 +166,9 @@ def _turns(
 class Parameters:
     """The training, and its filters: all combinations of thresholds and schedules."""
 
-    model: str = parameter("mlp", "that is trained", choices=[name for name in PRESETS if name != "resnet18"])
+    model: str = parameter(
+        "mlp", "that is trained", choices=[name for name in SGD_MODELS if name != "resnet18"]
+    )
     workers: int = parameter(4, "workers", least=1, most=32)
     epochs: int = parameter(10, "passes over the training data", least=1)
     max_steps: int | None = parameter(None, "of each worker and epoch at most", least=1)

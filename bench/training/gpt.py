@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training of GPT-2 by DDP, its gradients summed in one of many ways: the same seed, the same text.
 
-GPT-2 is in plain torch, and its text the modules of Python's own standard library.
+Its text are the modules of Python's own standard library.
 """
 
 import contextlib
@@ -13,81 +13,20 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn import functional
 
 from weir.bench.case import ParameterError, Run, parameter
-from weir.bench.peers import DDP_CONTENDERS, DENSE_STEPS, group_of, parallel
+from weir.bench.peers import DDP_CONTENDERS, group_of, parallel
 from weir.bench.rank import Place
 from weir.bench.ranks import in_memory, run_ranks
 from weir.bench.results import Column, Row, Table
 from weir.report.words import byte_count, duration
+from weir.train.models.gpt import SHAPES, Gpt, Shape
+from weir.train.peers import DENSE_STEPS
 
 DEVICES: Final = ("cuda", "cpu")
 _RATE: Final = 6e-4
 _LEAST_BYTES: Final = 4_000_000  # of text, unless the library has less
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The sizes of a model. context: the longest sequence."""
-
-    vocabulary: int = 50257
-    context: int = 1024
-    layers: int = 12
-    width: int = 768
-    heads: int = 12
-
-
-SHAPES: Final = {"gpt2": Shape(), "tiny": Shape(512, 64, 2, 64, 2)}
-"""Models by name; the second one is for tests."""
-
-
-class _Block(nn.Module):
-    """Attention and a feed-forward part, each behind a norm and beside a residual connection."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self._heads = shape.heads
-        self.norm1, self.norm2 = nn.LayerNorm(shape.width), nn.LayerNorm(shape.width)
-        self.qkv = nn.Linear(shape.width, 3 * shape.width)
-        self.proj = nn.Linear(shape.width, shape.width)
-        self.up, self.down = nn.Linear(shape.width, 4 * shape.width), nn.Linear(4 * shape.width, shape.width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the activations behind the block: batch, position, width."""
-        parts = self.qkv(self.norm1(x)).chunk(3, dim=-1)
-        query, key, value = (part.unflatten(-1, (self._heads, -1)).transpose(1, 2) for part in parts)
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.proj(mixed.transpose(1, 2).flatten(2))
-        more: torch.Tensor = self.down(functional.gelu(self.up(self.norm2(x)), approximate="tanh"))
-        return x + more
-
-
-class Gpt(nn.Module):
-    """GPT-2, whose output layer is its embedding; ``forward`` returns the loss."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(shape.vocabulary, shape.width)
-        self.places = nn.Embedding(shape.context, shape.width)
-        self.blocks = nn.ModuleList(_Block(shape) for _ in range(shape.layers))
-        self.norm = nn.LayerNorm(shape.width)
-        for name, weight in self.named_parameters():
-            if weight.dim() > 1:
-                deep = name.endswith(("proj.weight", "down.weight"))
-                nn.init.normal_(weight, std=0.02 / ((2 * shape.layers) ** 0.5 if deep else 1))
-            elif name.endswith("bias"):
-                nn.init.zeros_(weight)
-
-    def forward(self, text: torch.Tensor) -> torch.Tensor:
-        """Return the mean loss of predicting every next token. text: int64, batch, positions + 1."""
-        given, wanted = text[:, :-1], text[:, 1:]
-        x = self.tokens(given) + self.places.weight[: given.shape[1]]
-        for block in self.blocks:
-            x = block(x)
-        logits = functional.linear(self.norm(x), self.tokens.weight)
-        return functional.cross_entropy(logits.flatten(0, 1), wanted.flatten())
 
 
 def parameter_count(shape: Shape) -> int:
@@ -119,7 +58,7 @@ class Parameters:
     """The training, and who sums its gradients."""
 
     device: str = parameter("cuda", "cuda, or cpu to try it out", choices=DEVICES)
-    model: str = parameter("gpt2", "the model", choices=SHAPES)
+    model: str = parameter("gpt2", "the model", choices=("gpt2", "tiny"))
     workers: int = parameter(4, "ranks that share the device", least=1, most=32)
     contenders: tuple[str, ...] = parameter(tuple(DDP_CONTENDERS), "ways to sum", choices=DDP_CONTENDERS)
     batch: int = parameter(4, "sequences of a rank and step", least=1)
@@ -199,7 +138,8 @@ def train(place: Place, spec: Steps) -> dict[str, Any]:
         optimizer.zero_grad()
         with contextlib.nullcontext() if contender.group != "none" else ddp.no_sync():
             with torch.autocast(given.device, torch.bfloat16):
-                loss: torch.Tensor = ddp(batch)
+                scores = ddp(batch[:, :-1])
+                loss = functional.cross_entropy(scores.flatten(0, 1), batch[:, 1:].flatten())
             loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         seconds.append(place.since(began))

@@ -4,7 +4,8 @@
 import torch
 
 from weir.bench.gradients.exchange import buckets
-from weir.bench.training.gpt import SHAPES, Gpt, batches, parameter_count, read_tokens
+from weir.bench.training.gpt import batches, parameter_count, read_tokens
+from weir.train.models.gpt import SHAPES, Gpt
 
 
 def test_gpt2_has_as_many_parameters_as_published_and_buckets_as_of_ddp() -> None:

@@ -194,6 +194,7 @@ def test_settings_come_from_the_model_unless_given() -> None:
     ("settings", "complaint"),
     [
         ({"model": "vgg"}, "--model: .*'mlp'.* not 'vgg'"),
+        ({"model": "gpt"}, "--model: calibration trains by SGD: .*mlp.*, not gpt"),
         ({"model": "mlp", "tolerance": 0}, "--tolerance: .* greater than 0, not 0"),
         ({"model": "mlp", "seeds": 0}, "--seeds: .* not 0"),
         ({"model": "mlp", "workers": 33}, "--workers: .* not 33"),

@@ -20,12 +20,13 @@ from tests.weir.test_train import environment, folder, wait_for_steps
 from weir.cli import app
 from weir.compare.config import make_comparison
 from weir.compare.results import Run, make_rows
-from weir.compare.view import result_view
+from weir.compare.view import notes, result_view
 from weir.host_agent.compression.sparsifiers import sparsifier_names
-from weir.methods import methods
+from weir.methods import methods, peers
 from weir.train.config import ConfigError
 from weir.train.messages import Evaluated, Ready, Sent, WireCounters
 from weir.train.record import RunRecord
+from weir.train.wirebytes import dense_bytes
 
 BETWEEN = effort((), ("ds-sync",))  # the first method and the last
 STEPS = 60  # enough that the last training is still under way when it is interrupted
@@ -45,8 +46,10 @@ def test_every_registered_sparsifier_is_a_method_and_says_what_it_does() -> None
     done = CliRunner().invoke(app, ["methods", "--json"])
     assert done.exit_code == 0
     listed = {method["name"]: method for method in json.loads(done.output)}
-    assert set(listed) == {*sparsifier_names(), "ds-sync", "powersgd"}
-    assert list(listed) == sorted(listed)
+    own = [name for name, method in listed.items() if method["kind"] != "peer"]
+    assert set(own) == {*sparsifier_names(), "ds-sync", "powersgd"}
+    assert own == sorted(own)
+    assert listed.keys() - own == peers().keys() >= {"alone", "gloo", "gloo-fp16", "gloo-powersgd"}
     assert all(method["summary"] for method in listed.values())
     assert listed["omnireduce"]["encoding"] == "blocks:256" and listed["ds-sync"]["encoding"] is None
     assert listed["topk"]["promises_density"] and not listed["dense"]["promises_density"]
@@ -70,6 +73,7 @@ def test_all_methods_are_trained_with_one_seed_before_the_next() -> None:
     for method, seed, config in comparison:
         assert (config.method, config.seed, config.density, config.reference) == (method, seed, 0.1, False)
     assert make_comparison("all", seeds=1, model="mlp").methods == tuple(methods())
+    assert make_comparison("peers,dense", seeds=1, model="mlp").methods == (*peers(), "dense")
 
 
 def test_what_a_method_has_no_use_for_is_left_out_for_it() -> None:
@@ -87,6 +91,7 @@ def test_what_a_method_has_no_use_for_is_left_out_for_it() -> None:
         ("", {}, "--methods: name at least one"),
         ("dense,best", {}, "--methods: no such method: 'best'; the methods are .*dense"),
         ("topk,dense,topk", {}, "--methods: topk is named twice"),
+        ("all,dense", {}, "--methods: dense is named twice"),
         ("dense", {"seeds": 0}, "--seeds: .* not 0"),
         ("dense", {"workers": 33}, "--workers: .* not 33"),
     ],
@@ -146,6 +151,19 @@ def test_without_dense_training_shares_are_of_what_it_would_cost() -> None:
     assert row.up_of_dense is not None and 0 < row.up_of_dense < 100 / 4000
 
 
+def test_notes_say_what_cannot_be_concluded_from_peers_and_what_suits_no_adam() -> None:
+    def said(names: str, **given: Any) -> str:
+        return "\n".join(notes(make_comparison(names, seeds=1, workers=2, **given), []))
+
+    plain = said("dense,topk,gloo", model="mlp")
+    assert "loopback" not in plain and "one worker alone" not in plain
+    assert "loopback" in said("dense,gloo", model="mlp", links="100mbit")
+    assert "topk with AdamW" in said("dense,topk", model="gpt") and "topk with Adam:" in said(
+        "topk", model="gnn"
+    )
+    assert "AdamW" not in said("dense,powersgd,ds-sync,gloo", model="gpt")
+
+
 # From end to end.
 
 
@@ -186,3 +204,46 @@ def test_methods_are_trained_side_by_side_until_somebody_interrupts(tmp_path: Pa
     assert picture.startswith(b"\x89PNG")
     page = (where / "compare.html").read_text()
     assert base64.b64encode(picture).decode() in page and "powersgd, rank 2" in page
+
+
+def test_peers_send_what_they_are_known_to_and_weirs_powersgd_equals_torchs(tmp_path: Path) -> None:
+    names = "gloo,gloo-bf16,gloo-local,alone,gloo-powersgd,powersgd"
+    options = ("--epochs", "1", "--max-steps", "20", "--local-steps", "1", "--seeds", "1")
+    process = start(tmp_path, "--methods", names, *options)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    told = json.loads((folder(tmp_path) / "compare.json").read_text())
+    up = {name: row["bytes_up"] for name, row in told["methods"].items()}
+    loss = {run["method"]: run["epochs"][-1]["loss"] for run in told["runs"]}
+    assert all(run["replicas"]["identical_at_end"] for run in told["runs"])
+    assert up["alone"] == 0
+    assert up["gloo-bf16"] == pytest.approx(up["gloo"] / 2, rel=0.1)
+    assert loss["gloo-bf16"] == pytest.approx(loss["gloo"], rel=0.02)
+    # The mean of parameters after a step of SGD each is a step along the mean gradient.
+    assert loss["gloo-local"] == pytest.approx(loss["gloo"], rel=1e-4)
+    assert loss["alone"] != pytest.approx(loss["gloo"], rel=1e-3)
+    assert loss["powersgd"] == pytest.approx(loss["gloo-powersgd"], rel=1e-4)
+    assert loss["powersgd"] != pytest.approx(loss["gloo"], rel=1e-3)
+    assert up["powersgd"] < up["gloo-powersgd"] < up["gloo"] / 2
+
+
+def test_weir_train_says_who_runs_a_peer() -> None:
+    done = CliRunner().invoke(app, ["train", "--model", "mlp", "--method", "gloo-fp16"])
+    assert done.exit_code == 2 and "weir compare" in done.output
+
+
+def test_narrow_lanes_of_powersgds_factors_take_fewer_bytes_and_replicas_stay_alike(tmp_path: Path) -> None:
+    found = {}
+    for bits in ("32", "8"):
+        options = ("--model", "cnn", "--methods", "powersgd", "--powersgd-rank", "4", "--lane-bits", bits)
+        process = start(tmp_path / bits, *options, "--epochs", "1", "--max-steps", "30")
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, output
+        (found[bits],) = json.loads((folder(tmp_path / bits) / "compare.json").read_text())["runs"]
+        assert found[bits]["replicas"] == {"identical_after_every_step": True, "identical_at_end": True}
+    # Two of the 30 steps send all, and the vectors are always whole.
+    dense = 2 * dense_bytes(found["32"]["parameters"])
+    up = {bits: run["per_worker"]["bytes_up"] - dense for bits, run in found.items()}
+    assert up["8"] < 0.5 * up["32"]
+    loss = {bits: run["epochs"][-1]["loss"] for bits, run in found.items()}
+    assert loss["8"] != loss["32"] and loss["8"] < loss["32"] + 0.1

@@ -63,7 +63,7 @@ def test_what_is_given_wins_over_the_preset() -> None:
         ({"lane_bits": "auto", "lane_error": 0.0}, "--lane-error", "greater than 0"),
         ({"warmup_steps": -1}, "--warmup-steps", "greater than or equal to 0"),
         ({"evaluate_every": 0}, "--evaluate-every", "greater than or equal to 1"),
-        ({"model": "vgg"}, "--model", "'resnet18', 'cnn', 'mlp', 'lm' or 'bag'"),
+        ({"model": "vgg"}, "--model", "'resnet18', 'cnn', 'mlp', 'lm', 'bag', 'gpt'"),
         ({"model": "cnn", "data": "stdlib"}, "'cnn'", "'digits'"),
         ({"epochs": 0}, "--epochs", "greater than or equal to 1"),
         ({"batch_size": 0}, "--batch-size", "greater than or equal to 1"),

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from weir.methods import find_method
-from weir.train.config import ConfigError, Model, TrainConfig, in_words, make_config
+from weir.train.config import SGD_MODELS, ConfigError, Model, TrainConfig, in_words, make_config
 from weir.wire.definition import MAX_CHILDREN
 
 # Shares of blocks that are tried, by bisection.
@@ -61,6 +61,13 @@ class CalibrateConfig(BaseModel):
     grid: tuple[Annotated[float, Field(gt=0, le=1)], ...] = GRID
     jobs: Annotated[int, Field(ge=1)] = 1
     out: Path
+
+    @field_validator("model")
+    @classmethod
+    def _is_trained_by_sgd(cls, model: Model) -> Model:
+        if model not in SGD_MODELS:
+            raise ValueError(f"calibration trains by SGD: {', '.join(SGD_MODELS)}, not {model}")
+        return model
 
     @model_validator(mode="after")
     def _can_be_trained(self) -> Self:

@@ -28,7 +28,8 @@ def compare(
         str,
         typer.Option(
             metavar="NAMES",
-            help="Methods, comma-separated, or all; weir methods lists them.",
+            help="Methods and peers, comma-separated; all: the methods, peers: those without Weir, such as "
+            "torch's hooks over Gloo. weir methods lists them.",
             rich_help_panel="Method",
         ),
     ] = DEFAULT_METHODS,

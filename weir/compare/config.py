@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from weir.methods import find_method, load_plugin, methods
+from weir.methods import find_method, load_plugin, methods, peers
 from weir.train.config import ConfigError, TrainConfig, make_config
 
 DEFAULT_METHODS: Final = "dense,omnireduce,dfs,exdyna"
 ALL: Final = "all"
+PEERS: Final = "peers"
 _OF_SPARSIFIERS: Final = ("encoding", "exclude", "lane_bits", "lane_error", "loss_budget", "loss_policy")
 
 
@@ -52,7 +53,7 @@ class Comparison:
 def make_comparison(
     wanted: str, *, seeds: int, out: Path = Path("runs"), name: str | None = None, **given: Any
 ) -> Comparison:
-    """Return the comparison of ``wanted``, names with commas between, or "all".
+    """Return the comparison of ``wanted``, names with commas between; "all" and "peers" stand for several.
 
     seeds: that many trainings of each method, with seeds 1, 2, .... given: settings of ``make_config``; those
     that a method has no use for are left out for it. Raises ConfigError.
@@ -78,9 +79,13 @@ def make_comparison(
 
 def _names(wanted: str) -> tuple[str, ...]:
     """Return the methods' names, as they were given."""
-    if wanted.strip() == ALL:
-        return tuple(methods())
-    names = [name.strip() for name in wanted.split(",") if name.strip()]
+    groups = {ALL: methods(), PEERS: peers()}
+    names = [
+        each
+        for name in wanted.split(",")
+        if name.strip()
+        for each in groups.get(name.strip(), (name.strip(),))
+    ]
     if not names:
         raise ConfigError("--methods: name at least one; weir methods lists all")
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -95,6 +100,7 @@ def _names(wanted: str) -> tuple[str, ...]:
 
 def _fitting(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that a method has a use for."""
-    if find_method(method).kind == "sparsifier":
+    found = find_method(method)
+    if found.kind == "sparsifier":
         return dict(given)
-    return {key: value for key, value in given.items() if key not in _OF_SPARSIFIERS}
+    return {key: value for key, value in given.items() if key not in _OF_SPARSIFIERS or key in found.uses}

@@ -19,7 +19,7 @@ from weir.train.config import TrainConfig
 from weir.train.deployment import Deployment, deploy, joined_deployment, starting_line
 from weir.train.folder import FolderError, StepsFile, make_folder, write_json, writing
 from weir.train.launcher import EXIT_STATUS, USAGE
-from weir.train.messages import Evaluated, WorkerSpec
+from weir.train.messages import Evaluated, WorkerSpec, backend_of
 from weir.train.record import ReplicasDifferError, RunRecord, Status, StepSummary
 from weir.train.running import WorkerError, interruptible, run_workers
 
@@ -118,12 +118,13 @@ class _Session:
 
     def _run(self, method: str, seed: int, config: TrainConfig, deployment: Deployment) -> None:
         """Run one training, to its end or its failure."""
-        record = RunRecord("weir", deployment.ranks, config.epochs)
+        backend = backend_of(config)
+        record = RunRecord(backend, deployment.ranks, config.epochs)
         run = Run(method, seed, config, record)
         self.runs.append(run)
         self._progress.begin(run, self.runs)
         name = f"{method}-{seed}"
-        spec = WorkerSpec(config=config, backend="weir", init_method=deployment.init_method(name))
+        spec = WorkerSpec(config=config, backend=backend, init_method=deployment.init_method(name))
         marks = {"method": method, "seed": seed}
 
         def news(record: RunRecord, news: StepSummary | Evaluated) -> None:

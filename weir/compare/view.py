@@ -11,9 +11,10 @@ from rich.text import Text
 
 from weir.compare.config import Comparison
 from weir.compare.results import Row, dense_source
+from weir.methods import peers
 from weir.report.tables import InParts
 from weir.report.words import byte_count, duration, percent, times, workers
-from weir.train.words import network_line
+from weir.train.words import caution, network_line
 
 NOT_KNOWN: Final = "–"
 
@@ -108,7 +109,13 @@ def notes(comparison: Comparison, rows: Sequence[Row]) -> list[str]:
         said.append("one seed: differences in accuracy may be chance; --seeds 3 shows how far they spread")
     else:
         said.append("±: standard deviation over the seeds")
-    return said
+    if any(name in peers() for name in comparison.methods) and comparison.any.network_matters:
+        said.append(
+            "peers have no part in this network: Gloo is on loopback; do not compare times with theirs"
+        )
+    first = comparison.seeds[0]
+    cautions = (caution(comparison.trainings[name, first]) for name in comparison.methods)
+    return [*said, *filter(None, cautions)]
 
 
 def result_view(comparison: Comparison, rows: Sequence[Row]) -> RenderableType:

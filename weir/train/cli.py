@@ -9,9 +9,11 @@ import typer
 from rich.console import Console
 
 from weir.extras import MissingExtraError, require
+from weir.methods import find_method
 from weir.netns import gain_root
 from weir.train import options
 from weir.train.config import DEFAULT_METHOD, ConfigError, TrainConfig, make_config
+from weir.train.words import caution
 
 
 @options.takes_training_options
@@ -112,12 +114,14 @@ def train(
                 name=name,
                 **settings,
             )
+        if find_method(config.method).kind == "peer":
+            raise ConfigError(f"--method {config.method}: a peer; weir compare and weir bench run those")
     except ConfigError as error:
         typer.echo(f"weir train: {error}", err=True)
         raise typer.Exit(2) from None
     _require_data(config)
-    if remark:
-        typer.echo(remark)
+    for line in filter(None, (remark, caution(config))):
+        typer.echo(line)
     from weir.train.launcher import train as run
 
     raise typer.Exit(run(config, Console()))
@@ -126,10 +130,10 @@ def train(
 def _require_data(config: TrainConfig) -> None:
     """End with what to install, if the data that a model trains on comes with a package that is missing."""
     try:
-        if config.data == "digits":
+        if config.data in ("digits", "restored-digits"):
             require(f"weir train --model {config.model}", "train")
     except MissingExtraError as error:
-        typer.echo(f"weir: {error} (--model lm and --model bag need no extra)", err=True)
+        typer.echo(f"weir: {error} (other models, such as gpt and lm, need no extra)", err=True)
         raise typer.Exit(1) from None
 
 

@@ -21,6 +21,9 @@ OUTPUTS: Final = 2048  # what it predicts: the most frequent of them; index 0 st
 LINE: Final = 33  # words in one line: 32 inputs, each with its successor as target
 _TEXT_LINES: Final = 4096
 _HELD_OUT: Final = 8  # one line in so many
+BYTES: Final = 64  # in one line of a language model of bytes
+_BYTE_LINES: Final = 12_800  # less than the library has, so that lines do not overlap
+_HELD_OUT_BYTES: Final = 25
 _WORD = re.compile(r"[A-Za-z_]+|[0-9]+|\n|[^\sA-Za-z0-9_]")
 
 # Large modules of the standard library that every supported Python has.
@@ -110,6 +113,29 @@ def stdlib() -> Dataset:
     targets = torch.where(table[:, 1:] < OUTPUTS, table[:, 1:], 0)
     cut = lines - lines // _HELD_OUT
     return Dataset(train=Split(inputs[:cut], targets[:cut]), test=Split(inputs[cut:], targets[cut:]))
+
+
+@functools.cache
+def library_bytes() -> Dataset:
+    """Return bytes of Python's standard library in lines of 64, each with its successor as target.
+
+    inputs, targets: int64 (N, 64) in [0, 256). One line in 25 is held out, all over the library.
+    """
+    text = np.frombuffer("\n".join(_library().values()).encode(), np.uint8).astype(np.int64)
+    starts = np.arange(_BYTE_LINES) * (len(text) - BYTES - 1) // _BYTE_LINES
+    table = torch.from_numpy(text[starts[:, None] + np.arange(BYTES + 1)])
+    held = torch.arange(_BYTE_LINES) % _HELD_OUT_BYTES == 0
+    return Dataset(
+        train=Split(table[~held, :-1].contiguous(), table[~held, 1:].contiguous()),
+        test=Split(table[held, :-1].contiguous(), table[held, 1:].contiguous()),
+    )
+
+
+@functools.cache
+def restored_digits() -> Dataset:
+    """Return ``digits`` with the images themselves as targets."""
+    whole = digits()
+    return Dataset(*(Split(part.inputs, part.inputs) for part in (whole.train, whole.test)))
 
 
 @functools.cache

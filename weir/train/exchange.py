@@ -15,18 +15,22 @@ from weir.host_agent.torch.ds_sync import DsSync
 from weir.methods import find_method
 from weir.train.backends import Exchange, GlooExchange, SparseExchange, WeirMeter
 from weir.train.config import TrainConfig
-from weir.train.messages import Sent, WorkerSpec
+from weir.train.messages import Sent, WorkerSpec, backend_of
+from weir.train.peers import peer_exchange
+from weir.train.steppers import WAYS, StepperExchange
 
 
 def make_exchange(spec: WorkerSpec, ddp: DistributedDataParallel) -> Exchange:
     """Return what a backend's process group, which must be initialized, is to be used for."""
     config = spec.config
-    if spec.backend == "gloo":
-        return GlooExchange()
+    if spec.backend != backend_of(config):
+        return GlooExchange()  # the reference
     if config.mode == "ps":
         from weir.train.servers import ServersExchange, rendezvous
 
         return ServersExchange(ddp, config, rendezvous(spec))
+    if config.method in WAYS:
+        return StepperExchange(WAYS[config.method], ddp, config)
     match find_method(config.method).kind:
         case "sparsifier":
             return SparseExchange(ddp, config)
@@ -36,6 +40,8 @@ def make_exchange(spec: WorkerSpec, ddp: DistributedDataParallel) -> Exchange:
             return LowRankExchange(ddp, config)
         case "parameter averaging":
             return AveragingExchange(ddp, config)
+        case "peer":
+            return peer_exchange(config)
 
 
 class AveragingExchange(Exchange):

@@ -14,9 +14,15 @@ from typing import Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from weir.host_agent.transport.counters import TransportCounters
+from weir.methods import find_method
 from weir.train.config import TrainConfig
 
 BackendName = Literal["weir", "gloo"]
+
+
+def backend_of(config: TrainConfig) -> BackendName:
+    """Return the backend that a run's method needs."""
+    return "gloo" if find_method(config.method).kind == "peer" else "weir"
 
 
 class WorkerSpec(BaseModel):

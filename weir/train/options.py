@@ -15,7 +15,11 @@ _NETWORK: Final = "Network"
 
 Workers = Annotated[int, typer.Option(help="Worker processes, 1 to 32.")]
 Model = Annotated[
-    str, typer.Option(help="resnet18, cnn, mlp, lm (a small language model) or bag (of words).")
+    str,
+    typer.Option(
+        help="By SGD: resnet18, cnn, mlp, lm (a small language model) or bag (of words). By Adam or AdamW: "
+        "gpt, gpt-10m, lstm, unet, gnn, dlrm, vit or autoencoder."
+    ),
 ]
 Data = Annotated[
     str | None,
@@ -156,6 +160,14 @@ PowerSgdRank = Annotated[
         metavar="RANK", help="For method powersgd: columns of the two thin matrices.", rich_help_panel=_METHOD
     ),
 ]
+LocalSteps = Annotated[
+    int,
+    typer.Option(
+        metavar="STEPS",
+        help="For the peer gloo-local: steps between two averages.",
+        rich_help_panel=_METHOD,
+    ),
+]
 GroupSize = Annotated[
     int | None,
     typer.Option(
@@ -265,6 +277,7 @@ _TRAINING: Final[Mapping[str, Any]] = {
     "lane_bits": LaneBits,
     "lane_error": LaneError,
     "powersgd_rank": PowerSgdRank,
+    "local_steps": LocalSteps,
     "group_size": GroupSize,
     "swa_epochs": SwaEpochs,
     "epochs": Epochs,

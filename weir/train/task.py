@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Model, data, loss and metric of one run, put together: what a worker trains and measures."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,13 +11,31 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from weir.train.config import Data, TrainConfig
-from weir.train.data import Dataset, Split, digits, modules, stdlib
+from weir.train.config import PRESETS, Data, TrainConfig
+from weir.train.data import Dataset, Split, digits, library_bytes, modules, restored_digits, stdlib
 from weir.train.models import make_model
+from weir.train.models.dlrm import clicks
+from weir.train.models.gnn import graphs
+from weir.train.models.unet import scenes
 
 _EVALUATION_BATCH = 64
 
-_DATA: Final[dict[Data, Callable[[], Dataset]]] = {"digits": digits, "stdlib": stdlib, "modules": modules}
+_CLOSE = 0.25  # a value that is so close to its target counts as right
+
+_DATA: Final[dict[Data, Callable[[], Dataset]]] = {
+    "digits": digits,
+    "stdlib": stdlib,
+    "modules": modules,
+    "bytes": library_bytes,
+    "scenes": scenes,
+    "graphs": graphs,
+    "clicks": clicks,
+    "restored-digits": restored_digits,
+}
+
+
+class DivergedError(ArithmeticError):
+    """The loss is no number any more."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +52,24 @@ def make_task(config: TrainConfig) -> Task:
     return Task(make_model(config.model), _DATA[config.data]())
 
 
+def make_optimizer(config: TrainConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return the optimizer that the model is trained by."""
+    match PRESETS[config.model].optimizer:
+        case "sgd":
+            return torch.optim.SGD(parameters, lr=config.lr)
+        case "adam":
+            return torch.optim.Adam(parameters, lr=config.lr)
+        case "adamw":
+            return torch.optim.AdamW(parameters, lr=config.lr)
+
+
 def mean_loss(scores: Tensor, targets: Tensor) -> Tensor:
-    """Return the cross-entropy over all targets, images or words; class scores are the last dimension."""
+    """Return the cross-entropy over all targets, images or words; class scores are the last dimension.
+
+    Of targets that are no classes, but values: the mean squared error.
+    """
+    if targets.is_floating_point():
+        return functional.mse_loss(scores, targets)
     return functional.cross_entropy(scores.flatten(0, -2), targets.flatten())
 
 
@@ -60,9 +95,16 @@ def _measure(model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[float, 
         scores = model(inputs[start : start + _EVALUATION_BATCH])
         answers = targets[start : start + _EVALUATION_BATCH]
         loss += float(mean_loss(scores, answers)) * answers.numel()
-        right += int((scores.argmax(-1) == answers).sum())
+        right += int(_right(scores, answers).sum())
     model.train()
     return loss, right
+
+
+def _right(scores: Tensor, answers: Tensor) -> Tensor:
+    """Return which answers are right: classes that are, values that are close to their targets."""
+    if answers.is_floating_point():
+        return (scores - answers).abs() < _CLOSE
+    return scores.argmax(-1) == answers
 
 
 def accuracy(model: nn.Module, held_out: Split) -> float:
@@ -71,9 +113,15 @@ def accuracy(model: nn.Module, held_out: Split) -> float:
 
 
 def evaluate(model: nn.Module, held_out: Split, rank: int, workers: int) -> tuple[float, float]:
-    """Return mean loss and share of right answers on the held-out set, of which each rank does a part."""
+    """Return mean loss and share of right answers on the held-out set, of which each rank does a part.
+
+    Raises:
+        DivergedError: the loss is NaN or infinite.
+    """
     targets = held_out.targets[rank::workers]
     loss, right = _measure(model, held_out.inputs[rank::workers], targets)
+    if not math.isfinite(loss):
+        raise DivergedError("training diverged: the loss on held-out data is no number")
     # Whole numbers are summed exactly by every backend: the loss travels in millionths.
     totals = torch.tensor([round(loss * 1e6), right, targets.numel()], dtype=torch.int64)
     dist.all_reduce(totals)

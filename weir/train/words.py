@@ -5,15 +5,17 @@ from typing import Final
 
 from weir.methods import find_method
 from weir.report.words import percent, workers
-from weir.train.config import TrainConfig
+from weir.train.config import PRESETS, TrainConfig
 from weir.train.record import RunRecord
 
 NOT_KNOWN: Final = "–"
+_OPTIMIZERS: Final = {"adam": "Adam", "adamw": "AdamW"}
 _SETTINGS: Final = {
     "density": "density",
     "threshold": "threshold",
     "block": "block",
     "powersgd_rank": "rank",
+    "local_steps": "steps of its own",
     "group_size": "groups of",
 }
 
@@ -52,6 +54,17 @@ def method_words(config: TrainConfig) -> str:
     if config.exclude:
         parts.append(f"whole: {' '.join(config.exclude)}")
     return ", ".join(parts)
+
+
+def caution(config: TrainConfig) -> str:
+    """Return what speaks against a method for this model's optimizer; empty where nothing does."""
+    optimizer = PRESETS[config.model].optimizer
+    if optimizer == "sgd" or config.method == "dense" or find_method(config.method).kind != "sparsifier":
+        return ""
+    return (
+        f"{config.method} with {_OPTIMIZERS[optimizer]}: what arrives late is scaled up again, and such runs "
+        "have ended worse than one worker alone; weir compare --methods alone,gloo-powersgd tells"
+    )
 
 
 def network_line(config: TrainConfig) -> str:

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from weir.host_agent.collectives.non_finite import NonFiniteError
 from weir.train import checkpoint
 from weir.train.backends import Exchange
-from weir.train.config import PRESETS
+from weir.train.config import PRESETS, TrainConfig
 from weir.train.data import TooFewSamplesError, learning_rate, share
 from weir.train.exchange import make_exchange
 from weir.train.hooks import CommunicationClock, timed
@@ -39,11 +39,13 @@ from weir.train.messages import (
     encode,
 )
 from weir.train.models import parameter_checksum, parameter_count
+from weir.train.peers import ONE_BUCKET_MB
 from weir.train.record import ReplicasDifferError
-from weir.train.task import Task, evaluate, make_task, mean_loss
+from weir.train.task import DivergedError, Task, evaluate, make_optimizer, make_task, mean_loss
 
 _EXPLAINED: Final = frozenset(
-    {NonFiniteError.__name__, TooFewSamplesError.__name__, checkpoint.CheckpointError.__name__}
+    error.__name__
+    for error in (NonFiniteError, DivergedError, TooFewSamplesError, checkpoint.CheckpointError)
 )
 """Errors whose sentence is all that a user needs."""
 
@@ -156,13 +158,13 @@ class _Training:
         self.task: Task = make_task(config)
         # BatchNorm's statistics are averaged before each evaluation instead of broadcast at every step.
         self.ddp = DistributedDataParallel(
-            self.task.model, forward_sync_buffers=False, bucket_cap_mb=_bucket_mb(self.task.model)
+            self.task.model, forward_sync_buffers=False, bucket_cap_mb=_bucket_mb(self.task.model, config)
         )
         self.exchange = make(spec, self.ddp)
         self.clock = CommunicationClock()
         if self.exchange.hook is not None:
             self.ddp.register_comm_hook(self.exchange.state, timed(self.exchange.hook, self.clock))
-        self.optimizer = torch.optim.SGD(self.ddp.parameters(), lr=config.lr)
+        self.optimizer = make_optimizer(config, self.ddp.parameters())
         self.exchange.begin(self.optimizer)
         self.steps_per_epoch = len(self._batches(epoch=1))
         self.step = 0
@@ -316,8 +318,10 @@ class _Training:
             )
 
 
-def _bucket_mb(model: torch.nn.Module) -> int | None:
+def _bucket_mb(model: torch.nn.Module, config: TrainConfig) -> int | None:
     """Return how large DDP's buckets are to be; None: as it likes."""
+    if config.method == "gloo-powersgd":
+        return ONE_BUCKET_MB
     gradients = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
     return _SMALL_MB if gradients <= _SMALL_MB << 20 else None
 

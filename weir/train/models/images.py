@@ -1,16 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models: ResNet-18 with the stem for small images, a small CNN, a perceptron, a word
-language model, a bag of words.
-"""
+"""Models of digits: ResNet-18 with the stem for small images, a small CNN, a perceptron."""
 
-import zlib
 from itertools import pairwise
 
-import numpy as np
 from torch import Tensor, nn
 from torch.nn import functional
-
-from weir.train.data import MODULES, OUTPUTS, WORDS
 
 
 class _Residual(nn.Module):
@@ -92,68 +86,3 @@ class Mlp(nn.Module):
         """Return class scores, shape (N, classes), of images, shape (N, 1, 16, 16)."""
         scores: Tensor = self.layers(images)
         return scores
-
-
-class WordLm(nn.Module):
-    """Embedding, one LSTM layer, linear output over the ``outputs`` most frequent words.
-
-    A step touches the embedding rows of the words in its batch and no others: of the 2 million parameters
-    of the embedding, most have a zero gradient on every worker, in whole blocks.
-    """
-
-    def __init__(self, words: int, outputs: int, width: int = 128) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(words, width)
-        self.lstm = nn.LSTM(width, width, batch_first=True)
-        self.head = nn.Linear(width, outputs)
-        nn.init.normal_(self.embedding.weight, std=0.1)
-
-    def forward(self, words: Tensor) -> Tensor:
-        """Return scores of the next word, shape (N, T, outputs), after words, shape (N, T), int64."""
-        states, _ = self.lstm(self.embedding(words))
-        scores: Tensor = self.head(states)
-        return scores
-
-
-class WordBag(nn.Module):
-    """Embedding, mean over a line's words, linear output: 1.05 million parameters, nearly all in a table.
-
-    A step touches the rows of the words in its batch and no others.
-    """
-
-    def __init__(self, words: int, classes: int, width: int = 64) -> None:
-        super().__init__()
-        self.embedding = nn.EmbeddingBag(words, width, mode="mean")
-        self.head = nn.Linear(width, classes)
-
-    def forward(self, words: Tensor) -> Tensor:
-        """Return class scores, shape (N, classes), of lines of words, shape (N, T), int64."""
-        scores: Tensor = self.head(self.embedding(words))
-        return scores
-
-
-def make_model(name: str) -> nn.Module:
-    """Return the model of a name of ``weir.train.config``, its parameters drawn from torch's generator."""
-    if name == "lm":
-        return WordLm(WORDS, OUTPUTS)
-    if name == "bag":
-        return WordBag(WORDS, MODULES)
-    return {"cnn": SmallCnn, "mlp": Mlp, "resnet18": ResNet18}[name]()
-
-
-def parameter_count(model: nn.Module) -> int:
-    """Return number of trained parameters."""
-    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-
-
-def parameter_checksum(model: nn.Module) -> int:
-    """Return 64 bits that almost surely differ when any bit of any parameter differs: CRC-32 and a word sum.
-
-    Cheap enough for every step: about 40 ms for ResNet-18.
-    """
-    crc, total = 0, 0
-    for parameter in model.parameters():
-        words = parameter.detach().flatten().numpy().view(np.uint32)
-        crc = zlib.crc32(words.data, crc)
-        total += int(words.sum(dtype=np.uint64))
-    return crc << 32 | total & 0xFFFFFFFF

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Methods and peers on models that nobody tuned for, each at its best learning rate.
+
+Every training is a run of ``weir train``'s workers, over Weir or over Gloo, with the same number of steps.
+Dense training ends better than one worker alone; the table says which share of this gain each way keeps, and
+its bytes.
+"""
+
+import math
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, Literal
+
+from softp4.native.scratch import scratch_folder
+from weir.bench.case import ParameterError, Run, parameter
+from weir.bench.grid import Journal
+from weir.bench.results import Column, Row, Table, Value, share
+from weir.process.child import ChildError
+from weir.report.words import byte_count, duration
+from weir.train.config import PRESETS, SGD_MODELS, ConfigError, Model, TrainConfig, make_config
+from weir.train.deployment import Deployment, deploy
+from weir.train.messages import Evaluated, WorkerSpec, backend_of
+from weir.train.record import RunRecord, StepSummary
+from weir.train.running import WorkerError, run_workers
+
+DENSE: Final = "gloo"
+FLOOR: Final = "alone"
+WAYS: Final = (
+    FLOOR,
+    DENSE,
+    "gloo-fp16",
+    "gloo-bf16",
+    *(f"gloo-powersgd:powersgd_rank={rank}" for rank in (1, 2, 4, 8)),
+    "gloo-local:local_steps=10",
+    "dense",
+    "powersgd:powersgd_rank=4",
+    "powersgd:powersgd_rank=4:lane_bits=8",
+    "dfs:density=0.05",
+    "topk-block:density=0.05",
+)
+"""Methods, each with those of its settings that are not ``weir train``'s own."""
+
+_UNTUNED: Final = tuple(name for name in PRESETS if name not in SGD_MODELS and name != "gpt-10m")
+_LINE_EVERY_S: Final = 10.0
+_DIVERGED: Final = re.compile(r"\b(NaN|infinity|diverged)\b")
+_EDGE: Final = "a best rate that is the lowest or highest tried (marked <, >) may not be the best there is"
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The models, the ways to train them, and for how long."""
+
+    models: tuple[str, ...] = parameter(_UNTUNED, "models", choices=PRESETS)
+    ways: tuple[str, ...] = parameter(WAYS, "methods and peers: METHOD, or METHOD:SETTING=VALUE:...")
+    rates: tuple[float, ...] = parameter((0.5, 1.0, 2.0), "learning rates, in those of the model", above=0)
+    workers: int = parameter(4, "workers", least=1, most=32)
+    steps: int = parameter(300, "of each training", least=1)
+
+    def __post_init__(self) -> None:
+        for way in self.ways:
+            try:
+                settings_of(way)
+            except ValueError as error:
+                raise ParameterError(f"ways: {error}") from None
+
+
+@dataclass(frozen=True)
+class Training:
+    """One of the trainings. rate: in the model's own."""
+
+    model: Model
+    way: str
+    rate: float
+    seed: int
+    workers: int
+    steps: int
+
+    @property
+    def config(self) -> TrainConfig:
+        """Return its settings, as ``weir train`` would be told them. Raises ConfigError."""
+        preset = PRESETS[self.model]
+        per_epoch = max(1, preset.samples // (preset.batch_size * self.workers))
+        epochs = math.ceil(self.steps / per_epoch)
+        return make_config(
+            model=self.model,
+            lr=self.rate * preset.lr,
+            seed=self.seed,
+            workers=self.workers,
+            epochs=epochs,
+            max_steps=math.ceil(self.steps / epochs),
+            reference=False,
+            **settings_of(self.way),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.model}, {self.way}, rate {self.config.lr:g}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a training: figures on held-out data, bytes of a worker and step with all headers.
+
+    loss: infinite, and accuracy 0, where training diverged.
+    """
+
+    loss: float
+    accuracy: float
+    up: float
+    down: float
+
+    def metric(self, model: Model) -> float:
+        """Return the figure by which runs of a model are compared."""
+        return self.loss if PRESETS[model].metric == "loss" else self.accuracy
+
+
+def settings_of(way: str) -> dict[str, Any]:
+    """Return method and settings of a way. Raises ValueError."""
+    method, *pairs = way.split(":")
+    found: dict[str, Any] = {"method": method}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or name not in TrainConfig.model_fields:
+            raise ValueError(f"{way}: METHOD:SETTING=VALUE, with a setting of weir train, not {pair!r}")
+        found[name] = value
+    return found
+
+
+def run(parameters: Parameters, run: Run) -> Iterator[Table]:
+    """Train each model in every way, at every rate, from every seed."""
+    todo = {
+        model: [
+            Training(model, way, rate, seed, parameters.workers, parameters.steps)
+            for seed in run.seeds
+            for way in parameters.ways
+            for rate in parameters.rates
+        ]
+        for model in _models(parameters)
+    }
+    _check([training for each in todo.values() for training in each])
+    trainer = _Trainer(run, sum(map(len, todo.values())))
+    for model, trainings in todo.items():
+        yield table(model, parameters, trainer.outcomes(trainings))
+
+
+def _models(parameters: Parameters) -> list[Model]:
+    return [model for model in PRESETS if model in parameters.models]
+
+
+def _check(trainings: Sequence[Training]) -> None:
+    """Raise ConfigError for settings that cannot be, before anything is trained."""
+    for training in trainings:
+        try:
+            _ = training.config
+        except ConfigError as error:
+            raise ConfigError(f"{training.model}, {training.way}: {error}") from None
+
+
+class _Trainer:
+    """Makes trainings, but for those whose outcomes the journal has."""
+
+    def __init__(self, run: Run, total: int) -> None:
+        self._run, self._total, self._done = run, total, 0
+        self._book = Journal(run.journal)
+
+    def outcomes(self, trainings: Sequence[Training]) -> dict[Training, Outcome]:
+        """Return the outcome of each."""
+        known = {training: self._book.get((training,)) for training in trainings}
+        found = {training: Outcome(**fields) for training, fields in known.items() if fields is not None}
+        self._done += len(found)
+        if found:
+            self._run.say(f"{len(found)} trainings are in {self._run.journal}")
+        if len(found) == len(trainings):
+            return found
+        with deploy(trainings[0].config) as deployment, scratch_folder("bench") as logs:
+            for training in trainings:
+                if training not in found:
+                    self._done += 1
+                    found[training] = self._train(training, deployment, logs / str(self._done))
+                    self._book.put((training,), found[training])
+        return found
+
+    def _train(self, training: Training, deployment: Deployment, logs: Path) -> Outcome:
+        """Train, and say how far it is and what came out. Raises ChildError."""
+        config, began = training.config, time.monotonic()
+        backend = backend_of(config)
+        record = RunRecord(backend, deployment.ranks, config.epochs)
+        spec = WorkerSpec(config=config, backend=backend, init_method=deployment.init_method(logs.name))
+        title = f"{self._done} of {self._total}: {training}"
+        said = began
+
+        def news(record: RunRecord, news: StepSummary | Evaluated) -> None:
+            nonlocal said
+            if isinstance(news, StepSummary) and time.monotonic() - said > _LINE_EVERY_S:
+                said = time.monotonic()
+                self._run.say(f"{title}: step {news.step} of {record.total_steps}, loss {news.loss:.4g}")
+
+        try:
+            run_workers(spec, deployment, record, logs, news)
+        except WorkerError as error:
+            if _DIVERGED.search(str(error)) is None:
+                raise ChildError(f"{title}: {error}") from None
+            self._run.say(f"{title}: diverged")
+            return Outcome(math.inf, 0.0, *_bytes(record))
+        last = record.evaluations[-1]
+        outcome = Outcome(last.loss, last.accuracy, *_bytes(record))
+        words = f"loss {outcome.loss:.4g}, accuracy {outcome.accuracy:.2%}, {byte_count(outcome.up)} up"
+        self._run.say(f"{title}: {words}, in {duration(time.monotonic() - began)}")
+        return outcome
+
+
+def _bytes(record: RunRecord) -> tuple[float, float]:
+    """Return the bytes up and down of a worker and step."""
+    traffic, steps = record.mean_traffic, max(1, len(record.steps))
+    return traffic.bytes_up / steps, traffic.bytes_down / steps
+
+
+@dataclass(frozen=True)
+class _Best:
+    """A way at its best rate. outcomes: of all seeds. mark: < or > where a further rate may be better."""
+
+    rate: float
+    outcomes: Sequence[Outcome]
+    mark: str
+    by_rate: dict[float, list[float]]
+
+    @property
+    def middle(self) -> float:
+        """Median of the metric."""
+        return median(self.by_rate[self.rate])
+
+    def bytes(self, direction: Literal["up", "down"]) -> float:
+        """Return the median of the bytes up or down."""
+        return median(each.up if direction == "up" else each.down for each in self.outcomes)
+
+
+def table(model: Model, parameters: Parameters, outcomes: dict[Training, Outcome]) -> Table:
+    """Return the table of a model: each way at its best rate."""
+    preset = PRESETS[model]
+    less = preset.metric == "loss"
+    best = {way: _best(model, way, parameters, outcomes, less) for way in parameters.ways}
+    dense, floor = best.get(DENSE) or best.get("dense"), best.get(FLOOR)
+    gain = floor.middle - dense.middle if dense and floor else None
+    useful = gain is not None and (gain > 0 if less else gain < 0)
+    show = (lambda n: f"{n:.3f}") if less else (lambda n: f"{n:.1%}")
+
+    def values(found: _Best) -> dict[str, Value]:
+        up, down = found.bytes("up"), found.bytes("down")
+        kept = (floor.middle - found.middle) / gain if useful and floor and gain else None
+        return {
+            preset.metric: found.by_rate[found.rate],
+            "kept": kept,
+            "up": up,
+            "down": down,
+            "up, of dense": up / dense.bytes("up") if dense else None,
+            "down, of dense": down / dense.bytes("down") if dense else None,
+            "best rate": f"{found.mark}{found.rate * preset.lr:g}",
+            **{f"at {rate * preset.lr:g}": found.by_rate[rate] for rate in parameters.rates},
+        }
+
+    notes = [f"{parameters.workers} workers, batches of {preset.batch_size}, {preset.optimizer}", _EDGE]
+    if gain is not None and not useful:
+        notes.append("dense training gains nothing over one worker here: nothing can be kept of that")
+    return Table(
+        f"{model}, {parameters.steps} steps",
+        (
+            Column(preset.metric, show, "on held-out data, by which the best rate was chosen, too; median"),
+            Column("kept", lambda n: f"{n:.0%}", "share of dense training's gain over one worker alone"),
+            Column("up", byte_count, "of a worker and step, all headers included; so is down"),
+            Column("down", byte_count),
+            Column("up, of dense", share),
+            Column("down, of dense", share),
+            Column("best rate"),
+            *(Column(f"at {rate * preset.lr:g}", show) for rate in parameters.rates),
+        ),
+        tuple(Row(way, values(found)) for way, found in best.items()),
+        better="less" if less else "more",
+        notes=tuple(notes),
+    )
+
+
+def _best(
+    model: Model, way: str, parameters: Parameters, outcomes: dict[Training, Outcome], less: bool
+) -> _Best:
+    by_rate: dict[float, list[Outcome]] = {rate: [] for rate in parameters.rates}
+    for training, outcome in outcomes.items():
+        if training.way == way:
+            by_rate[training.rate].append(outcome)
+    metrics = {rate: [each.metric(model) for each in found] for rate, found in by_rate.items()}
+    rate = (min if less else max)(metrics, key=lambda rate: median(metrics[rate]))
+    several = len(metrics) > 1
+    mark = "<" if several and rate == min(metrics) else ">" if several and rate == max(metrics) else ""
+    return _Best(rate, by_rate[rate], mark, metrics)
