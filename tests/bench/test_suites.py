@@ -26,7 +26,7 @@ SIMILAR = {  # to another case of the same module
     "gradients/dfs",
     *(f"simulated/{name}" for name in ("tail-grid", "incast", "dlcp", "dlcp-testbed", "mlt")),
 }
-MINUTES = {"switch/instructions", "collectives/overlap"}  # tested in parts, in files of their own
+MINUTES = {"switch/instructions", "switch/start", "collectives/overlap"}  # tested in parts, in files of their own
 
 
 @pytest.mark.parametrize(
