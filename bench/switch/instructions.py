@@ -2,9 +2,10 @@
 """Instructions that a packet costs the soft switch, by what they are for.
 
 Counted by valgrind's callgrind, so that no other load disturbs it: two runs of the same load in memory, of
-which one is longer; the difference is the packets'. Python's own start is not counted. Compiled for AVX2, as valgrind knows no AVX-512. Also the
-hand-written C aggregator (csrc/aggregator.c), which does less: it has one job and no traffic classes,
-queues, racks, losses, counters or other traffic.
+which one is longer; the difference is the packets'. Callgrind begins with the load: Python's start and the
+switch's would take it minutes. Compiled for AVX2, as valgrind knows no AVX-512. Also the hand-written C
+aggregator (csrc/aggregator.c), which does less: it has one job and no traffic classes, queues, racks, losses,
+counters or other traffic.
 """
 
 import os
@@ -114,7 +115,13 @@ def _count(which: str, lanes: int, rounds: int) -> Counter[SourceLine]:
         out = folder / "callgrind.out"
         call = f"from weir.bench.switch.instructions import load; load({which!r}, {lanes}, {rounds})"
         environment = os.environ | {"SOFTP4_CFLAGS": TARGET}
-        tool = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={out}", "--dump-line=yes"]
+        tool = [
+            "valgrind",
+            "--tool=callgrind",
+            "--instr-atstart=no",
+            f"--callgrind-out-file={out}",
+            "--dump-line=yes",
+        ]
         done = subprocess.run(
             tied([*tool, sys.executable, "-c", call]),
             capture_output=True,
