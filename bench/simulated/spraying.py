@@ -62,7 +62,7 @@ class Permutation:
 
     @property
     def fabric(self) -> Fabric:
-        """The network."""
+        """Racks, links and queues."""
         return Fabric(racks=self.racks, spines=self.spines, depth=self.depth)
 
     @property
