@@ -42,7 +42,6 @@ class Parameters:
     densities: tuple[float, ...] = parameter(
         (1.0, 0.1, 0.01), "Shares of blocks of 256 that are not zero, chosen by each rank.", above=0, most=1
     )
-    same_blocks: bool = parameter(False, "All ranks have the same non-zero blocks.")
     contenders: tuple[str, ...] = parameter(("gloo", "weir"), "Who takes part.", choices=CONTENDERS)
     rates: tuple[str, ...] = parameter(("200mbit",), RATES)
     threads: tuple[int, ...] = parameter((1,), "Threads of the switch, over shared memory.", least=1, most=64)
@@ -251,7 +250,7 @@ def _timed(
 
 def tensor(spec: Spec, density: float, rank: int) -> torch.Tensor:
     """Return normal numbers in a ``density`` share of the blocks, zeros elsewhere."""
-    choice = torch.Generator().manual_seed(1 if spec.given.same_blocks else 1 + rank)
+    choice = torch.Generator().manual_seed(1 + rank)
     values = torch.Generator().manual_seed(100 + rank)
     blocks = -(-spec.elements // BLOCK)
     keep = torch.zeros(blocks)

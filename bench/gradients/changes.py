@@ -13,7 +13,7 @@ from typing import Final
 import torch
 
 from weir.bench.case import ParameterError, Run, parameter
-from weir.bench.gradients.device_time import TIMES, device_words, times_of
+from weir.bench.gradients.device_time import TIMES, device, device_words, rows
 from weir.bench.results import Column, Row, Table
 from weir.host_agent.compression import kernels
 from weir.host_agent.compression.changes import apply, find
@@ -60,7 +60,6 @@ class Parameters:
 
 def run(parameters: Parameters, run: Run) -> Iterator[Table]:
     """Measure on a GPU if there is one."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = getattr(torch, parameters.dtype)
     yield Table(
         f"Changes of {parameters.elements:,} values, {parameters.dtype}",
@@ -72,18 +71,16 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
         tuple(
             row
             for share, clustered in itertools.product(parameters.changed, (False, True))
-            for row in measure(parameters.elements, dtype, share, clustered, device, run.repeats)
+            for row in measure(parameters.elements, dtype, share, clustered, run.repeats)
         ),
         notes=(device_words(),),
     )
 
 
-def measure(
-    length: int, dtype: torch.dtype, share: float, clustered: bool, device: torch.device, repeats: int
-) -> Iterator[Row]:
+def measure(length: int, dtype: torch.dtype, share: float, clustered: bool, repeats: int) -> Iterator[Row]:
     """Yield the times of one share of changes."""
     copies = min(1 + _CACHED // (2 * length * dtype.itemsize), 16)
-    pairs = [versions(length, dtype, share, clustered, device) for _ in range(copies)]
+    pairs = [versions(length, dtype, share, clustered, device()) for _ in range(copies)]
     turns = itertools.cycle(pairs)
     old, new = pairs[0]
     first, kept = find(old, new), old.clone()
@@ -115,12 +112,11 @@ def measure(
         "apply": lambda: apply(old, first),
         "torch: new[old != new] to the host, no mask": plainly,
     }
-    if device.type == "cuda" and kernels.available(device):
+    if old.is_cuda and kernels.available(old.device):
         from weir.host_agent.compression.kernels import changes as passes
 
         mask = first.mask.clone()
         calls["the first of two passes of find"] = lambda: passes.find(*integers(), False, mask)
-    for name, call in calls.items():
-        times = times_of(call, repeats, lambda: old.copy_(kept))
-        setting = {"changed": f"{share:.2%}", "where": "clustered" if clustered else "random"}
-        yield Row(name, {**times, "changes": first.count, **sizes}, setting)
+    setting = {"changed": f"{share:.2%}", "where": "clustered" if clustered else "random"}
+    counts = {"changes": first.count, **sizes}
+    yield from rows(calls, repeats, setting, lambda: old.copy_(kept), counts)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from weir.bench.case import Run, parameter
-from weir.bench.gradients.device_time import TIMES, device_words, times_of
+from weir.bench.gradients.device_time import TIMES, device, device_words, rows
 from weir.bench.results import Row, Table
 from weir.host_agent.collectives.packing import PackedLanes
 from weir.host_agent.compression import kernels
@@ -40,9 +40,8 @@ class Parameters:
 
 def run(parameters: Parameters, run: Run) -> Iterator[Table]:
     """Measure on a GPU if there is one; also values of bfloat16, many of which are equal."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    vector = torch.randn(parameters.elements, device=device)
-    vector *= torch.exp(0.5 * torch.randn(parameters.elements, device=device))
+    vector = torch.randn(parameters.elements, device=device())
+    vector *= torch.exp(0.5 * torch.randn_like(vector))
     settings = [(vector, size, {"blocks": f"blocks of {size}"}) for size in parameters.sizes]
     first = parameters.sizes[0]
     settings.append((vector.bfloat16().float(), first, {"blocks": f"blocks of {first}, bfloat16"}))
@@ -64,7 +63,7 @@ def measure(
 ) -> Iterator[Row]:
     """Yield the times of one block size."""
     cache = torch.empty(_CACHE, dtype=torch.uint8, device=vector.device)
-    length, device = vector.numel(), vector.device
+    length = vector.numel()
     count = round(density * length / size)
     mask = np.zeros(words_for(length, size), np.uint32)
     began = time.perf_counter()
@@ -87,10 +86,9 @@ def measure(
         "keep the residual": lambda: selection.subtract(spread, selection.pack(spread)),
         "torch.topk of magnitudes": lambda: torch.topk(vector.abs(), min(count * size, length), sorted=False),
     }
-    if kernels.available(device):
+    if kernels.available(vector.device):
         from weir.host_agent.compression.kernels.choice import choose
 
         calls["choose; the mask stays on the device"] = lambda: choose([vector], [size], [count])
     yield Row("C code", {"ms": 1e3 * in_c}, setting)
-    for name, call in calls.items():
-        yield Row(name, times_of(call, repeats, cache.zero_), setting)
+    yield from rows(calls, repeats, setting, cache.zero_)

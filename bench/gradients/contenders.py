@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from weir.bench.gradients.cost import lists
-from weir.bench.gradients.replay import Gradients, Replay, ReplayedStep, recorded, train
+from weir.bench.gradients.replay import Energy, Gradients, Replay, ReplayedStep, recorded, train
 from weir.host_agent.collectives import NonFiniteError
 from weir.host_agent.collectives.packing import LaneBits
 from weir.host_agent.compression.encodings import omnireduce
@@ -111,7 +111,7 @@ def measure(model: Model, workers: int, steps: int, seed: int, density: float) -
     replays = {name: replay_of(how, module, workers, density) for name, how in REPLAYED.items()}
     first, count = steps // 3, steps - steps // 3
     sent: Counter[str] = Counter()
-    elements, wanted, missing = (dict.fromkeys(replays, 0.0) for _ in range(3))
+    energies = {name: Energy() for name in replays}
     sizes: Counter[int] = Counter()
     total = 0
     for number, gradients in enumerate(recorded(model, workers, seed, steps, momentum(model))):
@@ -120,18 +120,15 @@ def measure(model: Model, workers: int, steps: int, seed: int, density: float) -
             step = replay.step(gradients)
             if number < first:
                 continue
-            wanted[name] += step.wanted
-            missing[name] += step.missing
-            elements[name] += step.elements
+            energies[name].add(step)
             sent.update(bytes_of(name, step))
             if name == "dfs":
                 for mask, chosen in zip(step.masks, step.chosen, strict=True):
                     sizes[mask or 0] += chosen.shape[1]
     points = {}
     for name in sent:
-        source = name if name in replays else UNPACKED
-        share = elements[source] / (workers * total * count)
-        points[name] = Point(sent[name] / count, 1 - missing[source] / wanted[source], share)
+        one = energies.get(name, energies[UNPACKED])
+        points[name] = Point(sent[name] / count, one.delivered, one.elements / (workers * total * count))
     return Measured(points, sorted(sizes.items()))
 
 

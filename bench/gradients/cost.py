@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from weir.bench.case import Run, parameter
-from weir.bench.gradients.replay import SLOTS, Replay, ReplayedStep, recorded, recordings
+from weir.bench.gradients.replay import SLOTS, Energy, Replay, ReplayedStep, recorded, recordings
 from weir.bench.grid import simulate
 from weir.bench.results import Column, Line, Panel, Plot, Row, Table, share
 from weir.host_agent.compression.encodings import omnireduce
@@ -135,8 +135,7 @@ def measure(setting: Setting, workers: int, steps: int) -> Measured:
         for name, method in (("planner", "topk"), ("block-topk", "omnireduce"), *((own, own) for own in OWN))
     }
     sums: dict[str, Bytes] = {}
-    travelled = dict.fromkeys(replays, 0)
-    wanted, missing = dict.fromkeys(replays, 0.0), dict.fromkeys(replays, 0.0)
+    energies = {name: Energy() for name in replays}
     first, elements = steps // 3, recording.shape[-1]
     for number, gradients in enumerate(recording):
         sent = {name: replay.step(gradients) for name, replay in replays.items()}
@@ -145,13 +144,11 @@ def measure(setting: Setting, workers: int, steps: int) -> Measured:
         for name, cost in _costs(sent):
             sums[name] = sums.get(name, Bytes()) + cost
         for name, one in sent.items():
-            travelled[name] += one.elements
-            wanted[name] += one.wanted
-            missing[name] += one.missing
+            energies[name].add(one)
     counted = steps - first
     whole = counted * setting.workers * elements
-    density = {name: count / whole for name, count in travelled.items()}
-    energy = {name: 1 - missing[name] / wanted[name] for name in replays}
+    density = {name: one.elements / whole for name, one in energies.items()}
+    energy = {name: one.delivered for name, one in energies.items()}
     return Measured(setting, counted, sums, density, energy)
 
 

@@ -9,17 +9,14 @@ target, because workers choose different values: k / n up to N times what each o
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from statistics import fmean, median
 from typing import cast
 
 import numpy as np
-import torch
 
-from weir.bench.case import ParameterError, Run, parameter
-from weir.bench.gradients.replay import Replay, ReplayedStep, train
+from weir.bench.case import Run, parameter
+from weir.bench.gradients.replay import ReplayedStep, method_names, side_by_side, train
 from weir.bench.results import Column, Line, Panel, Plot, Row, Table
-from weir.host_agent.compression.sparsifiers import sparsifier_class
 from weir.report.words import factor
 from weir.train.config import SGD_MODELS, Model
 
@@ -38,15 +35,7 @@ class Parameters:
     steps: int = parameter(200, "of a dense training", least=2)
 
     def __post_init__(self) -> None:
-        sparsifiers(self.methods)
-
-
-def sparsifiers(names: Sequence[str]) -> list[str]:
-    """Return methods by their full names. Raises ParameterError for one that chooses nothing."""
-    try:
-        return [sparsifier_class(name).name for name in names]
-    except ValueError as error:
-        raise ParameterError(f"methods: {error}") from None
+        method_names(self.methods)
 
 
 @dataclass(frozen=True)
@@ -74,8 +63,13 @@ class Point:
 
 def run(parameters: Parameters, run: Run) -> Iterator[Table | Plot]:
     """Train densely, and let all methods choose from the same gradients."""
-    found = chosen(parameters, run)
-    target = parameters.target
+    target, found = parameters.target, dict[str, list[Point]]()
+    training = train(cast(Model, parameters.model), parameters.workers)
+    for _, sent in side_by_side(
+        training, parameters.methods, parameters.workers, target, parameters.steps, run
+    ):
+        for name, one in sent.items():
+            found.setdefault(name, []).append(Point.of(one))
     yield Table(
         f"Density over {parameters.steps} steps of {parameters.model}, {parameters.workers} workers, "
         f"target {target:g}",
@@ -96,23 +90,6 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table | Plot]:
     yield Plot(
         f"{parameters.model}, {parameters.workers} workers, target density {target:g}", _panels(found, target)
     )
-
-
-def chosen(parameters: Parameters, run: Run) -> dict[str, list[Point]]:
-    """Return every method's figures, step by step."""
-    torch.set_num_threads(1)
-    training = train(cast(Model, parameters.model), parameters.workers)
-    replays = {
-        name: Replay(training.task.model, name, parameters.workers, parameters.target)
-        for name in sparsifiers(parameters.methods)
-    }
-    found: dict[str, list[Point]] = {name: [] for name in replays}
-    for number, (gradients, _) in enumerate(islice(training.steps, parameters.steps), 1):
-        for name, replay in replays.items():
-            found[name].append(Point.of(replay.step(gradients)))
-        if number % max(1, parameters.steps // 10) == 0:
-            run.say(f"step {number} of {parameters.steps}")
-    return found
 
 
 def _rows(name: str, points: Sequence[Point], density: float) -> Iterator[Row]:

@@ -2,12 +2,13 @@
 """Times of calls that use a GPU, if there is one."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
 import torch
 
-from weir.bench.results import Column
+from weir.bench.results import Column, Row, Scalar, Value
 
 _WARM: Final = 2
 
@@ -39,6 +40,23 @@ def times_of(
             device.append(begin.elapsed_time(end))
         wall.append(1e3 * (time.perf_counter() - began))
     return {"ms": wall[_WARM:], "device ms": device[_WARM:] or None}
+
+
+def rows(
+    calls: Mapping[str, Callable[[], object]],
+    repeats: int,
+    setting: Mapping[str, Scalar],
+    prepare: Callable[[], object],
+    others: Mapping[str, Value] = MappingProxyType({}),
+) -> Iterator[Row]:
+    """Yield a row with the times of each call. others: further values of all rows."""
+    for name, call in calls.items():
+        yield Row(name, {**times_of(call, repeats, prepare), **others}, setting)
+
+
+def device() -> torch.device:
+    """Return the GPU if there is one, else the processor."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def device_words() -> str:

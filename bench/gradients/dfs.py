@@ -100,22 +100,13 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table | Plot]:
     yield _sizes(list(found.values()))
     yield _together(near, runs)
     yield Plot("Bytes by the energy that they deliver: right and low is better", _panels(found.values()))
-    cases = _trainings(
-        models,
-        parameters.trained_densities,
-        parameters.trained_workers,
-        parameters.trained_steps,
-        len(run.seeds),
-    )
-    if cases:
+    if cases := _trainings(parameters, run.seeds):
         yield _accuracy(cases, simulate(trained, Trained, cases, run))
 
 
-def _trainings(
-    models: Sequence[Model], densities: Sequence[float], workers: Sequence[int], steps: int, seeds: int
-) -> list[_Case]:
+def _trainings(parameters: Parameters, seeds: Sequence[int]) -> list[_Case]:
     """Return what is trained: peers at the densities, DFS at some between them, too, its parts at one."""
-    if not densities:
+    if not (densities := parameters.trained_densities):
         return []
     peers = [name for name in REPLAYED if not name.startswith("dfs")]
     parts = [name for name in REPLAYED if name.startswith("dfs without") and name != _CODED_ALONE]
@@ -126,11 +117,11 @@ def _trainings(
         *product(parts, [sorted(densities)[len(densities) // 2]]),
     ]
     return [
-        (model, name, density, count, steps, seed)
-        for model in models
-        for count in workers
+        (model, name, density, count, parameters.trained_steps, seed)
+        for model in cast(tuple[Model, ...], parameters.models)
+        for count in parameters.trained_workers
         for name, density in trained
-        for seed in range(1, seeds + 1)
+        for seed in seeds
     ]
 
 

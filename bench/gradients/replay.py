@@ -24,6 +24,7 @@ import numpy.typing as npt
 import torch
 
 from softp4.native.scratch import scratch_folder
+from weir.bench.case import ParameterError, Run
 from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.collectives.packing import LaneBits, LaneFormat
 from weir.host_agent.compression.bucket_layout import BucketLayout
@@ -32,7 +33,7 @@ from weir.host_agent.compression.encodings.cost import Flags, Occupancy, WireCos
 from weir.host_agent.compression.exchange import GradientExchange
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.phase_clock import PhaseClock
-from weir.host_agent.compression.sparsifiers import SparsifierOptions, create_sparsifier
+from weir.host_agent.compression.sparsifiers import SparsifierOptions, create_sparsifier, sparsifier_class
 from weir.train.config import PRESETS, Model, TrainConfig, make_config
 from weir.train.data import share
 from weir.train.task import Task, make_task, mean_loss
@@ -209,6 +210,14 @@ class ReplayedStep:
         )
 
 
+def method_names(names: Sequence[str]) -> list[str]:
+    """Return methods by their full names. Raises ParameterError for one that chooses nothing."""
+    try:
+        return [sparsifier_class(name).name for name in names]
+    except ValueError as error:
+        raise ParameterError(f"methods: {error}") from None
+
+
 class Replay:
     """One method, applied by all workers step after step.
 
@@ -289,3 +298,46 @@ class Replay:
             seconds=first.seconds,
             counted=reduce(add, self._counted),
         )
+
+
+def side_by_side(
+    training: Training,
+    methods: Sequence[str],
+    workers: int,
+    density: float,
+    steps: int,
+    run: Run,
+    timer: Callable[[], float] = time.perf_counter,
+) -> Iterator[tuple[list[float], dict[str, ReplayedStep]]]:
+    """Yield each step's backward passes, in seconds, and what every method makes of the step's gradients."""
+    torch.set_num_threads(1)
+    replays = {
+        name: Replay(training.task.model, name, workers, density, timer=timer)
+        for name in method_names(methods)
+    }
+    for number, (gradients, seconds) in enumerate(islice(training.steps, steps), 1):
+        yield seconds, {name: replay.step(gradients) for name, replay in replays.items()}
+        if number % max(1, steps // 10) == 0:
+            run.say(f"step {number} of {steps}")
+
+
+@dataclass
+class Energy:
+    """The share of the sum of all workers' gradients and residuals that a method delivers, by squares; and
+    elements that travelled. Added up over the steps that count.
+    """
+
+    wanted: float = 0.0
+    missing: float = 0.0
+    elements: int = 0
+
+    def add(self, step: ReplayedStep) -> None:
+        """Add a step."""
+        self.wanted += step.wanted
+        self.missing += step.missing
+        self.elements += step.elements
+
+    @property
+    def delivered(self) -> float:
+        """Share of the energy."""
+        return 1 - self.missing / self.wanted

@@ -10,15 +10,13 @@ timed with larger images, up to CIFAR's.
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from statistics import fmean, median
 from typing import Final, cast
 
 import torch
 
 from weir.bench.case import Run, parameter
-from weir.bench.gradients.density import sparsifiers
-from weir.bench.gradients.replay import Replay, train
+from weir.bench.gradients.replay import method_names, side_by_side, train
 from weir.bench.results import Column, Row, Table, share
 from weir.host_agent.compression.phase_clock import PhaseClock
 from weir.train.config import SGD_MODELS, Model
@@ -49,31 +47,28 @@ class Parameters:
     steps: int = parameter(24, "steps; the second half counts", least=2)
 
     def __post_init__(self) -> None:
-        sparsifiers(self.methods)
+        method_names(self.methods)
 
 
 def run(parameters: Parameters, run: Run) -> Iterator[Table]:
     """Train and choose, in turns."""
-    torch.set_num_threads(1)
-    model, batch = cast(Model, parameters.model), parameters.batch
-    training = train(model, parameters.workers, batch_size=batch, timer=time.process_time)
+    model, batch, clock = cast(Model, parameters.model), parameters.batch, time.process_time
+    training = train(model, parameters.workers, batch_size=batch, timer=clock)
     module = training.task.model
-    replays = {
-        name: Replay(module, name, parameters.workers, parameters.density, timer=time.process_time)
-        for name in sparsifiers(parameters.methods)
-    }
-    taken: dict[str, list[PhaseClock]] = {name: [] for name in replays}
+    taken: dict[str, list[PhaseClock]] = {}
     backward: list[float] = []
     larger: dict[int, list[float]] = {size: [] for size in _IMAGES} if model == "resnet18" else {}
-    for number, (gradients, seconds) in enumerate(islice(training.steps, parameters.steps)):
-        sent = {name: replay.step(gradients) for name, replay in replays.items()}
-        if number >= parameters.steps // 2:
-            backward += seconds
-            for size, found in larger.items():
-                found.append(_backward(module, batch, size))
-            for name, one in sent.items():
-                taken[name].append(one.seconds)
-        run.say(f"step {number + 1} of {parameters.steps}")
+    steps = side_by_side(
+        training, parameters.methods, parameters.workers, parameters.density, parameters.steps, run, clock
+    )
+    for number, (seconds, sent) in enumerate(steps):
+        if number < parameters.steps // 2:
+            continue
+        backward += seconds
+        for size, found in larger.items():
+            found.append(_backward(module, batch, size))
+        for name, one in sent.items():
+            taken.setdefault(name, []).append(one.seconds)
     reference = median(backward)
     elements = sum(p.numel() for p in module.parameters())
     yield Table(

@@ -131,7 +131,7 @@ def treated(network: Network, treatment: Treatment, queues: Sequence[int] = rang
     return sum(counter.read(cell).packets for counter in counters for cell in cells)
 
 
-_F = TypeVar("_F", bound=Fabric)
+_F = TypeVar("_F")
 _C = TypeVar("_C", bound=Contender)
 
 
@@ -150,7 +150,7 @@ def outcomes(
     return found
 
 
-def _said(case: tuple[Fabric, Contender, int], one: Outcome) -> str:
+def _said(case: tuple[object, Contender, int], one: Outcome) -> str:
     """Return a line about a run that has ended."""
     _, contender, seed = case
     return f"{contender.name}, seed {seed}: mean {ms(mean(one.times))} ms, p99 {ms(one.tail)} ms"

@@ -102,16 +102,7 @@ class Parameters:
 def run(parameters: Parameters, run: Run) -> Iterator[Table]:
     """Simulate all fabrics."""
     fabrics = [
-        Jobs(
-            racks=parameters.racks,
-            spines=parameters.spines,
-            jobs=count,
-            workers=parameters.workers,
-            depth=depth,
-            model=parameters.model,  # type: ignore[arg-type]
-            steps=parameters.steps,
-            budget=parameters.budget,
-        )
+        Jobs(**vars(parameters) | {"depth": depth, "jobs": count})
         for depth, count in product(parameters.depth, parameters.jobs)
     ]
     found = outcomes(simulate, fabrics, lambda _: CONTENDERS, run)

@@ -33,16 +33,6 @@ _MIN_RTO: Final = 0.01
 
 
 @dataclass(frozen=True)
-class Permutation(Fabric):
-    """The network and its traffic. hosts: in a rack. tensor: bytes. rounds: of a run, one by one."""
-
-    spines: int = 4
-    hosts: int = 4
-    tensor: int = 1 << 20
-    rounds: int = 3
-
-
-@dataclass(frozen=True)
 class Contender(fabric.Contender):
     """One way to choose a path."""
 
@@ -60,8 +50,8 @@ CONTENDERS: Final = (
 
 
 @dataclass(frozen=True)
-class Parameters:
-    """The permutation."""
+class Permutation:
+    """The network and its traffic."""
 
     racks: int = parameter(4, "racks", least=2, most=8)
     hosts: int = parameter(4, "in a rack", least=1, most=16)
@@ -70,24 +60,29 @@ class Parameters:
     kilobytes: int = parameter(1024, "size of a tensor", unit="KiB", least=4)
     rounds: int = parameter(3, "permutations in a run", least=1)
 
+    @property
+    def fabric(self) -> Fabric:
+        """Racks, links and queues."""
+        return Fabric(racks=self.racks, spines=self.spines, depth=self.depth)
 
-def run(parameters: Parameters, run: Run) -> Iterator[Table]:
+    @property
+    def tensor(self) -> int:
+        """Bytes of a tensor."""
+        return 1024 * self.kilobytes
+
+
+Parameters = Permutation
+
+
+def run(parameters: Permutation, run: Run) -> Iterator[Table]:
     """Simulate, with each way to choose among paths."""
-    setting = Permutation(
-        racks=parameters.racks,
-        hosts=parameters.hosts,
-        spines=parameters.spines,
-        depth=parameters.depth,
-        tensor=1024 * parameters.kilobytes,
-        rounds=parameters.rounds,
-    )
-    (found,) = outcomes(simulate, [setting], lambda _: CONTENDERS, run).values()
+    (found,) = outcomes(simulate, [parameters], lambda _: CONTENDERS, run).values()
 
     def values(_: Contender, one: Outcome) -> dict[str, float | None]:
         return {"sent again": one.each("retransmissions"), "busiest path": mean(one.beside)}
 
     yield Table(
-        f"A permutation of {setting.racks * setting.hosts} hosts, {parameters.kilobytes} KiB each",
+        f"A permutation of {parameters.racks * parameters.hosts} hosts, {parameters.kilobytes} KiB each",
         (
             *TIMES,
             Column("sent again", lambda n: f"{n:.1f}", "chunks or segments for each tensor"),
@@ -97,7 +92,7 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
         ),
         tuple(fabric.rows(found, values)),
         notes=(
-            f"{setting.words}; {len(run.seeds)} x {setting.rounds} permutations",
+            f"{parameters.fabric.words}; {len(run.seeds)} x {parameters.rounds} permutations",
             "sprayed: least packets of any path of any leaf, of all runs",
         ),
     )
@@ -106,7 +101,7 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
 def simulate(setting: Permutation, contender: Contender, seed: int) -> Outcome:
     """Return one run in virtual time."""
     found = Outcome()
-    with setting.network(setting.hosts, seed, Qos(spray=contender.spray)) as network:
+    with setting.fabric.network(setting.hosts, seed, Qos(spray=contender.spray)) as network:
         random = Random(f"{seed} permutation")
         pairs = Pairs(network, contender.weir)
         for _ in range(setting.rounds):

@@ -73,23 +73,12 @@ class Parameters:
     links: str = parameter("100mbit", "rate of all links")
     loss: float = parameter(0.01, "share of packets that every link loses", least=0, most=0.5)
     background: str = parameter("incast", "incast or none: bursts of others", choices=("incast", "none"))
-    background_load: float = parameter(0.5, "of a worker's link, that bursts take", above=0, most=1)
-    background_dscp: int = parameter(0, "class of the bursts", least=0, most=63)
     budget: float = parameter(0.1, "share of lanes that may go missing", least=0, most=1)
 
 
 def run(parameters: Parameters, run: Run) -> Iterator[Table]:
     """Simulate one step, each way."""
-    config = make_config(
-        model=parameters.model,
-        workers=parameters.workers,
-        topology=parameters.topology,
-        links=parameters.links,
-        loss=parameters.loss,
-        background=parameters.background,
-        background_load=parameters.background_load,
-        background_dscp=parameters.background_dscp,
-    )
+    config = make_config(**{name: value for name, value in vars(parameters).items() if name != "budget"})
     spec, elements = config.network, parameter_count(make_task(config).model)
     found = {}
     for way in WAYS:

@@ -11,7 +11,7 @@ CASES: Final = (
         "rate",
         "Packets per second of the soft switch, BMv2 and hand-written C; as root, over veth, too.",
         "minutes; more with root",
-        {"slots": "4", "lanes": "32", "seconds": "0.5"},
+        {"workers": "2", "slots": "4", "lanes": "32", "seconds": "0.1"},
         repeats=5,
     ),
     Case(
@@ -19,15 +19,15 @@ CASES: Final = (
         "threads",
         "Packets per second of one soft switch on several threads, against the same on one.",
         "minutes",
-        {"slots": "16", "lanes": "32", "seconds": "0.5"},
+        {"slots": "16", "lanes": "32", "seconds": "0.1", "frames": "10000", "turns": "1"},
         repeats=5,
     ),
     Case(
         "switch",
         "instructions",
         "Instructions that a packet costs the soft switch and hand-written C, by what they are for.",
-        "minutes",
-        {"lanes": "32"},
+        "minutes, with valgrind",
+        {"lanes": "32", "rounds": "2"},
     ),
     Case(
         "switch",

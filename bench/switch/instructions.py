@@ -2,9 +2,10 @@
 """Instructions that a packet costs the soft switch, by what they are for.
 
 Counted by valgrind's callgrind, so that no other load disturbs it: two runs of the same load in memory, of
-which one is longer; the difference is the packets'. Compiled for AVX2, as valgrind knows no AVX-512. Also the
-hand-written C aggregator (csrc/aggregator.c), which does less: it has one job and no traffic classes,
-queues, racks, losses, counters or other traffic.
+which one is longer; the difference is the packets'. Callgrind begins with the load: Python's start and the
+switch's would take it minutes. Compiled for AVX2, as valgrind knows no AVX-512. Also the hand-written C
+aggregator (csrc/aggregator.c), which does less: it has one job and no traffic classes, queues, racks, losses,
+counters or other traffic.
 """
 
 import os
@@ -31,8 +32,8 @@ from weir.process.child import tied
 
 WORKERS: Final = 4
 SLOTS: Final = 64
-SHORT, LONG = 20, 220  # rounds of every slot
-TARGET: Final = "-march=x86-64-v3 -g"
+SHORT: Final = 20  # rounds of every slot, in the shorter run
+TARGET: Final = "-march=x86-64-v3 -g -DCOUNTED"
 
 _TABLES: Final = ("key[", "sw_lookup", "fallback", "e->", "switch (action)", "case ")
 _PARTS: Final = (  # of the generated functions; the first that fits
@@ -50,6 +51,7 @@ class Parameters:
     """The packets."""
 
     lanes: tuple[int, ...] = parameter((64, 256), "Lanes a packet.", choices=range(32, 257, 32))
+    rounds: int = parameter(200, "Rounds of every slot by which one run is longer.", least=1)
 
 
 def run(given: Parameters, run: Run) -> Iterator[Table]:
@@ -61,8 +63,8 @@ def run(given: Parameters, run: Run) -> Iterator[Table]:
     yardstick: dict[int, float] = {}
     for lanes in given.lanes:
         run.say(f"counting: {lanes} lanes")
-        parts[lanes] = _by_part(_per_packet("soft", lanes), text)
-        yardstick[lanes] = sum(_per_packet("c", lanes).values())
+        parts[lanes] = _by_part(_per_packet("soft", lanes, given.rounds), text)
+        yardstick[lanes] = sum(_per_packet("c", lanes, given.rounds).values())
     everything = sum(parts.values(), Counter[str]()).most_common()
     counts: dict[str, list[float]] = {
         part: [found[part] for found in parts.values()] for part, _ in everything
@@ -93,10 +95,10 @@ def load(which: str, lanes: int, rounds: int) -> None:
 SourceLine = tuple[str, int]  # file, line
 
 
-def _per_packet(which: str, lanes: int) -> Counter[SourceLine]:
+def _per_packet(which: str, lanes: int, more: int) -> Counter[SourceLine]:
     """Return instructions of a packet by source line."""
-    short, long = (_count(which, lanes, rounds) for rounds in (SHORT, LONG))
-    packets = (LONG - SHORT) * SLOTS * WORKERS
+    short, long = (_count(which, lanes, rounds) for rounds in (SHORT, SHORT + more))
+    packets = more * SLOTS * WORKERS
     # Below a hundredth it is what the interpreter did differently the second time.
     counts = {place: (count - short[place]) / packets for place, count in long.items()}
     return Counter({place: count for place, count in counts.items() if _ours(place[0]) and count > 0.01})
@@ -113,7 +115,13 @@ def _count(which: str, lanes: int, rounds: int) -> Counter[SourceLine]:
         out = folder / "callgrind.out"
         call = f"from weir.bench.switch.instructions import load; load({which!r}, {lanes}, {rounds})"
         environment = os.environ | {"SOFTP4_CFLAGS": TARGET}
-        tool = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "--dump-line=yes"]
+        tool = [
+            "valgrind",
+            "--tool=callgrind",
+            "--instr-atstart=no",
+            f"--callgrind-out-file={out}",
+            "--dump-line=yes",
+        ]
         done = subprocess.run(
             tied([*tool, sys.executable, "-c", call]),
             capture_output=True,

@@ -30,8 +30,6 @@ from weir.bench.switch.rate import JOB, admit
 from weir.p4src import PROGRAM
 
 EQUAL: Final = 1.1  # times as fast as the slowest is the fastest, at most
-TURNS: Final = 20  # for each that is to count, at most
-_FRAMES: Final = 100_000  # of one measurement: 20 ms
 
 
 @dataclass(frozen=True)
@@ -64,6 +62,8 @@ class Parameters(rate.Parameters):
     """The load, and the numbers of threads."""
 
     threads: tuple[int, ...] = parameter((2,), "Threads, compared with one.", least=2, most=64)
+    frames: int = parameter(100_000, "Frames of one measurement in memory: 20 ms.", least=1000)
+    turns: int = parameter(20, "Turns for each that is to count, at most.", least=1)
 
 
 def run(given: Parameters, run: Run) -> Iterator[Table]:
@@ -97,13 +97,13 @@ def _table(where: str, given: Parameters, rates: Mapping[str, list[float]], note
 
 
 def in_memory(given: Parameters, run: Run) -> list[Turn]:
-    """Return turns until as many as repetitions were steady, or there were `TURNS` times as many.
+    """Return turns until as many as repetitions were steady, or there were ``turns`` times as many.
 
     Frames of hundreds of rounds, so many that no cache holds them, are handed over two rounds at a time.
     """
     threads, workers, slots = sorted({*given.threads}), given.workers, given.slots
     load = native.contributions(JOB, workers, given.lanes)
-    rounds = max(2, _FRAMES // (workers * slots) // 2 * 2)
+    rounds = max(2, given.frames // (workers * slots) // 2 * 2)
     processors = sorted(os.sched_getaffinity(0))
     with contextlib.ExitStack() as stack:
         most = max(threads, default=1)
@@ -142,7 +142,7 @@ def in_memory(given: Parameters, run: Run) -> list[Turn]:
 
         turn()  # warms up
         turns: list[Turn] = []
-        while sum(each.steady for each in turns) < run.repeats and len(turns) < TURNS * run.repeats:
+        while sum(each.steady for each in turns) < run.repeats and len(turns) < given.turns * run.repeats:
             turns.append(last := turn())
             rates = [f"one thread {min(last.alone):,.0f} to {max(last.alone):,.0f}"]
             for count, found in last.together.items():

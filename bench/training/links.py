@@ -43,8 +43,6 @@ class Parameters:
     links: str = parameter("100mbit", "rate of all links")
     loss: float = parameter(0.01, "share of packets that every link loses", least=0, most=0.5)
     background: str = parameter("incast", "bursts of others", choices=("incast", "none"))
-    background_load: float = parameter(0.5, "of a worker's link, that bursts take", above=0, most=1)
-    background_dscp: int = parameter(0, "class of the bursts", least=0, most=63)
     budget: float = parameter(
         0.1, "loss budget of one more run, of the first method that can have one; 0: none", least=0, most=1
     )

@@ -12,7 +12,7 @@ from weir.controller.qos import Qos, SprayName
 from weir.controller.topology import leaf_spine
 from weir.simulator.network import LinkSpec, Network
 
-SMALL = Permutation(racks=2, hosts=2, spines=2, tensor=64 * 1024, rounds=1)
+SMALL = Permutation(racks=2, hosts=2, spines=2, kilobytes=64, rounds=1)
 
 
 @pytest.mark.parametrize("contender", CONTENDERS[3:], ids=lambda contender: contender.name)
@@ -35,8 +35,8 @@ def test_a_mode_that_leaves_a_path_without_packets_fails() -> None:
 def share_of_a_slow_path(mode: SprayName) -> float:
     """Return what part of a leaf's packets takes a path that has a tenth of the other's rate."""
     topology = leaf_spine(2, 2, 2, target="soft", qos=Qos(spray=mode))
-    with Network(topology, seed=1, link=LinkSpec(SMALL.rate)) as network:
-        slow = Queueing(depth_packets=SMALL.depth, rate_bps=SMALL.rate // 10)
+    with Network(topology, seed=1, link=LinkSpec(SMALL.fabric.rate)) as network:
+        slow = Queueing(depth_packets=SMALL.depth, rate_bps=SMALL.fabric.rate // 10)
         network.nodes["leaf1"].switch.queues(SMALL.hosts + 1).set(slow)
         here = [name for name, station in network.stations.items() if station.host.switch == "leaf1"]
         there = [name for name in network.stations if name not in here]

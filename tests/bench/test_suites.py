@@ -26,7 +26,11 @@ SIMILAR = {  # to another case of the same module
     "gradients/dfs",
     *(f"simulated/{name}" for name in ("tail-grid", "incast", "dlcp", "dlcp-testbed", "mlt")),
 }
-MINUTES = {"switch/instructions", "collectives/overlap"}  # tested in parts, in files of their own
+MINUTES = {  # tested in parts, in files of their own
+    "switch/instructions",
+    "switch/start",
+    "collectives/overlap",
+}
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,9 @@ SLOWED = Turn((100.0, 104.0, 60.0, 100.0), {2: 160.0}, {2: 100.0})
 ONE_CORE = Turn((100.0, 104.0, 96.0, 100.0), {2: 110.0}, {2: 105.0})
 
 
-def test_one_thread_is_measured_on_each_processor_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "TURNS", 2)
+def test_one_thread_is_measured_on_each_processor_before_and_after() -> None:
     processors = os.sched_getaffinity(0)
-    turns = in_memory(Parameters(slots=64, lanes=32), Run(1, ()))
+    turns = in_memory(Parameters(slots=64, lanes=32, turns=2), Run(1, ()))
     assert 1 <= len(turns) <= 2
     for turn in turns:
         assert len(turn.alone) == 2 * len(processors)
@@ -27,11 +26,11 @@ def test_one_thread_is_measured_on_each_processor_before_and_after(monkeypatch: 
 
 
 def test_turns_go_on_until_enough_had_equal_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "TURNS", 3)
+    given = Parameters(slots=16, lanes=32, frames=10_000, turns=3)
     monkeypatch.setattr(threads, "EQUAL", 1e9)
-    assert len(in_memory(Parameters(slots=16, lanes=32), Run(2, ()))) == 2
+    assert len(in_memory(given, Run(2, ()))) == 2
     monkeypatch.setattr(threads, "EQUAL", 0.5)
-    assert len(in_memory(Parameters(slots=16, lanes=32), Run(2, ()))) == 6, "and end without"
+    assert len(in_memory(given, Run(2, ()))) == 6, "and end without"
 
 
 def test_only_turns_with_equal_processors_count() -> None:
