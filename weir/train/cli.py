@@ -13,7 +13,6 @@ from weir.methods import find_method
 from weir.netns import gain_root
 from weir.train import options
 from weir.train.config import DEFAULT_METHOD, ConfigError, TrainConfig, make_config
-from weir.train.words import caution
 
 
 @options.takes_training_options
@@ -120,9 +119,11 @@ def train(
         typer.echo(f"weir train: {error}", err=True)
         raise typer.Exit(2) from None
     _require_data(config)
+    from weir.train.launcher import train as run
+    from weir.train.words import caution
+
     for line in filter(None, (remark, caution(config))):
         typer.echo(line)
-    from weir.train.launcher import train as run
 
     raise typer.Exit(run(config, Console()))
 

@@ -398,11 +398,12 @@ def test_complex_gradients(world: World) -> None:
     world.run(complex_gradients)
 
 
-@pytest.mark.parametrize("servers", [weir.torch.ParameterServer, weir.torch.PlacedServers])
-def test_servers_refuse_complex_parameters(servers: Any) -> None:
+@pytest.mark.parametrize("consistency", ["sync", "async"])
+def test_servers_refuse_complex_parameters(consistency: str) -> None:
     model = Complex()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     with pytest.raises(TypeError, match=r"servers have real numbers, weight is torch\.complex64"):
-        servers(model, torch.optim.SGD(model.parameters(), lr=1.0), servers=1, rank=0, workers=1)
+        weir.torch.ParameterServer(model, optimizer, servers=1, rank=0, workers=1, consistency=consistency)
 
 
 def test_tensors_that_torch_conjugates_or_negates_lazily(world: World) -> None:
