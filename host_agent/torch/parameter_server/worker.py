@@ -21,6 +21,7 @@ from weir.host_agent.parameter_server.terms import (
     Terms,
 )
 from weir.host_agent.parameter_server.value_filter import parse_filter
+from weir.host_agent.torch.advice import warn_of_filter
 from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.parameter_server.asynchronous_worker import AsynchronousSession
 from weir.host_agent.torch.parameter_server.meeting import Meeting
@@ -118,6 +119,9 @@ class ParameterServer:
         self.rank, self.workers = place_of(rank, workers)
         self._parameters = trained(model, optimizer)
         sends_all = sparsifier == "dense" and not parse_filter(push_filter).threshold
+        if not sends_all and self.rank == 0:
+            held_by = "push_filter" if sparsifier == "dense" else f"sparsifier {sparsifier!r}"
+            warn_of_filter(optimizer, held_by)
         self.terms = Terms(
             self.workers,
             servers,
