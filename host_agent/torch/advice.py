@@ -15,9 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 _log = logging.getLogger(__name__)
 
-_WHY: Final = (
-    "%s holds gradients back, and %s divides by their history: this learns worse than with whole ones"
-)
+_WHY: Final = "%s holds gradients back, and %s divides by their history: this learns worse than without"
 
 
 def divides(optimizer: torch.optim.Optimizer) -> bool:
