@@ -79,7 +79,7 @@ class Parameters:
 
 
 class Training(NamedTuple):
-    """What is trained, and how."""
+    """A training: a model, a way, and its settings."""
 
     model: str
     way: str

@@ -1,57 +1,52 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small counts in the fields of 32-bit lanes: value i is field i % f of lane i / f, f = 32 / width fields, the
- * first one in the lowest bits. The arithmetic is in counts.py. */
+/* Small counts as the digits of 32-bit lanes: value i is digit i % digits of lane i / digits, the first one of
+ * least weight. The arithmetic is in counts.py. */
 #include <stdint.h>
 
-static inline void pack_counts(const uint8_t *restrict values, uint64_t count, uint32_t width,
-                               uint32_t *restrict lanes)
+static inline void pack(const uint8_t *restrict values, uint64_t count, uint32_t base, uint32_t digits,
+                        uint32_t *restrict lanes)
 {
-    const uint32_t fields = 32 / width;
-    const uint64_t whole = count / fields;
-    for (uint64_t lane = 0; lane < whole; lane++) {
-        uint32_t packed = 0;
-        for (uint32_t k = 0; k < fields; k++) packed |= (uint32_t)values[lane * fields + k] << k * width;
-        lanes[lane] = packed;
+    for (uint64_t start = 0; start < count; start += digits) {
+        uint32_t packed = 0, k = count - start < digits ? (uint32_t)(count - start) : digits;
+        while (k) packed = packed * base + values[start + --k];
+        *lanes++ = packed;
     }
-    if (whole * fields == count) return;
-    lanes[whole] = 0;
-    for (uint64_t i = whole * fields; i < count; i++)
-        lanes[whole] |= (uint32_t)values[i] << (i - whole * fields) * width;
 }
 
-static inline void unpack_counts(const uint32_t *restrict lanes, uint64_t count, uint32_t width,
-                                 uint16_t *restrict counts)
+static inline void unpack(const uint32_t *restrict lanes, uint64_t count, uint32_t base, uint32_t digits,
+                          uint16_t *restrict sums)
 {
-    const uint32_t fields = 32 / width, mask = (1u << width) - 1;
-    const uint64_t whole = count / fields;
-    for (uint64_t lane = 0; lane < whole; lane++)
-        for (uint32_t k = 0; k < fields; k++)
-            counts[lane * fields + k] = (uint16_t)(lanes[lane] >> k * width & mask);
-    for (uint64_t i = whole * fields; i < count; i++)
-        counts[i] = (uint16_t)(lanes[whole] >> (i - whole * fields) * width & mask);
+    for (uint64_t start = 0; start < count; start += digits) {
+        uint32_t packed = *lanes++, here = count - start < digits ? (uint32_t)(count - start) : digits;
+        for (uint32_t k = 0; k < here; k++, packed /= base) sums[start + k] = (uint16_t)(packed % base);
+    }
 }
 
-/* width: 2, 4, 8 or 16; no value has more bits. */
-void weir_pack_counts(const uint8_t *values, uint64_t count, uint32_t width, uint32_t *lanes)
+/* A constant base: divisions become multiplications. Those of signs, and of samples, of few workers. */
+#define FOR_BASE(WORK)                                                                                        \
+    switch (base) {                                                                                           \
+    case 3: WORK(3); return;                                                                                  \
+    case 4: WORK(4); return;                                                                                  \
+    case 5: WORK(5); return;                                                                                  \
+    case 6: WORK(6); return;                                                                                  \
+    case 7: WORK(7); return;                                                                                  \
+    case 8: WORK(8); return;                                                                                  \
+    case 9: WORK(9); return;                                                                                  \
+    case 13: WORK(13); return;                                                                                \
+    case 16: WORK(16); return;                                                                                \
+    case 17: WORK(17); return;                                                                                \
+    default: WORK(base); return;                                                                              \
+    }
+
+/* base: from 2 on; no value reaches it. digits: base to that power is 2^32 at most. */
+void weir_pack_counts(const uint8_t *values, uint64_t count, uint32_t base, uint32_t digits, uint32_t *lanes)
 {
-    if (width == 2)
-        pack_counts(values, count, 2, lanes);
-    else if (width == 4)
-        pack_counts(values, count, 4, lanes);
-    else if (width == 8)
-        pack_counts(values, count, 8, lanes);
-    else
-        pack_counts(values, count, 16, lanes);
+#define PACK(constant) pack(values, count, constant, digits, lanes)
+    FOR_BASE(PACK)
 }
 
-void weir_unpack_counts(const uint32_t *lanes, uint64_t count, uint32_t width, uint16_t *counts)
+void weir_unpack_counts(const uint32_t *lanes, uint64_t count, uint32_t base, uint32_t digits, uint16_t *sums)
 {
-    if (width == 2)
-        unpack_counts(lanes, count, 2, counts);
-    else if (width == 4)
-        unpack_counts(lanes, count, 4, counts);
-    else if (width == 8)
-        unpack_counts(lanes, count, 8, counts);
-    else
-        unpack_counts(lanes, count, 16, counts);
+#define UNPACK(constant) unpack(lanes, count, constant, digits, sums)
+    FOR_BASE(UNPACK)
 }

@@ -57,8 +57,7 @@ class Signs:
         scales = wanted.abs().sum(1, keepdim=True).div_(lengths)
         scales = sum_whole(communicator, scales).div_(workers)
         plus = wanted >= 0
-        lanes = CountLanes.holding(workers)
-        counts = lanes.sum(communicator, array_of(plus.view(torch.uint8).view(-1)))
+        counts = CountLanes(workers).sum(communicator, array_of(plus.view(torch.uint8).view(-1)))
         signs = torch.from_numpy(counts).to(torch.float32).view(wanted.shape).mul_(2).sub_(workers)
         return Delivered(torch.where(plus, scales, -scales), signs.mul_(scales / workers))
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples of the mean gradient: some rows at a time, in few bits, for whoever needs its size only.
 
-*Few bits.* The workers agree on the largest magnitude a of each row (MAX). With m = floor((2^w - 1) / (2 n))
-for n workers and fields of w bits, the least w of 4, 8 and 16 that leaves m >= 1, a worker's value x becomes
-one of the two integers beside m x / a, by chance, so that its mean is m x / a (stochastic rounding). Plus m
-it is a count from 0 to 2 m, and the switch adds the counts of all workers (``collectives.counts``). The
-rounding adds variance to the mean. Each worker knows that of its own values; the sum of all is ``noise``.
+*Few bits.* The workers agree on the largest magnitude a of each row (MAX). With some m >= 1, a worker's value
+x becomes one of the two integers beside m x / a, by chance, so that its mean is m x / a (stochastic
+rounding). Plus m it is a count from 0 to 2 m, and the switch adds the counts of all workers
+(``collectives.counts``); m is the largest with which a lane holds 8, or 1. The rounding adds variance to the
+mean. Each worker knows that of its own values; the sum of all is ``noise``.
 
 *Full width.* The values in whole lanes, whose mean is that of the gradients.
 """
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from weir.host_agent.collectives.communicator import Communicator
-from weir.host_agent.collectives.counts import WIDTHS, CountLanes
+from weir.host_agent.collectives.counts import CountLanes
 from weir.host_agent.collectives.tensor_memory import array_of
 from weir.host_agent.compression.updates.delivery import FixedPoint, sum_whole
 from weir.host_agent.compression.updates.layout import UpdateLayout
@@ -25,8 +25,9 @@ from weir.wire.definition import Op
 
 SampleBits = Literal[4, 32]
 SAMPLE_BITS: Final[tuple[SampleBits, ...]] = (4, 32)
-"""4: fields of at least 4 bits. 32: full width."""
+"""4: few. 32: full width."""
 
+_MOST_IN_EIGHTH: Final = 15  # the greatest sums of which a lane holds 8
 _PRIME: Final = 1_000_003  # so that every seed, worker and step has draws of its own
 
 
@@ -69,7 +70,7 @@ class Sampler:
         self, communicator: Communicator, rows: torch.Tensor, own: torch.Tensor, step: int
     ) -> Sample:
         workers = communicator.size
-        lanes, most = field_of(workers)
+        most = steps_of(workers)
         largest = own.abs().amax(1)
         communicator.reduce(array_of(largest).view(np.uint32), Op.MAX)  # magnitudes sort as their bits do
         unit = (largest / most).unsqueeze(1)
@@ -81,20 +82,16 @@ class Sampler:
         rounded = down + (torch.rand(own.shape, generator=generator) < above)
         counts = rounded.add_(most).to(torch.uint8)
         noise = float((above * (1 - above) * unit.square()).sum(dtype=torch.float64))
-        sums = lanes.sum(communicator, array_of(counts.view(-1)))
+        sums = CountLanes(2 * most * workers).sum(communicator, array_of(counts.view(-1)))
         mean = torch.from_numpy(sums).to(torch.float32).view(own.shape).sub_(workers * most)
         mean.mul_(unit / workers)
         total = float(sum_whole(communicator, torch.tensor([noise], dtype=torch.float32)))
         return Sample(rows, mean, total / workers**2)
 
 
-def field_of(workers: int) -> tuple[CountLanes, int]:
-    """Return the fields of samples for so many workers, and m: the most that one worker's integer can be."""
-    for width in WIDTHS:
-        lanes = CountLanes(width)
-        if width >= 4 and (most := min(lanes.most // (2 * workers), 127)):
-            return lanes, most
-    raise ValueError(f"samples of the mean gradient are for up to {lanes.most // 2} workers, not {workers}")
+def steps_of(workers: int) -> int:
+    """Return m for so many workers: the greatest magnitude of one worker's integers."""
+    return max(1, _MOST_IN_EIGHTH // (2 * workers))
 
 
 def squared_norm(sample: Sample, layout: UpdateLayout) -> float:

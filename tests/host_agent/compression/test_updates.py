@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from weir.host_agent.collectives import InMemoryGroup, NonFiniteError
+from weir.host_agent.collectives import InMemoryGroup, NonFiniteError, counts
 from weir.host_agent.collectives.counts import CountLanes
 from weir.host_agent.compression.updates.delivery import Signs
 from weir.host_agent.compression.updates.layout import ROW, UpdateLayout
 from weir.host_agent.compression.updates.rotation import Rotation
 from weir.host_agent.compression.updates.rules import Options
-from weir.host_agent.compression.updates.samples import Sampler, field_of, squared_norm
+from weir.host_agent.compression.updates.samples import Sampler, squared_norm, steps_of
 from weir.host_agent.compression.updates.stage import UpdateSettings, UpdateStage
 
 SHAPES = [(40, 30), (30,), (7,), (300,)]
@@ -278,7 +278,7 @@ def test_samples_are_the_mean_gradient_on_average(size: int) -> None:
         assert all(torch.equal(each.mean, found[0].mean) and each.noise == found[0].noise for each in found)
         total += found[0].mean
         norms.append(squared_norm(found[0], place))
-    unit = max(each.abs().max() for each in own) / field_of(size)[1]
+    unit = max(each.abs().max() for each in own) / steps_of(size)
     assert (total / tries - mean).abs().max() < 5 * unit / (2 * (size * tries) ** 0.5)
     assert abs(np.mean(norms) / mean.square().sum() - 1) < 0.03
 
@@ -423,13 +423,25 @@ def test_every_row_has_its_turn_in_a_period() -> None:
             assert all(len(turn) == len(set(turn.tolist())) for turn in turns)
 
 
-@pytest.mark.parametrize("width", [2, 4, 8, 16])
-def test_sums_of_counts_reach_into_no_other_field(width: int) -> None:
-    lanes = CountLanes(width)
-    workers = min(lanes.most, 300)
-    assert CountLanes.holding(lanes.most) == lanes
+@pytest.mark.parametrize("most", [1, 2, 3, 4, 5, 6, 7, 8, 12, 15, 16, 40, 255, 1000, 65535])
+def test_sums_of_counts_reach_into_no_other_digit(most: int) -> None:
+    """The largest sums in all digits of a lane, and any; of so many workers with a count of one each."""
+    lanes, count = CountLanes(most), 1001
+    workers = min(most, 50)
     rng = np.random.default_rng(0)
-    counts = rng.integers(0, lanes.most // workers + 1, (workers, 1001)).astype(np.uint8)
-    counts[:, :40] = lanes.most // workers
-    total = sum((lanes.pack(each) for each in counts), np.zeros(lanes.lanes(1001), np.uint32))
-    assert np.array_equal(lanes.unpack(total, 1001), counts.sum(0))
+    given = rng.integers(0, min(most // workers, 255) + 1, (workers, count)).astype(np.uint8)
+    given[:, : 2 * lanes.digits] = min(most // workers, 255)
+    total = sum((lanes.pack(each) for each in given), np.zeros(lanes.lanes(count), np.uint32))
+    assert np.array_equal(lanes.unpack(total, count), given.sum(0))
+    full = np.full(lanes.digits, most)
+    lane = np.array([sum(most * lanes.base**place for place in range(lanes.digits))], np.uint64)
+    assert lane[0] < 1 << 32 <= lanes.base ** (lanes.digits + 1)
+    assert np.array_equal(lanes.unpack(lane.astype(np.uint32), lanes.digits), full)
+
+
+def test_a_lane_holds_as_many_counts_as_its_page_says() -> None:
+    """The table of ``counts``: sums up to 4, of signs of 4 workers, 13 to a lane."""
+    lines = [line.split() for line in (counts.__doc__ or "").splitlines()]
+    sums, digits = (next(line for line in lines if line[:1] == [word]) for word in ("sums", "digits"))
+    for most, held in zip(sums[3:], digits[1:], strict=True):
+        assert CountLanes(int(most)).digits == int(held)
