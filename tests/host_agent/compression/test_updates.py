@@ -13,9 +13,10 @@ from weir.host_agent.collectives import InMemoryGroup, NonFiniteError, counts
 from weir.host_agent.collectives.counts import CountLanes
 from weir.host_agent.compression.updates.delivery import Signs
 from weir.host_agent.compression.updates.layout import ROW, UpdateLayout
+from weir.host_agent.compression.updates.moments import MeanSquares
 from weir.host_agent.compression.updates.rotation import Rotation
 from weir.host_agent.compression.updates.rules import Options
-from weir.host_agent.compression.updates.samples import Sampler, squared_norm, steps_of
+from weir.host_agent.compression.updates.samples import Sample, Sampler, squared_norm, steps_of
 from weir.host_agent.compression.updates.stage import UpdateSettings, UpdateStage
 
 SHAPES = [(40, 30), (30,), (7,), (300,)]
@@ -405,6 +406,30 @@ def test_nan_on_one_worker_raises_on_all_and_changes_nothing() -> None:
     assert torch.equal(workers.weights[0], before)
     assert torch.equal(workers.shared, before)
     workers.step(lambda worker: gradients(0, worker), options(ADAMW))
+
+
+def test_a_sample_weighs_as_many_steps_as_have_passed_since_the_last() -> None:
+    """Gradients of 1 at step 1 and of 2 at step 11, at a decay of 0.9."""
+    place = layout()
+    squares = MeanSquares(place, 4, exact=False)
+    decay = place.column([0.9] * len(NAMES))
+    rows, nothing = torch.arange(place.rows), place.empty()
+    for step, value in ((1, 1.0), (11, 2.0)):
+        steps = torch.full((place.rows,), step)
+        squares.add(Sample(rows, torch.full((place.rows, ROW), value), 0.0), nothing, steps, decay)
+    expected = ((0.9**10 * 0.1 * 1 + (1 - 0.9**10) * 4) / (1 - 0.9**11)) ** 0.5
+    found = squares.roots(torch.full((place.rows,), 15), decay)
+    torch.testing.assert_close(found, torch.full_like(found, expected))
+
+
+def test_roots_are_half_of_what_noise_alone_would_have_at_least() -> None:
+    """Of 4 workers, samples of zero, and own gradients of 1: half of 1 / sqrt(4)."""
+    place = layout()
+    squares = MeanSquares(place, 4, exact=False)
+    decay, steps = place.column([0.9] * len(NAMES)), torch.ones(place.rows, dtype=torch.int64)
+    own = torch.ones(place.rows, ROW)
+    squares.add(Sample(torch.arange(place.rows), place.empty(), 0.0), own, steps, decay)
+    torch.testing.assert_close(squares.roots(steps, decay), own / 4)
 
 
 @pytest.mark.parametrize("wrong", [{"share": 0.0}, {"sample_share": 1.5}, {"bits": 2}, {"sample_bits": 8}])
