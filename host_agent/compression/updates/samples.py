@@ -5,7 +5,7 @@
 x becomes one of the two integers beside m x / a, by chance, so that its mean is m x / a (stochastic
 rounding). Plus m it is a count from 0 to 2 m, and the switch adds the counts of all workers
 (``collectives.counts``); m is the largest with which a lane holds 8, or 1. The rounding adds variance to the
-mean. Each worker knows that of its own values; the sum of all is ``noise``.
+mean. Each worker knows that of its own values; the sum of all, where it is asked for, is ``noise``.
 
 *Full width.* The values in whole lanes, whose mean is that of the gradients.
 """
@@ -34,7 +34,8 @@ _PRIME: Final = 1_000_003  # so that every seed, worker and step has draws of it
 class Sample(NamedTuple):
     """Some rows of the mean gradient, the same on all workers.
 
-    rows: which, ascending. mean: float32[rows, ROW]. noise: of the sum of its squares, what rounding added.
+    rows: which, ascending. mean: float32[rows, ROW]. noise: of the sum of its squares, the part that rounding
+    added; 0 where it was not asked for.
     """
 
     rows: torch.Tensor
@@ -50,16 +51,20 @@ class Sampler:
         rotation: which rows are sampled when.
         bits: of a value: 4, or 32 for its full width.
         seed: of the rounding, which is another on every worker.
+        noise: the workers tell each other how much the rounding adds, which takes two round trips.
     """
 
-    def __init__(self, layout: UpdateLayout, rotation: Rotation, bits: SampleBits, seed: int) -> None:
+    def __init__(
+        self, layout: UpdateLayout, rotation: Rotation, bits: SampleBits, seed: int, *, noise: bool
+    ) -> None:
         if bits not in SAMPLE_BITS:
             raise ValueError(f"{bits!r} bits to a sample: there are {', '.join(map(str, SAMPLE_BITS))}")
-        self._layout, self.rotation, self._bits, self._seed = layout, rotation, bits, seed
+        self._layout, self._rotation = layout, rotation
+        self._bits, self._seed, self._noise = bits, seed, noise
 
     def sample(self, communicator: Communicator, gradient: torch.Tensor, step: int) -> Sample:
         """Return the step's rows of the mean gradient. gradient: this worker's, finite."""
-        rows = self.rotation.turn(step)
+        rows = self._rotation.turn(step)
         own = gradient[rows]
         if self._bits == 32:
             whole = FixedPoint(32, communicator.size)
@@ -81,12 +86,13 @@ class Sampler:
         above = places - down
         rounded = down + (torch.rand(own.shape, generator=generator) < above)
         counts = rounded.add_(most).to(torch.uint8)
-        noise = float((above * (1 - above) * unit.square()).sum(dtype=torch.float64))
         sums = CountLanes(2 * most * workers).sum(communicator, array_of(counts.view(-1)))
         mean = torch.from_numpy(sums).to(torch.float32).view(own.shape).sub_(workers * most)
         mean.mul_(unit / workers)
-        total = float(sum_whole(communicator, torch.tensor([noise], dtype=torch.float32)))
-        return Sample(rows, mean, total / workers**2)
+        if not self._noise:
+            return Sample(rows, mean, 0.0)
+        noise = (above * (1 - above) * unit.square()).sum(dtype=torch.float64).float().view(1)
+        return Sample(rows, mean, float(sum_whole(communicator, noise)) / workers**2)
 
 
 def steps_of(workers: int) -> int:

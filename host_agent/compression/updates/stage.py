@@ -89,7 +89,9 @@ class UpdateStage:
         self.norm: float | None = None
         self._workers = workers
         sampled = Rotation(layout.rows, settings.sample_share, settings.seed + 1, settings.sample_whole_steps)
-        self._sampler = Sampler(layout, sampled, settings.sample_bits, settings.seed)
+        self._sampler = Sampler(
+            layout, sampled, settings.sample_bits, settings.seed, noise=settings.clip_norm is not None
+        )
         self._samples = rule == "adam" or settings.clip_norm is not None
         self._sent = Rotation(layout.rows, settings.share, settings.seed)
         self._delivery = delivery(settings.bits, workers)

@@ -16,6 +16,7 @@ from weir.host_agent.compression.updates.samples import SampleBits
 from weir.host_agent.compression.updates.stage import UpdateSettings, UpdateStage
 from weir.host_agent.torch.compress.optimizers import options_of, parameters_of, rule_of
 from weir.host_agent.torch.process_group import WeirProcessGroup
+from weir.host_agent.torch.staging import devices_of
 from weir.host_agent.torch.unwrapping import unwrapped
 
 _NAME: Final = "weir.torch.compress"
@@ -151,7 +152,8 @@ class CompressedUpdates:
         facts = (what, self._rule, self.settings, tuple(self._parameters), self._stage.layout.sizes)
         count = f"{self._stage.layout.values} parameters"
         call = Call(_NAME, facts, (what, count, str(self.settings)))
-        self._group.submit(partial(self._group.connection.operate, call, work)).wait()
+        work = partial(self._group.connection.operate, call, work)
+        self._group.submit(work, devices=devices_of(list(self._parameters.values()))).wait()
 
     def _begin(self) -> None:
         with torch.no_grad():

@@ -267,7 +267,7 @@ def test_samples_are_the_mean_gradient_on_average(size: int) -> None:
     group, place = InMemoryGroup(size), layout()
     own = [place.gather(gradients(0, worker), place.empty()).clone() for worker in range(size)]
     mean = torch.stack(own).mean(0)
-    samplers = [Sampler(place, Rotation(place.rows, 1.0, 0), 4, seed=3) for _ in range(size)]
+    samplers = [Sampler(place, Rotation(place.rows, 1.0, 0), 4, 3, noise=True) for _ in range(size)]
     total, norms, tries = torch.zeros_like(mean), [], 200
     for step in range(tries):
         found = group.run(
