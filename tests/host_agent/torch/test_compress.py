@@ -2,7 +2,6 @@
 """weir.torch.compress on real ranks and a real switch: loops stay as they are, and all hold one point."""
 
 import io
-import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -269,35 +268,3 @@ def refused(what: str) -> str:
 )
 def test_what_does_not_fit_is_refused_in_words(world: World, what: str, words: str) -> None:
     assert all(found.startswith(words) for found in world.run(refused, what))
-
-
-class _Said(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
-        self.words: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.words.append(record.getMessage())
-
-
-def said_of_hook(sparsifier: str, kind: str) -> list[str]:
-    model, optimizer = make(kind)
-    said = _Said()
-    logging.getLogger("weir.host_agent.torch.advice").addHandler(said)
-    ddp = DistributedDataParallel(model, find_unused_parameters=True)
-    ddp.register_comm_hook(weir.torch.HookState(ddp, sparsifier=sparsifier), weir.torch.hook)
-    for step in range(2):
-        loss_of(ddp, batch(step)).backward()
-        optimizer.step()
-    logging.getLogger("weir.host_agent.torch.advice").removeHandler(said)
-    return said.words
-
-
-def test_a_hook_that_holds_gradients_back_warns_beside_adam(world: World) -> None:
-    """Once, on rank 0; and not of whole gradients, nor of SGD."""
-    found = world.run(said_of_hook, "topk", "AdamW")
-    assert [len(words) for words in found] == [1, 0, 0]
-    assert "AdamW" in found[0][0]
-    assert "weir.torch.compress" in found[0][0]
-    assert not any(world.run(said_of_hook, "dense", "AdamW"))
-    assert not any(world.run(said_of_hook, "topk", "sgd"))
