@@ -55,6 +55,7 @@ WAYS: Final = {
     "powersgd-4": Way("PowerSGD, rank 4", power_rank=4),
     "compress": Way("compress", compress={}),
     "compress-mean-clip": Way("compress, mean clipped", compress={"clip_norm": 1.0}),
+    "compress-half": Way("compress, half in turn", compress={"share": 0.5}),
     "compress-third": Way("compress, a third in turn", compress={"share": 0.32}),
     "compress-32": Way("compress, 32 bits", compress={"bits": 32}),
     "compress-exact": Way(
@@ -69,7 +70,9 @@ class Parameters:
 
     models: tuple[str, ...] = parameter(("gpt",), "that are trained", choices=TASKS)
     ways: tuple[str, ...] = parameter(
-        ("dense", "alone", "powersgd-4", "compress", "compress-third"), "to train", choices=WAYS
+        ("dense", "alone", "powersgd-4", "compress", "compress-half", "compress-third"),
+        "to train",
+        choices=WAYS,
     )
     workers: int = parameter(4, "workers", least=1, most=32)
     steps: int = parameter(300, "steps", least=1)

@@ -25,6 +25,7 @@ static inline void unpack(const uint32_t *restrict lanes, uint64_t count, uint32
 /* A constant base: divisions become multiplications. Those of signs, and of samples, of few workers. */
 #define FOR_BASE(WORK)                                                                                        \
     switch (base) {                                                                                           \
+    case 2: WORK(2); return;                                                                                  \
     case 3: WORK(3); return;                                                                                  \
     case 4: WORK(4); return;                                                                                  \
     case 5: WORK(5); return;                                                                                  \

@@ -59,7 +59,8 @@ class Signs:
         plus = wanted >= 0
         counts = CountLanes(workers).sum(communicator, array_of(plus.view(torch.uint8).view(-1)))
         signs = torch.from_numpy(counts).to(torch.float32).view(wanted.shape).mul_(2).sub_(workers)
-        return Delivered(torch.where(plus, scales, -scales), signs.mul_(scales / workers))
+        own = plus.to(torch.float32).mul_(2).sub_(1).mul_(scales)
+        return Delivered(own, signs.mul_(scales / workers))
 
 
 class FixedPoint:

@@ -70,8 +70,11 @@ class MeanSquares:
         if self._own is None:
             return roots
         own = self._own.sqrt().div_(_corrected(decay, steps))
-        roots = torch.maximum(roots, own * (_LEAST / self._workers**0.5))
-        return torch.where((self._last == 0).unsqueeze(1), own, roots)
+        unknown = self._last == 0
+        known = own[unknown]
+        torch.maximum(roots, own.mul_(_LEAST / self._workers**0.5), out=roots)
+        roots[unknown] = known
+        return roots
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that the next step needs."""

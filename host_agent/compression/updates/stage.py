@@ -142,7 +142,8 @@ class UpdateStage:
         pending = weights - self._shared
         pending += self._rule.update(gradient, sample, self._shared, options, active, made)
         self._rule.decay(self._shared, options, active, made)
-        rows = self._sent.turn(self.steps)
+        whole = self._sent.is_whole(self.steps)
+        rows = slice(None) if whole else self._sent.turn(self.steps)  # a view, or a copy
         done = self._delivery.deliver(communicator, pending[rows], self.layout.lengths[rows])
         self._shared[rows] += done.mean
         pending[rows] -= done.own
