@@ -2,7 +2,8 @@
 """Compressed updates for torch: the optimizer's step becomes a compressed one, the loop stays as it is."""
 
 import contextlib
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from weir.host_agent.torch.compress.optimizers import options_of, parameters_of,
 from weir.host_agent.torch.process_group import WeirProcessGroup
 from weir.host_agent.torch.staging import devices_of
 from weir.host_agent.torch.unwrapping import unwrapped
+from weir.host_agent.torch.work import QueuedWork
 
 _NAME: Final = "weir.torch.compress"
 
@@ -45,7 +47,7 @@ class CompressedUpdates:
         self._weights, self._gradient = layout.empty(), layout.empty()
         self._swapped = False
         self._hidden: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
-        self._run("begin", self._begin)
+        self._submit("begin", self._begin).wait()
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -93,7 +95,7 @@ class CompressedUpdates:
         worker 0's. To be called on all workers, at the end or in the middle.
         """
         self._refuse_swapped()
-        self._run("finish", self._finish)
+        self._submit("finish", self._finish).wait()
 
     def close(self) -> None:
         """Let the optimizer make its own steps again, from no state. What is pending stays."""
@@ -123,17 +125,20 @@ class CompressedUpdates:
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Make the step, and hide the gradients from the optimizer, which then has nothing to do."""
-        if any(value is not None for value in (*args[1:], *kwargs.values())):
-            raise TypeError(
-                "step() takes no closure with weir.torch.compress: its gradients would not be sent"
-            )
-        self._refuse_swapped()
-        options = options_of(optimizer, self._parameters, self._rule)
-        gradients = [one.grad for one in self._parameters.values()]
-        for name, gradient in zip(self._parameters, gradients, strict=True):
-            if gradient is not None and gradient.is_sparse:
-                raise TypeError(f"{name} has a sparse gradient (sparse=True in an Embedding): make it dense")
-        self._run("step", partial(self._step, gradients, options))
+        with self._group.issuing():
+            if any(value is not None for value in (*args[1:], *kwargs.values())):
+                raise TypeError("step() takes no closure with weir.torch.compress: gradients come before it")
+            self._refuse_swapped()
+            options = options_of(optimizer, self._parameters, self._rule)
+            gradients = [one.grad for one in self._parameters.values()]
+            for name, gradient in zip(self._parameters, gradients, strict=True):
+                if gradient is not None and gradient.is_sparse:
+                    raise TypeError(
+                        f"{name} has a sparse gradient (sparse=True in an Embedding): make it dense"
+                    )
+            agreed = zlib.crc32(repr(options).encode())  # or the shared point would not be the same
+            work = self._submit("step", partial(self._step, gradients, options), agreed)
+        work.wait()
         self._to_model(self._weights)
         self._hidden = [(one, one.grad) for one in self._parameters.values() if one.grad is not None]
         for parameter, _ in self._hidden:
@@ -147,13 +152,13 @@ class CompressedUpdates:
 
     # What runs on the group's thread.
 
-    def _run(self, what: str, work: Any) -> None:
-        """Run ``work`` as an operation of the group, and wait for it."""
-        facts = (what, self._rule, self.settings, tuple(self._parameters), self._stage.layout.sizes)
-        count = f"{self._stage.layout.values} parameters"
-        call = Call(_NAME, facts, (what, count, str(self.settings)))
-        work = partial(self._group.connection.operate, call, work)
-        self._group.submit(work, devices=devices_of(list(self._parameters.values()))).wait()
+    def _submit(self, what: str, work: Callable[[], None], *facts: Hashable) -> QueuedWork:
+        """Queue ``work`` as an operation of the group, all of whose ranks have the same ``facts``."""
+        names, sizes = tuple(self._parameters), self._stage.layout.sizes
+        words = (what, f"{self._stage.layout.values} parameters", str(self.settings))
+        call = Call(_NAME, (what, self._rule, self.settings, names, sizes, *facts), words)
+        run = partial(self._group.connection.operate, call, work)
+        return self._group.submit(run, devices=devices_of(list(self._parameters.values())))
 
     def _begin(self) -> None:
         with torch.no_grad():

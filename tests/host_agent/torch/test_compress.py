@@ -268,3 +268,43 @@ def refused(what: str) -> str:
 )
 def test_what_does_not_fit_is_refused_in_words(world: World, what: str, words: str) -> None:
     assert all(found.startswith(words) for found in world.run(refused, what))
+
+
+def with_rates(*rates: float) -> str:
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rates[dist.get_rank()])
+    weir.torch.compress(model, optimizer)
+    model(torch.randn(4, 8)).square().mean().backward()
+    try:
+        optimizer.step()
+    except weir.torch.GroupBrokenError as error:
+        return str(error)
+    return "nothing was raised"
+
+
+def test_ranks_with_other_rates_are_told() -> None:
+    """Else their shared points would no longer be one."""
+    with World(2) as world:
+        assert world.run(with_rates, 0.1, 0.1) == ["nothing was raised"] * 2
+        assert all("weir.torch.compress(step" in said for said in world.run(with_rates, 0.1, 0.2))
+
+
+def one_rank_cannot() -> str:
+    """Rank 1 has a sparse gradient, which it cannot send; rank 0 would wait for it."""
+    torch.manual_seed(0)
+    model = nn.Embedding(20, 8, sparse=dist.get_rank() == 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    weir.torch.compress(model, optimizer)
+    model(torch.arange(4)).square().mean().backward()
+    try:
+        optimizer.step()
+    except (TypeError, weir.torch.GroupBrokenError) as error:
+        return str(error)
+    return "nothing was raised"
+
+
+def test_a_rank_that_cannot_make_a_step_tells_the_others() -> None:
+    with World(2) as world:
+        found = world.run(one_rank_cannot)
+    assert found[1].startswith("weight has a sparse gradient")
+    assert "weight has a sparse gradient" in found[0]
