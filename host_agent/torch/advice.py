@@ -6,9 +6,10 @@ late and all at once, is scaled by the wrong history. A hook does not see the op
 looked at.
 """
 
+import functools
 import logging
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -33,24 +34,41 @@ def warn_of_filter(optimizer: torch.optim.Optimizer, name: str) -> None:
         )
 
 
+class _Watch(NamedTuple):
+    """A wait for the first step of some parameters, by id: they may go before a step comes."""
+
+    parameters: frozenset[int]
+    name: str
+
+
+_watches: list[_Watch] = []
+
+
+@functools.cache
+def _look_at_all_steps() -> None:
+    """Register the one hook there is: torch does not let a hook remove itself while it runs."""
+    register_optimizer_step_pre_hook(_look)
+
+
+def _look(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+    for watch in [
+        one for one in _watches if any(id(each) in one.parameters for each in _parameters(optimizer))
+    ]:
+        _watches.remove(watch)
+        if divides(optimizer):
+            _log.warning(
+                f"{_WHY}. Use weir.torch.compress, which holds updates back instead, or sparsifier='dense'",
+                watch.name,
+                type(optimizer).__name__,
+            )
+
+
 def warn_at_first_step(parameters: Iterable[torch.Tensor], name: str) -> None:
     """Say at the first step of any of these parameters' optimizers that it does not go with ``name``, where
     that is so.
     """
-    theirs = {id(parameter) for parameter in parameters}  # the parameters may go before a step comes
-
-    def look(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        if not any(id(parameter) in theirs for parameter in _parameters(optimizer)):
-            return
-        handle.remove()
-        if divides(optimizer):
-            _log.warning(
-                f"{_WHY}. Use weir.torch.compress, which holds updates back instead, or sparsifier='dense'",
-                name,
-                type(optimizer).__name__,
-            )
-
-    handle = register_optimizer_step_pre_hook(look)
+    _look_at_all_steps()
+    _watches.append(_Watch(frozenset(map(id, parameters)), name))
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:

@@ -63,6 +63,22 @@ def test_a_hook_that_holds_gradients_back_warns_beside_adam(world: World) -> Non
     assert "'topk'" in first[0] and "AdamW" in first[0] and "weir.torch.compress" in first[0]
 
 
+def said_of_two_hooks() -> list[str]:
+    model, optimizer = make("AdamW")
+    with _Said() as said:
+        ddp = DistributedDataParallel(model)
+        for sparsifier in ("topk", "random-k"):
+            weir.torch.HookState(ddp, sparsifier=sparsifier)
+        ddp(torch.randn(4, 20)).square().mean().backward()
+        optimizer.step()
+    return said.words
+
+
+def test_several_states_of_hooks_wait_for_a_step(world: World) -> None:
+    """Each is told, and the step goes on."""
+    assert len(world.run(said_of_two_hooks)[0]) == 2
+
+
 @pytest.mark.parametrize(("sparsifier", "kind"), [("dense", "AdamW"), ("topk", "SGD"), ("topk", "Adagrad")])
 def test_whole_gradients_and_other_optimizers_are_no_reason_to_warn(
     world: World, sparsifier: str, kind: str
