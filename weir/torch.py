@@ -13,6 +13,7 @@ Example::
     state = weir.torch.HookState(model, sparsifier="topk-block", density=0.05)  # optional: sparsify
     model.register_comm_hook(state, weir.torch.hook)
 
+    compressed = weir.torch.compress(model, optimizer)  # or: updates in one bit a value instead of gradients
     layers = weir.torch.LayersFirst(model, optimizer)  # or: the next forward pass begins before all is summed
 """
 

@@ -54,13 +54,12 @@ class Signs:
     def deliver(self, communicator: Communicator, wanted: torch.Tensor, lengths: torch.Tensor) -> Delivered:
         """Sum scales, then signs."""
         workers = communicator.size
-        scales = wanted.abs().sum(1, keepdim=True).div_(lengths)
+        scales = torch.linalg.vector_norm(wanted, 1, 1, keepdim=True).div_(lengths)
         scales = sum_whole(communicator, scales).div_(workers)
-        plus = wanted >= 0
+        plus = torch.signbit(wanted).logical_not_()
         counts = CountLanes(workers).sum(communicator, array_of(plus.view(torch.uint8).view(-1)))
         signs = torch.from_numpy(counts).to(torch.float32).view(wanted.shape).mul_(2).sub_(workers)
-        own = plus.to(torch.float32).mul_(2).sub_(1).mul_(scales)
-        return Delivered(own, signs.mul_(scales / workers))
+        return Delivered(torch.copysign(scales, wanted), signs.mul_(scales / workers))
 
 
 class FixedPoint:

@@ -10,7 +10,8 @@ sampled a steps ago weighs
 for the decay b of a step. After its last sample at step t the weights of a row sum to 1 - b^t, which is its
 bias correction. A row that has not been sampled for long may have grown meanwhile, and few bits may have
 made a small value zero. So the root is taken to be half of own / sqrt(n) at least, for this worker's own
-second moments and n workers: twice that is what noise alone would have. Where all rows are sampled at every
+second moments and n workers: twice that is what noise alone would have. A row that was never sampled has the
+worker's own. Where all rows are sampled at every
 step and in full, nothing of this is needed: v is that of the dense optimizer.
 """
 
@@ -59,22 +60,18 @@ class MeanSquares:
         self._mean[rows] = self._mean[rows] * kept.float() + mean.square() * (1 - kept).float()
         self._last[rows] = steps[rows]
         if self._own is not None:
-            self._own.mul_(decay.float()).add_(own.square().mul_((1 - decay).float()))
+            self._own.lerp_(own.square(), (1 - decay).float())
 
     def roots(self, steps: torch.Tensor, decay: torch.Tensor) -> torch.Tensor:
         """Return the roots of the second moments, their bias corrected: float32[rows, ROW].
 
         steps, decay: see ``add``.
         """
-        roots = self._mean.sqrt().div_(_corrected(decay, self._last))
-        if self._own is None:
-            return roots
-        own = self._own.sqrt().div_(_corrected(decay, steps))
-        unknown = self._last == 0
-        known = own[unknown]
-        torch.maximum(roots, own.mul_(_LEAST / self._workers**0.5), out=roots)
-        roots[unknown] = known
-        return roots
+        roots = self._mean * (1 / _weights(decay, self._last)).float()
+        if self._own is not None:
+            least = torch.where(self._last == 0, 1.0, _LEAST**2 / self._workers).unsqueeze(1)
+            torch.maximum(roots, self._own * (least / _weights(decay, steps)).float(), out=roots)
+        return roots.sqrt_()
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that the next step needs."""
@@ -88,7 +85,7 @@ class MeanSquares:
             self._own.copy_(state["own"])
 
 
-def _corrected(decay: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-    """Return the roots of the weights that so many steps have; 1 where there was none."""
+def _weights(decay: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+    """Return the sum of the weights that so many steps have, float64[rows, 1]; 1 where there was none."""
     weights = 1 - decay.pow(steps.unsqueeze(1))
-    return torch.where(weights > 0, weights, 1.0).sqrt().float()
+    return torch.where(weights > 0, weights, 1.0)

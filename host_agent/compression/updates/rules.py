@@ -136,7 +136,7 @@ class Adam:
             gradient = gradient.add_(pull * shared)
             sample = sample._replace(mean=sample.mean + (pull * shared)[sample.rows])
         kept = torch.where(stepping > 0, options["beta1"], 1.0)
-        self._first.mul_(kept.float()).add_(gradient * (1 - kept).float())
+        self._first.lerp_(gradient, (1 - kept).float())
         decay = torch.where(stepping > 0, options["beta2"], 1.0)
         self._squares.add(sample, gradient, steps, decay)
         roots = self._squares.roots(steps, options["beta2"])
