@@ -115,9 +115,10 @@ def difference_from_dense(kind: str, how: str) -> float:
 def test_everything_at_full_width_is_the_dense_optimizer(world: World, kind: str, how: str) -> None:
     """Of tied, frozen, unused and several groups of parameters, with a schedule.
 
-    In bfloat16 a difference of float32's last bit may become one of bfloat16's, which Adam may make a step.
+    Adam makes a step of 0.01 of gradients that are as small as their rounding, so 1 % of one is allowed. In
+    bfloat16 a difference of float32's last bit may become one of bfloat16's, which Adam may make a whole step.
     """
-    assert max(world.run(difference_from_dense, kind, how)) < (5e-4 if how == "autocast" else 1e-5)
+    assert max(world.run(difference_from_dense, kind, how)) < (5e-4 if how == "autocast" else 1e-4)
 
 
 def train(
