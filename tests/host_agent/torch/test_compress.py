@@ -116,7 +116,7 @@ def test_everything_at_full_width_is_the_dense_optimizer(world: World, kind: str
     """Of tied, frozen, unused and several groups of parameters, with a schedule.
 
     Adam makes a step of 0.01 of gradients that are as small as their rounding, so 1 % of one is allowed. In
-    bfloat16 a difference of float32's last bit may become one of bfloat16's, which Adam may make a whole step.
+    bfloat16 a difference of float32's last bit may become one of bfloat16's.
     """
     assert max(world.run(difference_from_dense, kind, how)) < (5e-4 if how == "autocast" else 1e-4)
 
