@@ -13,6 +13,7 @@ Example::
     state = weir.torch.HookState(model, sparsifier="topk-block", density=0.05)  # optional: sparsify
     model.register_comm_hook(state, weir.torch.hook)
 
+    compressed = weir.torch.compress(model, optimizer)  # or: updates in one bit a value instead of gradients
     layers = weir.torch.LayersFirst(model, optimizer)  # or: the next forward pass begins before all is summed
 """
 
@@ -28,6 +29,7 @@ from weir.host_agent.compression.sparsifiers import register as register_sparsif
 from weir.host_agent.torch.backend import GroupOptions
 from weir.host_agent.torch.backend import group_from_store as _group_from_store
 from weir.host_agent.torch.backend import register as _register_backend
+from weir.host_agent.torch.compress import CompressedUpdates, compress
 from weir.host_agent.torch.connection import GroupBrokenError
 from weir.host_agent.torch.ds_sync import DsSync, NoSlotsError
 from weir.host_agent.torch.hook import HookState, StepStats, hook
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from weir.cluster import LocalCluster
 
 __all__ = [
+    "CompressedUpdates",
     "DsSync",
     "GroupBrokenError",
     "GroupOptions",
@@ -58,6 +61,7 @@ __all__ = [
     "SparsifierOptions",
     "StepStats",
     "WeirProcessGroup",
+    "compress",
     "group_from_store",
     "hook",
     "register_sparsifier",

@@ -66,6 +66,14 @@ CASES: Final[tuple[Case, ...]] = (
     ),
     Case(
         "training",
+        "updates",
+        "Held-out loss and bytes with AdamW: compressed updates, PowerSGD, dense, and one worker alone.",
+        "an hour",
+        {"workers": "2", "steps": "4", "batch": "2", "rates": "1", "ways": "alone,compress"},
+        seeds=1,
+    ),
+    Case(
+        "training",
         "gpt",
         "Steps of GPT-2 under DDP on a GPU that all ranks share: Weir, Gloo, torch's hooks.",
         "10 minutes, with a GPU",

@@ -41,6 +41,8 @@ SIGNATURES: Final[native.Signatures] = {
         None,
         (pointer, c_uint64, c_uint32, pointer, c_uint64, pointer, c_uint32, c_uint32, pointer),
     ),
+    "weir_pack_counts": (None, (pointer, c_uint64, c_uint32, c_uint32, pointer)),
+    "weir_unpack_counts": (None, (pointer, c_uint64, c_uint32, c_uint32, pointer)),
     "weir_split_int64": (None, (pointer, c_uint64, c_uint32, pointer)),
     "weir_join_int64": (None, (pointer, c_uint64, c_uint32, pointer)),
     "weir_exponents64": (None, (pointer, c_uint64, c_uint32, pointer)),

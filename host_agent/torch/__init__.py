@@ -8,6 +8,7 @@ Public names, all of them also in ``weir.torch``:
 
 - ``backend.WeirProcessGroup``, ``backend.GroupOptions``, ``backend.register``: the backend "weir";
 - ``hook.hook``, ``hook.HookState``, ``step_stats.StepStats``: the DDP communication hook;
+- ``compress.compress``, ``compress.CompressedUpdates``: updates in few bits instead of gradients;
 - ``overlap.LayersFirst``: gradients are summed while the next forward pass runs, front layers first;
 - ``ds_sync.DsSync``: parameters averaged in small groups instead of gradients summed;
 - ``connection.GroupBrokenError``: raised by all of them when a worker is lost.

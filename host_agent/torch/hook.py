@@ -24,6 +24,7 @@ from weir.host_agent.compression.encodings import SCALE_BLOCK, EncodingPlan
 from weir.host_agent.compression.exchange import GradientExchange
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import Sparsifier, SparsifierOptions, create_sparsifier
+from weir.host_agent.torch.advice import warn_at_first_step
 from weir.host_agent.torch.compiling import never_compiled
 from weir.host_agent.torch.packed_state import newest
 from weir.host_agent.torch.process_group import WeirProcessGroup
@@ -124,6 +125,8 @@ class HookState:
         self._group: WeirProcessGroup | None = None
         self._joined = False
         self.bind(module, process_group)
+        if not sparsifier.sends_all and self.group.rank() == 0:
+            warn_at_first_step(self._names, f"weir.torch.hook with sparsifier {sparsifier.name!r}")
 
     def bind(self, module: torch.nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         """Connect the state to a module and a group: at the start, after unpickling, for another group.

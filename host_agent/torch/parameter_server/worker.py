@@ -25,6 +25,7 @@ from weir.host_agent.parameter_server.terms import (
 )
 from weir.host_agent.parameter_server.value_filter import Floats, parse_filter
 from weir.host_agent.parameter_server.worker_machine import EVERYTHING, NO_UNITS, UnitSet
+from weir.host_agent.torch.advice import warn_of_filter
 from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.parameter_server.flow_server import TABLE, table_in_text
 from weir.host_agent.torch.parameter_server.flow_worker import FlowSession
@@ -136,6 +137,9 @@ class ParameterServer:
         self._parameters = trained(model, optimizer)
         rows = _sparse_rows(model)
         sends_all = sparsifier == "dense" and not parse_filter(push_filter).threshold
+        if not sends_all and self.rank == 0:
+            held_by = "push_filter" if sparsifier == "dense" else f"sparsifier {sparsifier!r}"
+            warn_of_filter(optimizer, held_by)
         self.terms = Terms(
             self.workers,
             servers,

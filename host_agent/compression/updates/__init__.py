@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compressed updates: what an optimizer applies is sent, ahead of the wire, instead of gradients.
+
+Every worker makes the step of its own gradient, at once, in its own weights. What of it no sum has delivered
+is *pending*; what was delivered to all is the *shared point*, the same bits on every worker:
+
+    weights of a worker = shared point + its pending part.
+
+So gradients are computed where a worker's own steps have been taken (look-ahead), and a late delivery is no
+step of old parameters. Modules:
+
+==========  ========================================================================================
+layout      parameters in rows of 256 values: the unit of scales, samples and selection
+rotation    which rows are in turn at a step, the same on all workers
+rules       the steps of SGD, Adam and AdamW, of one worker's gradient
+samples     the mean gradient of some rows, in few bits: for second moments, and for clipping
+moments     the second moments of the mean gradient, from samples
+delivery    how pending values are summed: one bit each with a scale that all know, or fixed point
+stage       one worker's step, over any communicator
+==========  ========================================================================================
+
+Example::
+
+    stage = UpdateStage(communicator, layout, settings, rule="adamw")
+    stage.begin(weights)                             # worker 0's weights become the shared point
+    stage.step(weights, gradients, used, options)    # overwrites this worker's weights
+    stage.finish(weights)                            # nothing is pending any more
+"""

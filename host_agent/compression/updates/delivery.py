@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums of pending values over all workers: what of its own each worker delivered, and the mean of all.
+
+*One bit.* The workers first sum the mean magnitude of each row; s, the mean of all workers', is so known to
+all before anybody quantises. Then each sends the sign of every value, and delivers s times that sign. The
+mean of all is s (2 k - n) / n for k plus signs of n workers. A scale of a worker's own could not be taken out
+of the sum of signs: what one worker holds back would be what the others believe it has sent.
+
+*Fixed point.* Values of 8, 16 or 32 bits, as in ``weir.host_agent.collectives.packing``.
+
+In both, what is not delivered is exactly known to the worker, and stays pending.
+"""
+
+from typing import Final, Literal, NamedTuple, Protocol
+
+import torch
+
+from weir.host_agent.collectives.communicator import Communicator
+from weir.host_agent.collectives.counts import CountLanes
+from weir.host_agent.collectives.float_sum import HostVector, encode
+from weir.host_agent.collectives.packing import LANE_ERROR, LaneFormat, WholeLanes, lane_format
+from weir.host_agent.collectives.tensor_memory import array_of
+from weir.host_agent.compression.updates.layout import ROW
+
+ValueBits = Literal[1, 8, 16, 32]
+VALUE_BITS: Final[tuple[ValueBits, ...]] = (1, 8, 16, 32)
+
+_SCALES_IN_A_BLOCK: Final = 64  # row scales that share an exponent: those of few layers
+
+
+class Delivered(NamedTuple):
+    """The delivered values of a sum, in its shape. own: this worker's; mean: of all workers'."""
+
+    own: torch.Tensor
+    mean: torch.Tensor
+
+
+class Delivery(Protocol):
+    """A form of sums of pending values."""
+
+    def deliver(self, communicator: Communicator, wanted: torch.Tensor, lengths: torch.Tensor) -> Delivered:
+        """Sum over all workers, which make the same call.
+
+        Args:
+            communicator: of all workers.
+            wanted: float32[rows, ROW], finite.
+            lengths: float32[rows, 1], values of a row that count.
+        """
+
+
+class Signs:
+    """One bit to a value, with the scale that all workers know."""
+
+    def deliver(self, communicator: Communicator, wanted: torch.Tensor, lengths: torch.Tensor) -> Delivered:
+        """Sum scales, then signs."""
+        workers = communicator.size
+        scales = torch.linalg.vector_norm(wanted, 1, 1, keepdim=True).div_(lengths)
+        scales = sum_whole(communicator, scales).div_(workers)
+        plus = torch.signbit(wanted).logical_not_()
+        counts = CountLanes(workers).sum(communicator, array_of(plus.view(torch.uint8).view(-1)))
+        signs = torch.from_numpy(counts).to(torch.float32).view(wanted.shape).mul_(2).sub_(workers)
+        return Delivered(torch.copysign(scales, wanted), signs.mul_(scales / workers))
+
+
+class FixedPoint:
+    """Values of 8, 16 or 32 bits in lanes."""
+
+    def __init__(self, bits: Literal[8, 16, 32], workers: int) -> None:
+        self._form = lane_format(bits, LANE_ERROR, workers)
+
+    def deliver(self, communicator: Communicator, wanted: torch.Tensor, lengths: torch.Tensor) -> Delivered:
+        """Sum in fixed point."""
+        own, total = _summed(communicator, wanted, self._form, ROW)
+        return Delivered(own, total.div_(communicator.size))
+
+
+def delivery(bits: ValueBits, workers: int) -> Delivery:
+    """Return the form of sums with so many bits to a value. ValueError: there is none for so many workers."""
+    if bits not in VALUE_BITS:
+        raise ValueError(f"{bits!r} bits to a value: there are {', '.join(map(str, VALUE_BITS))}")
+    return Signs() if bits == 1 else FixedPoint(bits, workers)
+
+
+def sum_whole(communicator: Communicator, values: torch.Tensor) -> torch.Tensor:
+    """Return the sum of a few values over all workers, in whole lanes whatever the group's precision is."""
+    return _summed(communicator, values, WholeLanes(communicator.size), _SCALES_IN_A_BLOCK)[1]
+
+
+def _summed(
+    communicator: Communicator, values: torch.Tensor, form: LaneFormat, scale_block: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what this worker puts into a fixed-point sum, and the sum, in the values' shape."""
+    flat = array_of(values.contiguous().view(-1))
+    mine = encode(communicator, HostVector(flat), str, scale_block, form=form, dense=True)
+    own = torch.from_numpy(mine.values()).view(values.shape)
+    total, _ = mine.add(communicator, keep=False)
+    return own, torch.from_numpy(total.values()).view(values.shape)

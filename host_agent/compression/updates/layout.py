@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layout of parameters in rows: each fills rows of its own, and zeros fill up its last one."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+
+ROW: Final = 256
+"""Values in a row. Our choice: a scale of 32 bits in a row of signs is an eighth of a bit to a value."""
+
+
+class UpdateLayout:
+    """The place of each parameter in tensors of rows.
+
+    Attributes:
+        names: of the parameters.
+        rows: how many rows there are.
+        owner: int64[rows], the parameter that a row is of.
+        lengths: float32[rows, 1], values of a row that are a parameter's.
+
+    Args:
+        names: the same on every worker.
+        shapes: of the parameters, in this order.
+    """
+
+    def __init__(self, names: Sequence[str], shapes: Sequence[Sequence[int]]) -> None:
+        self.names = tuple(names)
+        self.sizes = tuple(torch.Size(shape).numel() for shape in shapes)
+        counts = [-(-size // ROW) for size in self.sizes]
+        self.owner = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+        self.rows = len(self.owner)
+        ends = torch.tensor(counts).cumsum(0).tolist()
+        self.starts = [ROW * (end - count) for end, count in zip(ends, counts, strict=True)]
+        real = torch.zeros(self.rows * ROW, dtype=torch.bool)
+        for start, size in zip(self.starts, self.sizes, strict=True):
+            real[start : start + size] = True
+        self._padding = torch.nonzero(~real).flatten()
+        self.lengths = real.view(self.rows, ROW).sum(1, keepdim=True).to(torch.float32)
+
+    @property
+    def values(self) -> int:
+        """Return how many values the parameters have."""
+        return sum(self.sizes)
+
+    def empty(self) -> torch.Tensor:
+        """Return float32[rows, ROW] of zeros."""
+        return torch.zeros(self.rows, ROW)
+
+    def part(self, rows: torch.Tensor, index: int) -> torch.Tensor:
+        """Return one parameter's values in a tensor of rows, flat; a view."""
+        start = self.starts[index]
+        return rows.view(-1)[start : start + self.sizes[index]]
+
+    def gather(self, tensors: Sequence[torch.Tensor | None], out: torch.Tensor) -> torch.Tensor:
+        """Overwrite ``out`` by the parameters' tensors, None: zeros, and return it."""
+        for index, tensor in enumerate(tensors):
+            if tensor is None:
+                self.part(out, index).zero_()
+            else:
+                self.part(out, index).copy_(tensor.detach().reshape(-1))
+        return out
+
+    def scatter(self, rows: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+        """Overwrite the parameters' tensors by their values in ``rows``."""
+        for index, tensor in enumerate(tensors):
+            tensor.copy_(self.part(rows, index).view(tensor.shape))
+
+    def clear_padding(self, rows: torch.Tensor) -> None:
+        """Zero the values of a tensor of rows that are no parameter's."""
+        rows.view(-1)[self._padding] = 0
+
+    def column(self, numbers: Sequence[float]) -> torch.Tensor:
+        """Return a number of each parameter for all of its rows: float64[rows, 1]."""
+        return torch.tensor(numbers, dtype=torch.float64)[self.owner].unsqueeze(1)
+
+    def describe(self, value: int) -> str:
+        """Return in words which element of which parameter a value of the rows is."""
+        index = int(self.owner[value // ROW])
+        return f"{self.names[index]}[{value - self.starts[index]}]"

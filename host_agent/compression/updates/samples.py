@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples of the mean gradient: some rows at a time, in few bits, for whoever needs its size only.
+
+*Few bits.* The workers agree on the largest magnitude a of each row (MAX). With some m >= 1, a worker's value
+x becomes one of the two integers beside m x / a, by chance, so that its mean is m x / a (stochastic
+rounding). Plus m it is a count from 0 to 2 m, and the switch adds the counts of all workers
+(``collectives.counts``); m is the largest with which a lane holds 8, or 1. The rounding adds variance to the
+mean. Each worker knows that of its own values; the sum of all, where it is asked for, is ``noise``.
+
+*Full width.* The values in whole lanes, whose mean is that of the gradients.
+"""
+
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from weir.host_agent.collectives.communicator import Communicator
+from weir.host_agent.collectives.counts import CountLanes
+from weir.host_agent.collectives.tensor_memory import array_of
+from weir.host_agent.compression.updates.delivery import FixedPoint, sum_whole
+from weir.host_agent.compression.updates.layout import UpdateLayout
+from weir.host_agent.compression.updates.rotation import Rotation
+from weir.wire.definition import Op
+
+SampleBits = Literal[4, 32]
+SAMPLE_BITS: Final[tuple[SampleBits, ...]] = (4, 32)
+"""4: few. 32: full width."""
+
+_MOST_IN_EIGHTH: Final = 15  # the greatest sums of which a lane holds 8
+_PRIME: Final = 1_000_003  # so that every seed, worker and step has draws of its own
+
+
+class Sample(NamedTuple):
+    """Some rows of the mean gradient, the same on all workers.
+
+    rows: which, ascending. mean: float32[rows, ROW]. noise: of the sum of its squares, the part that rounding
+    added; 0 where it was not asked for.
+    """
+
+    rows: torch.Tensor
+    mean: torch.Tensor
+    noise: float
+
+
+class Sampler:
+    """One worker's part in samples.
+
+    Args:
+        layout: of the parameters.
+        rotation: which rows are sampled when.
+        bits: of a value: 4, or 32 for its full width.
+        seed: of the rounding, which is another on every worker.
+        noise: the workers tell each other how much the rounding adds, which takes two round trips.
+    """
+
+    def __init__(
+        self, layout: UpdateLayout, rotation: Rotation, bits: SampleBits, seed: int, *, noise: bool
+    ) -> None:
+        if bits not in SAMPLE_BITS:
+            raise ValueError(f"{bits!r} bits to a sample: there are {', '.join(map(str, SAMPLE_BITS))}")
+        self._layout, self._rotation = layout, rotation
+        self._bits, self._seed, self._noise = bits, seed, noise
+
+    def sample(self, communicator: Communicator, gradient: torch.Tensor, step: int) -> Sample:
+        """Return the step's rows of the mean gradient. gradient: this worker's, finite."""
+        rows = self._rotation.turn(step)
+        own = gradient[rows]
+        if self._bits == 32:
+            whole = FixedPoint(32, communicator.size)
+            return Sample(rows, whole.deliver(communicator, own, self._layout.lengths[rows]).mean, 0.0)
+        return self._in_few_bits(communicator, rows, own, step)
+
+    def _in_few_bits(
+        self, communicator: Communicator, rows: torch.Tensor, own: torch.Tensor, step: int
+    ) -> Sample:
+        workers = communicator.size
+        most = steps_of(workers)
+        largest = own.abs().amax(1)
+        communicator.reduce(array_of(largest).view(np.uint32), Op.MAX)  # magnitudes sort as their bits do
+        unit = (largest / most).unsqueeze(1)
+        places = (own / torch.where(unit > 0, unit, 1.0)).clamp_(-most, most)
+        seed = ((self._seed * _PRIME + communicator.rank) * _PRIME + step) % (1 << 63)
+        generator = torch.Generator().manual_seed(seed)
+        down = places.floor()
+        above = places - down
+        rounded = down + (torch.rand(own.shape, generator=generator) < above)
+        counts = rounded.add_(most).to(torch.uint8)
+        sums = CountLanes(2 * most * workers).sum(communicator, array_of(counts.view(-1)))
+        mean = torch.from_numpy(sums).to(torch.float32).view(own.shape).sub_(workers * most)
+        mean.mul_(unit / workers)
+        if not self._noise:
+            return Sample(rows, mean, 0.0)
+        noise = (above * (1 - above) * unit.square()).sum(dtype=torch.float64).float().view(1)
+        return Sample(rows, mean, float(sum_whole(communicator, noise)) / workers**2)
+
+
+def steps_of(workers: int) -> int:
+    """Return m for so many workers: the greatest magnitude of one worker's integers."""
+    return max(1, _MOST_IN_EIGHTH // (2 * workers))
+
+
+def squared_norm(sample: Sample, layout: UpdateLayout) -> float:
+    """Return the squared norm of the whole mean gradient as a sample of it says."""
+    square = float(sample.mean.double().square().sum()) - sample.noise
+    share = float(layout.lengths[sample.rows].sum()) / layout.values
+    return max(0.0, square) / share

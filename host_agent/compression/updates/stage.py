@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One worker's compressed step, over any communicator: ahead of the wire, delivered to all.
+
+    pending += the worker's own step
+    shared point decays, then += the mean of what all workers deliver
+    pending -= what this worker delivered
+    weights = shared point + pending
+
+Only the shared point and the weights are kept: the pending part is their difference. *Exactness.* Weights are
+float32. One step rounds the weights once and the shared point twice at most; so over T steps, the updates
+that were wanted, less those delivered, are the pending part but for 2 T 2^-24 of the largest weight. What is
+delivered itself is known exactly, on all workers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from weir.host_agent.collectives.communicator import Communicator
+from weir.host_agent.collectives.non_finite import culprits
+from weir.host_agent.collectives.tensor_memory import array_of
+from weir.host_agent.compression.updates.delivery import ValueBits, delivery
+from weir.host_agent.compression.updates.layout import UpdateLayout
+from weir.host_agent.compression.updates.rotation import Rotation
+from weir.host_agent.compression.updates.rules import Options, RuleName, make_rule
+from weir.host_agent.compression.updates.samples import Sample, SampleBits, Sampler, squared_norm
+
+_TINY: Final = 1e-6  # as torch has it where it clips
+
+
+@dataclass(frozen=True)
+class UpdateSettings:
+    """Settings of compressed updates, the same on all workers.
+
+    Attributes:
+        bits: of a value on its way up: 1, or fixed point of 8, 16 or 32.
+        share: of the rows that are sent at a step, in rotation; 1: all.
+        sample_share: of the rows of which the mean gradient is sampled at a step, in rotation.
+        sample_bits: 4: few, see ``samples``; 32: the whole width.
+        sample_whole_steps: at so many first steps all rows are sampled.
+        clip_norm: the norm that the mean gradient is clipped to, as estimated from the samples; None: it is
+            not.
+        seed: of rotations and of rounding.
+
+    Raises:
+        ValueError: a setting is out of range.
+    """
+
+    bits: ValueBits = 1
+    share: float = 1.0
+    sample_share: float = 0.06
+    sample_bits: SampleBits = 4
+    sample_whole_steps: int = 40
+    clip_norm: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("share", "sample_share"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name}={getattr(self, name)!r}: it is above 0, and at most 1")
+        if self.sample_whole_steps < 1:
+            raise ValueError(
+                f"sample_whole_steps={self.sample_whole_steps}: all rows are sampled at one step at least"
+            )
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise ValueError(f"clip_norm={self.clip_norm!r}: it is above 0")
+
+
+class UpdateStage:
+    """One worker's compressed steps.
+
+    Attributes:
+        steps: how many were made.
+        norm: the mean gradient's norm at the last step, before it was clipped; None where none is estimated.
+
+    Args:
+        layout: of the parameters.
+        settings: the same on all workers.
+        rule: the optimizer's steps.
+        workers: how many there are.
+    """
+
+    def __init__(self, layout: UpdateLayout, settings: UpdateSettings, rule: RuleName, workers: int) -> None:
+        self.layout, self.settings = layout, settings
+        self.steps = 0
+        self.norm: float | None = None
+        self._workers = workers
+        sampled = Rotation(layout.rows, settings.sample_share, settings.seed + 1, settings.sample_whole_steps)
+        self._sampler = Sampler(
+            layout, sampled, settings.sample_bits, settings.seed, noise=settings.clip_norm is not None
+        )
+        self._samples = rule == "adam" or settings.clip_norm is not None
+        self._sent = Rotation(layout.rows, settings.share, settings.seed)
+        self._delivery = delivery(settings.bits, workers)
+        self._whole = delivery(32, workers)
+        exact = settings.sample_share == 1 and settings.sample_bits == 32
+        self._rule = make_rule(rule, layout, workers, exact=exact)
+        self._shared = layout.empty()
+        self._made = torch.zeros(len(layout.names), dtype=torch.int64)  # steps of each parameter
+
+    @property
+    def shared(self) -> torch.Tensor:
+        """Return the shared point: float32[rows, ROW]."""
+        return self._shared
+
+    def begin(self, weights: torch.Tensor) -> None:
+        """Let weights, the same on all workers, be the shared point."""
+        self._shared.copy_(weights)
+
+    def step(
+        self,
+        communicator: Communicator,
+        weights: torch.Tensor,
+        gradient: torch.Tensor,
+        used: Sequence[bool],
+        options: Options,
+    ) -> None:
+        """Make a step: overwrite this worker's weights.
+
+        Args:
+            communicator: of all workers, which make the same call.
+            weights: float32[rows, ROW], this worker's.
+            gradient: likewise; zero where there is none. Is overwritten.
+            used: for each parameter, whether it has a gradient on this worker. One that has none on any
+                worker makes no step.
+            options: of the optimizer, by row; the same on all workers.
+
+        Raises:
+            NonFiniteError: some worker's gradient holds NaN or infinity. On all workers, and nothing has
+                changed.
+        """
+        stepping = self._agree(communicator, gradient, used)
+        sample = self._sampler.sample(communicator, gradient, self.steps) if self._samples else None
+        if sample is not None and self.settings.clip_norm is not None:
+            sample = self._clip(gradient, sample, self.settings.clip_norm)
+        self._made += stepping
+        active = stepping[self.layout.owner].double().unsqueeze(1)
+        made = self._made[self.layout.owner]
+        pending = weights - self._shared
+        pending += self._rule.update(gradient, sample, self._shared, options, active, made)
+        self._rule.decay(self._shared, options, active, made)
+        whole = self._sent.is_whole(self.steps)
+        rows = slice(None) if whole else self._sent.turn(self.steps)  # a view, or a copy
+        done = self._delivery.deliver(communicator, pending[rows], self.layout.lengths[rows])
+        self._shared[rows] += done.mean
+        pending[rows] -= done.own
+        torch.add(self._shared, pending, out=weights)
+        self.layout.clear_padding(self._shared)
+        self.layout.clear_padding(weights)
+        self.steps += 1
+
+    def finish(self, communicator: Communicator, weights: torch.Tensor) -> None:
+        """Deliver all that is pending, in whole lanes: all workers have the same weights then."""
+        done = self._whole.deliver(communicator, weights - self._shared, self.layout.lengths)
+        self._shared += done.mean
+        self.layout.clear_padding(self._shared)
+        weights.copy_(self._shared)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that the next step needs, but for this worker's weights."""
+        return {
+            "workers": self._workers,
+            "settings": self.settings.__dict__.copy(),
+            "names": list(self.layout.names),
+            "steps": self.steps,
+            "made": self._made,
+            "shared": self._shared,
+            "rule": self._rule.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state, bit for bit.
+
+        Raises:
+            ValueError: it is of other parameters, settings or of another number of workers.
+        """
+        if state["workers"] != self._workers:
+            raise ValueError(
+                f"this state is of one of {state['workers']} workers, here are {self._workers}: what each "
+                "has pending cannot be divided among others. Call finish() while the old group stands, save "
+                "the model, and begin with it"
+            )
+        if state["names"] != list(self.layout.names):
+            raise ValueError("this state is of other parameters")
+        if state["settings"] != self.settings.__dict__:
+            raise ValueError(f"this state is of other settings: {state['settings']}")
+        self.steps = state["steps"]
+        self._made.copy_(state["made"])
+        self._shared.copy_(state["shared"])
+        self._rule.load_state_dict(state["rule"])
+
+    def _agree(
+        self, communicator: Communicator, gradient: torch.Tensor, used: Sequence[bool]
+    ) -> torch.Tensor:
+        """Return which parameters have a gradient on some worker: bool. Raises NonFiniteError."""
+        spoilt = torch.zeros(len(self.layout.names), dtype=torch.bool)
+        bad = torch.nonzero(~torch.isfinite(gradient.sum(1))).flatten()
+        bad = bad[~torch.isfinite(gradient[bad]).all(1)]
+        spoilt[self.layout.owner[bad]] = True
+        flags = communicator.any_of(np.stack([np.asarray(used, np.bool_), array_of(spoilt)]))
+        if flags[1].any():
+            everyone = np.zeros((communicator.size, flags.shape[1]), np.bool_)
+            everyone[communicator.rank] = array_of(spoilt)
+            everyone = communicator.any_of(everyone)
+            raise culprits(
+                everyone, lambda index: f"gradient of {self.layout.names[index]}", communicator.rank
+            )
+        return torch.from_numpy(flags[0].copy())
+
+    def _clip(self, gradient: torch.Tensor, sample: Sample, limit: float) -> Sample:
+        """Scale this worker's gradient as the mean gradient is to be clipped; return the sample of it."""
+        self.norm = squared_norm(sample, self.layout) ** 0.5
+        factor = min(1.0, limit / (self.norm + _TINY))
+        gradient.mul_(factor)
+        return sample._replace(mean=sample.mean * factor)

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Warnings about combinations that learn worse than they need to: gradients held back, and a divisor of them.
+
+Adam and its kin divide by the history of the gradients they see. A gradient that was held back, and comes
+late and all at once, is scaled by the wrong history. A hook does not see the optimizer, so its first step is
+looked at.
+"""
+
+import functools
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+_log = logging.getLogger(__name__)
+
+_WHY: Final = "%s holds gradients back, and %s divides by their history: this learns worse than without"
+
+
+def divides(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether an optimizer divides by second moments of gradients, as Adam does."""
+    return any("betas" in group and len(group["betas"]) > 1 for group in optimizer.param_groups)
+
+
+def warn_of_filter(optimizer: torch.optim.Optimizer, name: str) -> None:
+    """Say that ``name``, which holds gradients back, does not go with an optimizer, where that is so."""
+    if divides(optimizer):
+        _log.warning(
+            f"{_WHY}, or not at all. Use SGD, or leave it out; without servers, use weir.torch.compress",
+            name,
+            type(optimizer).__name__,
+        )
+
+
+class _Watch(NamedTuple):
+    """A wait for the first step of some parameters, by id: they may go before a step comes."""
+
+    parameters: frozenset[int]
+    name: str
+
+
+_watches: list[_Watch] = []
+
+
+@functools.cache
+def _look_at_all_steps() -> None:
+    """Register the one hook there is: torch does not let a hook remove itself while it runs."""
+    register_optimizer_step_pre_hook(_look)
+
+
+def _look(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+    for watch in [
+        one for one in _watches if any(id(each) in one.parameters for each in _parameters(optimizer))
+    ]:
+        _watches.remove(watch)
+        if divides(optimizer):
+            _log.warning(
+                f"{_WHY}. Use weir.torch.compress, which holds updates back instead, or sparsifier='dense'",
+                watch.name,
+                type(optimizer).__name__,
+            )
+
+
+def warn_at_first_step(parameters: Iterable[torch.Tensor], name: str) -> None:
+    """Say at the first step of any of these parameters' optimizers that it does not go with ``name``, where
+    that is so.
+    """
+    _look_at_all_steps()
+    _watches.append(_Watch(frozenset(map(id, parameters)), name))
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    for group in optimizer.param_groups:
+        yield from group["params"]

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compressed updates for torch: the optimizer's step becomes a compressed one, the loop stays as it is."""
+
+import contextlib
+import zlib
+from collections.abc import Callable, Hashable, Iterator
+from functools import partial
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from weir.host_agent.collectives.operation import Call
+from weir.host_agent.compression.updates.delivery import ValueBits
+from weir.host_agent.compression.updates.layout import UpdateLayout
+from weir.host_agent.compression.updates.samples import SampleBits
+from weir.host_agent.compression.updates.stage import UpdateSettings, UpdateStage
+from weir.host_agent.torch.compress.optimizers import options_of, parameters_of, rule_of
+from weir.host_agent.torch.process_group import WeirProcessGroup
+from weir.host_agent.torch.staging import devices_of
+from weir.host_agent.torch.unwrapping import unwrapped
+from weir.host_agent.torch.work import QueuedWork
+
+_NAME: Final = "weir.torch.compress"
+
+
+class CompressedUpdates:
+    """Compressed steps of a model; made by ``weir.torch.compress``.
+
+    Attributes:
+        settings: what it was made with.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        settings: UpdateSettings,
+        group: WeirProcessGroup,
+    ) -> None:
+        self.settings = settings
+        self._rule = rule_of(optimizer)
+        self._model, self._optimizer, self._group = unwrapped(model), optimizer, group
+        self._parameters = parameters_of(self._model, optimizer)
+        layout = UpdateLayout(list(self._parameters), [one.shape for one in self._parameters.values()])
+        self._stage = UpdateStage(layout, settings, self._rule, group.size())
+        self._weights, self._gradient = layout.empty(), layout.empty()
+        self._swapped = False
+        self._hidden: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
+        self._submit("begin", self._begin).wait()
+        self._hooks = [
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+        ]
+
+    @property
+    def steps(self) -> int:
+        """Return how many steps were made."""
+        return self._stage.steps
+
+    @property
+    def norm(self) -> float | None:
+        """Return the mean gradient's norm at the last step, before it was clipped; None without
+        ``clip_norm``.
+        """
+        return self._stage.norm
+
+    def pending(self, name: str) -> torch.Tensor:
+        """Return what a parameter has applied here and not yet delivered: this worker's own, in its shape."""
+        index = self._stage.layout.names.index(name)
+        parameter = self._parameters[name].detach()
+        shared = self._stage.layout.part(self._stage.shared, index)
+        return parameter.cpu() - shared.view(parameter.shape)
+
+    @contextlib.contextmanager
+    def shared_point(self) -> Iterator[torch.nn.Module]:
+        """Yield the model at the shared point, the same on all workers: to evaluate it, or to save it.
+
+        After the ``with`` block the weights are this worker's own again, bit for bit. No step may be made
+        inside.
+        """
+        self._weights_of_model()
+        self._to_model(self._stage.shared)
+        self._swapped = True
+        try:
+            yield self._model
+        finally:
+            self._swapped = False
+            self._to_model(self._weights)
+
+    def finish(self) -> None:
+        """Deliver all that is pending, at its full width; then all workers have the same weights.
+
+        Floating-point buffers, such as the statistics of batch normalisation, become their mean, others
+        worker 0's. To be called on all workers, at the end or in the middle.
+        """
+        self._refuse_swapped()
+        self._submit("finish", self._finish).wait()
+
+    def close(self) -> None:
+        """Let the optimizer make its own steps again, from no state. What is pending stays."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return this worker's state, to go on bit for bit: save it on every rank.
+
+        It holds the shared point and this worker's weights, of which the difference is pending, beside the
+        optimizer's moments. Rates are in the optimizer's own state, as ever.
+        """
+        self._refuse_swapped()
+        return {**self._stage.state_dict(), "weights": self._weights_of_model().clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from the state of this rank, weights included.
+
+        Raises:
+            ValueError: it is of another number of workers, of other parameters or other settings.
+        """
+        self._refuse_swapped()
+        self._stage.load_state_dict(state)
+        self._to_model(state["weights"])
+
+    # What the optimizer calls.
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Make the step, and hide the gradients from the optimizer, which then has nothing to do."""
+        with self._group.issuing():
+            if any(value is not None for value in (*args[1:], *kwargs.values())):
+                raise TypeError("step() takes no closure with weir.torch.compress: gradients come before it")
+            self._refuse_swapped()
+            options = options_of(optimizer, self._parameters, self._rule)
+            gradients = [one.grad for one in self._parameters.values()]
+            for name, gradient in zip(self._parameters, gradients, strict=True):
+                if gradient is not None and gradient.is_sparse:
+                    raise TypeError(
+                        f"{name} has a sparse gradient (sparse=True in an Embedding): make it dense"
+                    )
+            agreed = zlib.crc32(repr(options).encode())  # or the shared point would not be the same
+            work = self._submit("step", partial(self._step, gradients, options), agreed)
+        work.wait()
+        self._to_model(self._weights)
+        self._hidden = [(one, one.grad) for one in self._parameters.values() if one.grad is not None]
+        for parameter, _ in self._hidden:
+            parameter.grad = None
+
+    def _after_step(self, _optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        """Show the gradients again."""
+        for parameter, gradient in self._hidden:
+            parameter.grad = gradient
+        self._hidden = []
+
+    # What runs on the group's thread.
+
+    def _submit(self, what: str, work: Callable[[], None], *facts: Hashable) -> QueuedWork:
+        """Queue ``work`` as an operation of the group, all of whose ranks have the same ``facts``."""
+        names, sizes = tuple(self._parameters), self._stage.layout.sizes
+        words = (what, f"{self._stage.layout.values} parameters", str(self.settings))
+        call = Call(_NAME, (what, self._rule, self.settings, names, sizes, *facts), words)
+        run = partial(self._group.connection.operate, call, work)
+        return self._group.submit(run, devices=devices_of(list(self._parameters.values())))
+
+    def _begin(self) -> None:
+        with torch.no_grad():
+            for tensor in (*self._model.parameters(), *self._model.buffers()):
+                self._broadcast(tensor)
+        self._stage.begin(self._weights_of_model())
+
+    def _step(self, gradients: list[torch.Tensor | None], options: dict[str, list[float]]) -> None:
+        layout = self._stage.layout
+        layout.gather(gradients, self._gradient)
+        self._stage.step(
+            self._group.connection,
+            self._weights_of_model(),
+            self._gradient,
+            [gradient is not None for gradient in gradients],
+            {name: layout.column(numbers) for name, numbers in options.items()},
+        )
+
+    def _finish(self) -> None:
+        self._stage.finish(self._group.connection, self._weights_of_model())
+        self._to_model(self._weights)
+        with torch.no_grad():
+            for buffer in self._model.buffers():
+                if buffer.is_floating_point():
+                    host = buffer.detach().cpu().contiguous()
+                    self._group.collectives.all_reduce(host, dist.ReduceOp.AVG)
+                    buffer.copy_(host)
+                else:
+                    self._broadcast(buffer)
+
+    def _broadcast(self, tensor: torch.Tensor) -> None:
+        host = tensor.detach().cpu().contiguous()
+        self._group.collectives.broadcast(host, 0)
+        tensor.copy_(host)
+
+    # The model's weights.
+
+    def _weights_of_model(self) -> torch.Tensor:
+        return self._stage.layout.gather(list(self._parameters.values()), self._weights)
+
+    def _to_model(self, rows: torch.Tensor) -> None:
+        with torch.no_grad():
+            self._stage.layout.scatter(rows, list(self._parameters.values()))
+
+    def _refuse_swapped(self) -> None:
+        if self._swapped:
+            raise RuntimeError("the model is at the shared point: leave shared_point() first")
+
+
+def compress(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    process_group: dist.ProcessGroup | None = None,
+    bits: ValueBits = 1,
+    share: float = 1.0,
+    sample_share: float = 0.06,
+    sample_bits: SampleBits = 4,
+    sample_whole_steps: int = 40,
+    clip_norm: float | None = None,
+    seed: int = 0,
+) -> CompressedUpdates:
+    """Let an optimizer's steps be compressed: what it applies is sent, in one bit a value, not gradients.
+
+    Each worker makes the step of its own gradient at once, in its own weights. What no sum has delivered yet
+    stays there, so the next gradient is computed ahead of the wire. Adam and AdamW divide by the second
+    moments of the mean gradient, which samples tell to all. See docs/methods.md.
+
+    The model's weights are this worker's own. Where all workers need the same, evaluate or save the model
+    within ``shared_point()``, and call ``finish()`` at the end. Gradients are dense; parameters are float32,
+    under autocast as well; a GradScaler does not fit, since it skips steps on one worker alone.
+
+    *Clipping.* ``clip_grad_norm_`` before ``step()`` clips this worker's own gradient, whose norm is larger
+    than that of the mean. ``clip_norm`` clips all workers' gradients by the one factor that clips their mean,
+    whose norm the samples tell. Use one of them.
+
+    Args:
+        model: the same on every rank. Worker 0's weights go to all. Of a DistributedDataParallel, the module
+            inside it is trained, and its own summing of gradients ends.
+        optimizer: torch's SGD, Adam or AdamW, without amsgrad and before its first step. Its options are read
+            at each step, so schedules work as ever. Its own state stays empty.
+        process_group: a "weir" group, by default the default one.
+        bits: of a value on its way up: 1, or fixed point of 8, 16 or 32.
+        share: of the values that are sent at a step, in rotation; 1: all.
+        sample_share: of the mean gradient, sampled at a step, for Adam's second moments and for clipping.
+        sample_bits: of these: 4, or 32.
+        sample_whole_steps: at so many first steps all of the mean gradient is sampled.
+        clip_norm: the norm that the mean gradient is clipped to; None: it is not.
+        seed: of rotations and rounding, the same on all ranks.
+
+    Returns:
+        The compressed steps: ``optimizer.step()`` makes them from now on.
+
+    Raises:
+        TypeError: another optimizer, parameters that are not float32, or a group of another backend.
+        ValueError: a setting out of range, or an optimizer that has made steps.
+
+    Example::
+
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+        compressed = weir.torch.compress(model, optimizer, clip_norm=1.0)
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            loss(model(inputs), targets).backward()
+            optimizer.step()
+        compressed.finish()
+    """
+    group = process_group or dist.distributed_c10d._get_default_group()
+    if not isinstance(group, WeirProcessGroup):
+        raise TypeError(
+            "weir.torch.compress needs a process group of the weir backend, this one is a "
+            f"{type(group).__name__}"
+        )
+    settings = UpdateSettings(bits, share, sample_share, sample_bits, sample_whole_steps, clip_norm, seed)
+    return CompressedUpdates(model, optimizer, settings, group)

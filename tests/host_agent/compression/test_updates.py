@@ -1,0 +1,472 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compressed updates over workers in one process: dense at full width, conservation, one shared point."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from weir.host_agent.collectives import InMemoryGroup, NonFiniteError, counts
+from weir.host_agent.collectives.counts import CountLanes
+from weir.host_agent.compression.updates.delivery import Signs
+from weir.host_agent.compression.updates.layout import ROW, UpdateLayout
+from weir.host_agent.compression.updates.moments import MeanSquares
+from weir.host_agent.compression.updates.rotation import Rotation
+from weir.host_agent.compression.updates.rules import Options
+from weir.host_agent.compression.updates.samples import Sample, Sampler, squared_norm, steps_of
+from weir.host_agent.compression.updates.stage import UpdateSettings, UpdateStage
+
+SHAPES = [(40, 30), (30,), (7,), (300,)]
+NAMES = ["a", "b", "c", "d"]
+EXACT = UpdateSettings(bits=32, sample_share=1.0, sample_bits=32)
+
+ADAMW = {"lr": 0.01, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.1, "decoupled": 1.0}
+SGD = {"lr": 0.01, "momentum": 0.9, "dampening": 0.0, "nesterov": 1.0, "weight_decay": 0.1}
+
+
+def layout() -> UpdateLayout:
+    return UpdateLayout(NAMES, SHAPES)
+
+
+def options(values: dict[str, float], **by_parameter: list[float]) -> Options:
+    columns = {name: layout().column([value] * len(NAMES)) for name, value in values.items()}
+    return {**columns, **{name: layout().column(each) for name, each in by_parameter.items()}}
+
+
+def gradients(step: int, worker: int, scale: float = 1.0) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1000 * step + worker)
+    return [scale * (torch.randn(shape, generator=generator) + 0.3) for shape in SHAPES]
+
+
+@dataclass
+class Workers:
+    """Workers of one process in compressed training."""
+
+    size: int
+    settings: UpdateSettings
+    rule: Any = "adam"
+    stages: list[UpdateStage] = field(default_factory=list)
+    weights: list[torch.Tensor] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.group = InMemoryGroup(self.size)
+        torch.manual_seed(0)
+        start = layout().gather([torch.randn(shape) for shape in SHAPES], layout().empty())
+        self.weights = [start.clone() for _ in range(self.size)]
+        self.stages = [UpdateStage(layout(), self.settings, self.rule, self.size) for _ in range(self.size)]
+        for stage in self.stages:
+            stage.begin(start)
+
+    def step(self, given: Callable[[int], list[Any]], using: Options) -> None:
+        def one(worker: int) -> None:
+            own = given(worker)
+            self.stages[worker].step(
+                self.group.communicators[worker],
+                self.weights[worker],
+                layout().gather(own, layout().empty()),
+                [gradient is not None for gradient in own],
+                using,
+            )
+
+        self.group.run([lambda worker=worker: one(worker) for worker in range(self.size)])
+
+    def finish(self) -> None:
+        self.group.run(
+            [
+                lambda worker=worker: self.stages[worker].finish(
+                    self.group.communicators[worker], self.weights[worker]
+                )
+                for worker in range(self.size)
+            ]
+        )
+
+    @property
+    def shared(self) -> torch.Tensor:
+        """The shared point, which is checked to be the same on all workers."""
+        for stage in self.stages[1:]:
+            assert torch.equal(stage.shared, self.stages[0].shared)
+        return self.stages[0].shared
+
+    def pending(self) -> list[torch.Tensor]:
+        return [weights - self.shared for weights in self.weights]
+
+
+def parameters() -> list[torch.nn.Parameter]:
+    torch.manual_seed(0)
+    return [torch.nn.Parameter(torch.randn(shape)) for shape in SHAPES]
+
+
+def dense_adamw(found: list[torch.nn.Parameter], **more: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(found, lr=0.01, weight_decay=0.1, **more)
+
+
+def dense_adam(found: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.Adam(found, lr=0.01, weight_decay=0.1)
+
+
+def dense_nesterov(found: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(found, lr=0.01, momentum=0.9, nesterov=True, weight_decay=0.1)
+
+
+def dense_damped(found: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(found, lr=0.01, momentum=0.9, dampening=0.5, weight_decay=0.1)
+
+
+def dense_plain(found: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(found, lr=0.01, weight_decay=0.1)
+
+
+VARIANTS = {
+    "adamw": ("adam", ADAMW, dense_adamw),
+    "adam": ("adam", {**ADAMW, "decoupled": 0.0}, dense_adam),
+    "nesterov": ("sgd", SGD, dense_nesterov),
+    "damped": ("sgd", {**SGD, "nesterov": 0.0, "dampening": 0.5}, dense_damped),
+    "plain": ("sgd", {**SGD, "nesterov": 0.0, "momentum": 0.0}, dense_plain),
+}
+
+
+def train_densely(
+    optimizer: torch.optim.Optimizer, size: int, steps: int, clip: float | None = None
+) -> torch.Tensor:
+    found = optimizer.param_groups[0]["params"]
+    for step in range(steps):
+        for parameter, *each in zip(found, *(gradients(step, worker) for worker in range(size)), strict=True):
+            parameter.grad = torch.stack(each).mean(0)
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(found, clip)
+        optimizer.step()
+    return layout().gather(found, layout().empty())
+
+
+@pytest.mark.parametrize("clip", [None, 3.0])
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_everything_at_full_width_is_the_dense_optimizer(variant: str, size: int, clip: float | None) -> None:
+    """The stated rounding: of float32, and of 31-bit fixed point of a row's largest value."""
+    rule, values, make = VARIANTS[variant]
+    settings = UpdateSettings(bits=32, sample_share=1.0, sample_bits=32, clip_norm=clip)
+    workers = Workers(size, settings, rule)
+    for step in range(20):
+        workers.step(lambda worker, step=step: gradients(step, worker), options(values))
+    dense = train_densely(make(parameters()), size, 20, clip)
+    torch.testing.assert_close(workers.shared, dense, rtol=0, atol=3e-6)
+    assert (workers.shared - workers.weights[0]).abs().max() < 1e-7
+
+
+@pytest.mark.parametrize("rule", ["adam", "sgd"])
+@pytest.mark.parametrize(
+    "settings",
+    [UpdateSettings(), UpdateSettings(share=0.3), UpdateSettings(bits=8), UpdateSettings(bits=16, share=0.5)],
+    ids=str,
+)
+def test_what_was_wanted_was_delivered_or_is_pending(settings: UpdateSettings, rule: Any) -> None:
+    """Worker by worker: its own steps, which a twin that sends nothing takes, are delivered or pending.
+
+    The shared point is the start and the mean of all that was delivered. So the mean of the workers' weights
+    is where their mean step leads: to the rounding that ``stage`` states.
+    """
+    steps, size = 30, 3
+    values = {**(ADAMW if rule == "adam" else SGD), "weight_decay": 0.0}
+    workers, start = Workers(size, settings, rule), Workers(1, settings).shared.clone()
+    wanted = [torch.zeros(start.shape, dtype=torch.float64) for _ in range(size)]
+    for stage, total in zip(workers.stages, wanted, strict=True):
+        watch(stage, total)
+    for step in range(steps):
+        workers.step(lambda worker, step=step: gradients(step, worker), options(values))
+    pending = torch.stack(workers.pending()).double().mean(0)
+    moved = workers.shared.double() - start.double()
+    bound = 2 * steps * 2**-24 * max(float(weights.abs().max()) for weights in workers.weights)
+    assert (torch.stack(wanted).mean(0) - moved - pending).abs().max() <= bound
+    assert pending.abs().max() > 5 * bound  # so much waits that it is worth asking
+
+
+def watch(stage: UpdateStage, total: torch.Tensor) -> None:
+    """Add up what a stage's rule returns."""
+    rule: Any = stage._rule
+    update = rule.update
+
+    def watched(*args: Any) -> torch.Tensor:
+        found: torch.Tensor = update(*args)
+        total.add_(found)
+        return found
+
+    rule.update = watched
+
+
+@pytest.mark.parametrize("settings", [UpdateSettings(), UpdateSettings(share=0.3, clip_norm=1.0)], ids=str)
+def test_after_the_last_delivery_all_weights_are_the_same(settings: UpdateSettings) -> None:
+    workers = Workers(3, settings)
+    for step in range(10):
+        workers.step(lambda worker, step=step: gradients(step, worker), options(ADAMW))
+    assert not torch.equal(workers.weights[0], workers.weights[1])
+    mean = torch.stack(workers.weights).mean(0)
+    workers.finish()
+    assert all(torch.equal(weights, workers.shared) for weights in workers.weights)
+    torch.testing.assert_close(workers.shared, mean, rtol=0, atol=1e-6)
+
+
+def test_gradients_are_computed_ahead_of_the_wire() -> None:
+    """A worker that has something pending has it in its weights: they are not the shared point."""
+    workers = Workers(2, UpdateSettings(share=0.05))
+    before = [weights.clone() for weights in workers.weights]
+    workers.step(lambda worker: gradients(0, worker), options({**ADAMW, "weight_decay": 0.0}))
+    for weights, earlier in zip(workers.weights, before, strict=True):
+        moved = (weights != earlier).float().mean() / (layout().values / weights.numel())
+        assert moved > 0.99  # everywhere, though a twentieth was sent
+    sent = (workers.shared != before[0]).any(1).sum()
+    assert sent == 1  # of 8 rows
+
+
+def test_decay_is_of_the_shared_point_and_does_not_wait() -> None:
+    """Without gradients nothing becomes pending, however little is sent, and no bits are spent on decay."""
+    workers = Workers(2, UpdateSettings(share=0.01))
+    start = workers.shared.clone()
+    none = [torch.zeros(shape) for shape in SHAPES]
+    for _ in range(5):
+        workers.step(lambda _: none, options(ADAMW))
+    torch.testing.assert_close(workers.shared, start * (1 - 0.01 * 0.1) ** 5, rtol=1e-6, atol=0)
+    assert torch.equal(workers.weights[0], workers.shared)
+
+
+def test_decay_leaves_what_is_pending_alone() -> None:
+    workers, without = Workers(2, UpdateSettings(share=0.2)), Workers(2, UpdateSettings(share=0.2))
+    for step in range(3):
+        workers.step(lambda worker, step=step: gradients(step, worker), options(ADAMW))
+        without.step(
+            lambda worker, step=step: gradients(step, worker), options({**ADAMW, "weight_decay": 0.0})
+        )
+    assert (workers.shared - without.shared).abs().max() > 1e-4
+    torch.testing.assert_close(workers.pending(), without.pending(), rtol=0, atol=2e-6)
+
+
+def test_all_workers_quantise_by_one_scale_the_mean_of_theirs() -> None:
+    """Of workers with magnitudes 1 and 3 the scale is 2 on both; opposite signs cancel."""
+    group = InMemoryGroup(2)
+    lengths = torch.full((1, 1), float(ROW))
+    wanted = [torch.ones(1, ROW), 3 * torch.ones(1, ROW)]
+    wanted[1][0, ROW // 2 :] *= -1
+    found = group.run(
+        [
+            lambda rank=rank: Signs().deliver(group.communicators[rank], wanted[rank], lengths)
+            for rank in (0, 1)
+        ]
+    )
+    half = torch.ones(1, ROW // 2)
+    assert torch.equal(found[0].own, 2 * torch.ones(1, ROW))
+    assert torch.equal(found[1].own, torch.cat([2 * half, -2 * half], 1))
+    for each in found:
+        assert torch.equal(each.mean, torch.cat([2 * half, 0 * half], 1))
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 8])
+def test_samples_are_the_mean_gradient_on_average(size: int) -> None:
+    """Over many roundings; and the squared norm that is estimated leaves the roundings out."""
+    group, place = InMemoryGroup(size), layout()
+    own = [place.gather(gradients(0, worker), place.empty()).clone() for worker in range(size)]
+    mean = torch.stack(own).mean(0)
+    samplers = [Sampler(place, Rotation(place.rows, 1.0, 0), 4, 3, noise=True) for _ in range(size)]
+    total, norms, tries = torch.zeros_like(mean), [], 200
+    for step in range(tries):
+        found = group.run(
+            [
+                lambda rank=rank, step=step: samplers[rank].sample(group.communicators[rank], own[rank], step)
+                for rank in range(size)
+            ]
+        )
+        assert all(torch.equal(each.mean, found[0].mean) and each.noise == found[0].noise for each in found)
+        total += found[0].mean
+        norms.append(squared_norm(found[0], place))
+    unit = max(each.abs().max() for each in own) / steps_of(size)
+    assert (total / tries - mean).abs().max() < 5 * unit / (2 * (size * tries) ** 0.5)
+    assert abs(np.mean(norms) / mean.square().sum() - 1) < 0.03
+
+
+def test_a_share_of_the_samples_tells_the_norm_of_all() -> None:
+    workers = Workers(3, UpdateSettings(sample_share=0.4, sample_whole_steps=1, clip_norm=1.0))
+    found = []
+    for _ in range(40):
+        workers.step(lambda worker: gradients(0, worker), options(ADAMW))
+        assert len({stage.norm for stage in workers.stages}) == 1
+        found.append(workers.stages[0].norm)
+    mean = [torch.stack(each).mean(0) for each in zip(*(gradients(0, w) for w in range(3)), strict=True)]
+    true = torch.cat([one.flatten() for one in mean]).norm()
+    own = torch.cat([one.flatten() for one in gradients(0, 0)]).norm()
+    assert abs(np.mean(found) / true - 1) < 0.1
+    assert own > 1.3 * true  # a worker's own is no estimate of it
+
+
+def test_every_worker_scales_its_gradient_by_the_same_factor_once() -> None:
+    """Clipped to a hundredth of its norm, a step of SGD is a hundredth of that without."""
+    given = {**SGD, "momentum": 0.0, "weight_decay": 0.0, "nesterov": 0.0}
+    mean = [torch.stack(each).mean(0) for each in zip(*(gradients(0, w) for w in range(2)), strict=True)]
+    norm = float(torch.cat([one.flatten() for one in mean]).norm())
+    clipped = Workers(2, UpdateSettings(bits=32, sample_bits=32, clip_norm=norm / 100), "sgd")
+    start = clipped.shared.clone()
+    clipped.step(lambda worker: gradients(0, worker), options(given))
+    expected = layout().gather([-0.01 / 100 * one for one in mean], layout().empty())
+    torch.testing.assert_close(clipped.shared - start, expected, rtol=0, atol=1e-6)
+
+
+def test_parameters_without_a_gradient_anywhere_make_no_step() -> None:
+    """As torch skips them, decay and momentum included; one that some worker has a gradient of makes it."""
+    workers, found = Workers(2, EXACT), parameters()
+    dense = dense_adamw(found)
+    for step in range(6):
+        each = [gradients(step, worker) for worker in range(2)]
+        each[1][1] = None  # worker 1 has none of b
+        if step % 2:
+            each[0][3] = each[1][3] = None  # nobody has any of d
+        workers.step(lambda worker, each=each: each[worker], options(ADAMW))
+        for index, parameter in enumerate(found):
+            given = [own[index] for own in each if own[index] is not None]
+            parameter.grad = sum(given) / 2 if given else None
+        dense.step()
+    torch.testing.assert_close(workers.shared, layout().gather(found, layout().empty()), rtol=0, atol=3e-6)
+
+
+def test_groups_have_rates_of_their_own() -> None:
+    workers, found = Workers(2, EXACT), parameters()
+    dense = torch.optim.AdamW(
+        [
+            {"params": found[:2], "lr": 0.02, "weight_decay": 0.0},
+            {"params": found[2:], "lr": 0.001, "betas": (0.5, 0.9)},
+        ],
+        weight_decay=0.1,
+    )
+    mixed = options(
+        ADAMW,
+        lr=[0.02, 0.02, 0.001, 0.001],
+        weight_decay=[0.0, 0.0, 0.1, 0.1],
+        beta1=[0.9, 0.9, 0.5, 0.5],
+        beta2=[0.999, 0.999, 0.9, 0.9],
+    )
+    for step in range(10):
+        each = [gradients(step, worker) for worker in range(2)]
+        workers.step(lambda worker, each=each: each[worker], mixed)
+        for parameter, *given in zip(found, *each, strict=True):
+            parameter.grad = sum(given) / 2
+        dense.step()
+    torch.testing.assert_close(workers.shared, layout().gather(found, layout().empty()), rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize("rule", ["adam", "sgd"])
+def test_a_restart_goes_on_bit_for_bit(rule: Any) -> None:
+    settings = UpdateSettings(share=0.3, sample_whole_steps=2, clip_norm=1.0)
+    using = options(ADAMW if rule == "adam" else SGD)
+    workers = Workers(3, settings, rule)
+
+    def steps(first: int, last: int) -> None:
+        for step in range(first, last):
+            workers.step(lambda worker, step=step: gradients(step, worker), using)
+
+    steps(0, 5)
+    saved = [
+        (clone(stage.state_dict()), weights.clone())
+        for stage, weights in zip(workers.stages, workers.weights, strict=True)
+    ]
+    steps(5, 9)
+    expected = [*(weights.clone() for weights in workers.weights), workers.shared.clone()]
+    workers = Workers(3, settings, rule)
+    for stage, weights, (state, own) in zip(workers.stages, workers.weights, saved, strict=True):
+        stage.load_state_dict(state)
+        weights.copy_(own)
+    steps(5, 9)
+    assert all(map(torch.equal, [*workers.weights, workers.shared], expected))
+
+
+def clone(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {name: clone(value) for name, value in state.items()}
+    return state.clone() if isinstance(state, torch.Tensor) else state
+
+
+def test_states_of_other_workers_and_settings_are_refused() -> None:
+    state = Workers(2, UpdateSettings()).stages[0].state_dict()
+    with pytest.raises(ValueError, match=r"2 workers, here are 3.*finish"):
+        Workers(3, UpdateSettings()).stages[0].load_state_dict(state)
+    with pytest.raises(ValueError, match="other settings"):
+        Workers(2, UpdateSettings(share=0.5)).stages[0].load_state_dict(state)
+
+
+def test_nan_on_one_worker_raises_on_all_and_changes_nothing() -> None:
+    workers = Workers(2, UpdateSettings())
+    before = workers.weights[0].clone()
+
+    def given(worker: int) -> list[torch.Tensor]:
+        found = gradients(0, worker)
+        if worker:
+            found[2][3] = float("nan")
+        return found
+
+    with pytest.raises(NonFiniteError, match="rank 1: gradient of c"):
+        workers.step(given, options(ADAMW))
+    assert torch.equal(workers.weights[0], before)
+    assert torch.equal(workers.shared, before)
+    workers.step(lambda worker: gradients(0, worker), options(ADAMW))
+
+
+def test_a_sample_weighs_as_many_steps_as_have_passed_since_the_last() -> None:
+    """Gradients of 1 at step 1 and of 2 at step 11, at a decay of 0.9."""
+    place = layout()
+    squares = MeanSquares(place, 4, exact=False)
+    decay = place.column([0.9] * len(NAMES))
+    rows, nothing = torch.arange(place.rows), place.empty()
+    for step, value in ((1, 1.0), (11, 2.0)):
+        steps = torch.full((place.rows,), step)
+        squares.add(Sample(rows, torch.full((place.rows, ROW), value), 0.0), nothing, steps, decay)
+    expected = ((0.9**10 * 0.1 * 1 + (1 - 0.9**10) * 4) / (1 - 0.9**11)) ** 0.5
+    found = squares.roots(torch.full((place.rows,), 15), decay)
+    torch.testing.assert_close(found, torch.full_like(found, expected))
+
+
+def test_roots_are_half_of_what_noise_alone_would_have_at_least() -> None:
+    """Of 4 workers, samples of zero, and own gradients of 1: half of 1 / sqrt(4)."""
+    place = layout()
+    squares = MeanSquares(place, 4, exact=False)
+    decay, steps = place.column([0.9] * len(NAMES)), torch.ones(place.rows, dtype=torch.int64)
+    own = torch.ones(place.rows, ROW)
+    squares.add(Sample(torch.arange(place.rows), place.empty(), 0.0), own, steps, decay)
+    torch.testing.assert_close(squares.roots(steps, decay), own / 4)
+
+
+@pytest.mark.parametrize("wrong", [{"share": 0.0}, {"sample_share": 1.5}, {"bits": 2}, {"sample_bits": 8}])
+def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong.values())).__repr__()):
+        UpdateStage(layout(), UpdateSettings(**wrong), "adam", 2)
+
+
+def test_every_row_has_its_turn_in_a_period() -> None:
+    for rows, share in ((10, 0.3), (10, 1.0), (7, 0.01), (1, 0.5)):
+        rotation = Rotation(rows, share, seed=1, whole=2)
+        assert len(rotation.turn(0)) == len(rotation.turn(1)) == rows
+        for first in range(2, 5):
+            turns = [rotation.turn(first + step) for step in range(rotation.period)]
+            assert set(torch.cat(turns).tolist()) == set(range(rows))
+            assert all(len(turn) == len(set(turn.tolist())) for turn in turns)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 4, 5, 6, 7, 8, 12, 15, 16, 40, 255, 1000, 65535])
+def test_sums_of_counts_reach_into_no_other_digit(most: int) -> None:
+    """The largest sums in all digits of a lane, and any; of so many workers with a count of one each."""
+    lanes, count = CountLanes(most), 1001
+    workers = min(most, 50)
+    rng = np.random.default_rng(0)
+    given = rng.integers(0, min(most // workers, 255) + 1, (workers, count)).astype(np.uint8)
+    given[:, : 2 * lanes.digits] = min(most // workers, 255)
+    total = sum((lanes.pack(each) for each in given), np.zeros(lanes.lanes(count), np.uint32))
+    assert np.array_equal(lanes.unpack(total, count), given.sum(0))
+    full = np.full(lanes.digits, most)
+    lane = np.array([sum(most * lanes.base**place for place in range(lanes.digits))], np.uint64)
+    assert lane[0] < 1 << 32 <= lanes.base ** (lanes.digits + 1)
+    assert np.array_equal(lanes.unpack(lane.astype(np.uint32), lanes.digits), full)
+
+
+def test_a_lane_holds_as_many_counts_as_its_page_says() -> None:
+    """The table of ``counts``: sums up to 4, of signs of 4 workers, 13 to a lane."""
+    lines = [line.split() for line in (counts.__doc__ or "").splitlines()]
+    sums, digits = (next(line for line in lines if line[:1] == [word]) for word in ("sums", "digits"))
+    for most, held in zip(sums[3:], digits[1:], strict=True):
+        assert CountLanes(int(most)).digits == int(held)
