@@ -198,7 +198,6 @@ SHORT: Final = {
     "host_agent/compression/vectors.py": "what sparsifiers and encodings share",
     "host_agent/placement/partitioners/*.py": "a partitioner",
     "host_agent/torch/parameter_server/serve.py": "a program",
-    "host_agent/torch/parameter_server/value_sparsifier.py": "a sparsifier, of values",
     "host_agent/torch/store_holder.py": "what rendezvous and servers share",
     "host_agent/torch/unwrapping.py": "what DS-Sync and servers' workers share",
     "host_agent/transport/arrays.py": "what all bindings of C share",
