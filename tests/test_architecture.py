@@ -349,7 +349,8 @@ def test_no_circles() -> None:
 
 def _components(graph: Mapping[str, frozenset[str]]) -> list[list[str]]:
     """Return the strongly connected components of a graph (Tarjan)."""
-    sys.setrecursionlimit(max(sys.getrecursionlimit(), 4 * len(graph)))
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, 4 * len(graph)))
     order: dict[str, int] = {}
     lowest: dict[str, int] = {}
     stack: list[str] = []
@@ -372,4 +373,5 @@ def _components(graph: Mapping[str, frozenset[str]]) -> list[list[str]]:
     for node in graph:
         if node not in order:
             visit(node)
+    sys.setrecursionlimit(limit)  # other tests of this process count on it
     return found

@@ -105,10 +105,10 @@ def with_dependencies(wheel: Path, tmp_path_factory: pytest.TempPathFactory, ext
     return folder
 
 
-def install(wheel: Path, folder: Path) -> None:
+def install(wheel: Path, folder: Path, *more: str) -> None:
     command = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install"]
     alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    subprocess.run([*command, "--quiet", "--no-deps", "--no-index", str(wheel)], check=True, env=alone)
+    subprocess.run([*command, "--quiet", "--no-deps", "--no-index", *more, str(wheel)], check=True, env=alone)
 
 
 def test_the_wheel_holds_every_source(names: set[str]) -> None:
@@ -224,11 +224,8 @@ def _serves_and_is_controlled(environment: Path, folder: Path, *command: str) ->
 
 def test_weirs_wheel_finds_the_switchs(wheel: Path, switch_wheel: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "environment", with_pip=False)
-    python = str(tmp_path / "environment" / "bin" / "python")
-    line = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet"]
-    found = ["--no-index", "--find-links", str(switch_wheel.parent), "--no-deps"]
     wanted = next(each for each in metadata(wheel).get_all("Requires-Dist", ()) if each.startswith("softp4"))
-    subprocess.run([*line, *found, wanted, str(wheel)], check=True)
+    install(wheel, tmp_path / "environment", "--find-links", str(switch_wheel.parent), wanted)
     assert {"softp4", "weir"} <= installed(tmp_path / "environment")
 
 

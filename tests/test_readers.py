@@ -361,7 +361,7 @@ def test_messages_of_training(message: training.Message) -> None:
 def test_terms() -> None:
     check_message(
         TERMS.to_json().encode(),
-        lambda data: Terms.from_json(data.decode()).shards(),
+        lambda data: Terms.from_json(data.decode()).table(),
         ValueError,
         flips=1000,
         others=60,

@@ -28,6 +28,9 @@ _BITS, _NEAR, _FAR, _RUNS = range(4)
 
 _HEAD: Final = 2
 
+MOST_ELEMENTS: Final = 1 << 36
+"""Of a model: 256 GiB of float32."""
+
 
 @dataclass(frozen=True)
 class ParameterInfo:
@@ -115,10 +118,12 @@ class Units:
         """Cut every parameter into units; the last of each may be shorter.
 
         Raises:
-            ValueError: two parameters have one name.
+            ValueError: two parameters have one name, or the model is too large for servers' memory.
         """
         if len({parameter.name for parameter in parameters}) < len(parameters):
             raise ValueError("two parameters have one name")
+        if (size := sum(parameter.size for parameter in parameters)) > MOST_ELEMENTS:
+            raise ValueError(f"a model of {size:,} elements; servers take at most {MOST_ELEMENTS:,}")
         starts, before = [np.zeros(0, np.int64)], 0
         for parameter in parameters:
             width = parameter.row or CUT

@@ -68,7 +68,7 @@ def test_a_way_is_a_method_with_settings() -> None:
     assert Training("gpt", "dfs:density=0.01", 2.0, 1, 2, 300).config.density == 0.01
     with pytest.raises(ParameterError, match="a setting of weir train, not 'deep=1'"):
         parameters("dfs:deep=1")
-    with pytest.raises(ConfigError, match="no method is called 'best'"):
+    with pytest.raises(ConfigError, match="no such method: 'best'"):
         list(run(parameters("best"), Run(0, (1,))))
     assert {"alone", "gloo-local"} == STEPPERS.keys()
 

@@ -43,7 +43,6 @@ def test_what_is_given_wins_over_the_preset() -> None:
         ({"mode": "ps", "loss_budget": 0.1}, "--mode ps", "leave out --loss-budget"),
         ({"consistency": "async"}, "--consistency", "--mode ps"),
         ({"mode": "ps", "consistency": "ssp"}, "'ssp'", "ssp:S"),
-        ({"mode": "ps", "consistency": "async"}, "--consistency async", "--method dense"),
         ({"mode": "ps", "push_filter": "0.1"}, "filter 0.1", "method dense"),
         ({"mode": "ps", "consistency": "async", "pull_filter": "1:log"}, "'1:log'", "sqrt"),
         (

@@ -47,7 +47,7 @@ def test_a_model_names_the_extra_that_its_data_comes_with() -> None:
     done = run("from weir.cli import main; main()", "train", "--model", "cnn")
     assert done.returncode == 1
     assert done.stderr.startswith("weir: weir train --model cnn needs more than a training environment: ")
-    assert "pip install 'weir-ina[train]'" in done.stderr and "--model lm" in done.stderr
+    assert "pip install 'weir-ina[train]'" in done.stderr and "gpt and lm" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tests.host_agent.torch.worlds import World
 from weir.agent_service import waiting
 from weir.agent_service.client import Endpoint, Membership
 from weir.cluster import LocalCluster
-from weir.host_agent.parameter_server.shards import ParameterInfo
+from weir.host_agent.parameter_server.routing import ParameterInfo
 from weir.host_agent.parameter_server.terms import OptimizerSpec, Terms
 from weir.host_agent.torch import rendezvous
 from weir.host_agent.torch.link_choice import bind_udp, choose_port

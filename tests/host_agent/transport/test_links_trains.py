@@ -37,7 +37,7 @@ DIRECTIONS: Final[tuple[Direction, ...]] = ("ingress", "egress")
 def lab() -> Iterator[Veths]:
     with made_veths() as made:
         for host in made.hosts.values():
-            host.links.set_neighbour("eth0", AGGREGATION.ip, AGGREGATION.mac)
+            host.ip("neighbour", "replace", AGGREGATION.ip, "lladdr", AGGREGATION.mac, "dev", "eth0")
         yield made
 
 
@@ -47,7 +47,7 @@ def rack(lab: Veths, wide: bool = False) -> Iterator[tuple[Switch, PortLoop, lis
     program = WIDE_PROGRAM if wide else PROGRAM
     with switch_with_job(len(PORTS), SLOTS, program) as (switch, job), PortLoop() as loop:
         for port in PORTS:
-            lab.attach(loop, "AF_PACKET", port, f"sw{port}")
+            lab.attach(loop, port, f"sw{port}")
         loop.set_switch(switch)
         loop.start()
         links = [lab.hosts[port].call(lambda p=port: _link(p)) for port in PORTS]
@@ -102,7 +102,7 @@ def test_a_way_too_narrow_is_said_on_joining(lab: Veths) -> None:
         pytest.raises(OSError, match=r"has an MTU of 1500: packets have up to 4160 bytes"),
     ):
         link.connect((AGGREGATION.ip, UDP_PORT), MAX_PAYLOAD)
-    lab.hosts[1].links.set("eth0", mtu=1000)
+    lab.hosts[1].set_mtu("eth0", 1000)
     with pytest.raises(
         OSError, match=r"the way to 10\.0\.0\.254 has an MTU of 1000: packets have up to 1144 bytes"
     ):
@@ -116,6 +116,6 @@ def test_a_way_that_becomes_too_narrow_is_an_error(
     """Packets that are too long one by one are no fault of trains."""
     monkeypatch.setenv("SOFTP4_TRAINS", trains)
     with rack(lab) as (_, _, workers):
-        lab.hosts[1].links.set("eth0", mtu=1000)
+        lab.hosts[1].set_mtu("eth0", 1000)
         with pytest.raises(OSError, match="path's MTU must hold 1144 bytes"):
             workers[0].reduce(np.ones(100_000, np.uint32), Op.ADD)
