@@ -23,20 +23,44 @@ static inline void unpack(const uint32_t *restrict lanes, uint64_t count, uint32
 }
 
 /* A constant base: divisions become multiplications. Those of signs, and of samples, of few workers. */
-#define FOR_BASE(WORK)                                                                                        \
-    switch (base) {                                                                                           \
-    case 2: WORK(2); return;                                                                                  \
-    case 3: WORK(3); return;                                                                                  \
-    case 4: WORK(4); return;                                                                                  \
-    case 5: WORK(5); return;                                                                                  \
-    case 6: WORK(6); return;                                                                                  \
-    case 7: WORK(7); return;                                                                                  \
-    case 8: WORK(8); return;                                                                                  \
-    case 9: WORK(9); return;                                                                                  \
-    case 13: WORK(13); return;                                                                                \
-    case 16: WORK(16); return;                                                                                \
-    case 17: WORK(17); return;                                                                                \
-    default: WORK(base); return;                                                                              \
+#define FOR_BASE(WORK)                                                                                       \
+    switch (base) {                                                                                          \
+    case 2:                                                                                                  \
+        WORK(2);                                                                                             \
+        return;                                                                                              \
+    case 3:                                                                                                  \
+        WORK(3);                                                                                             \
+        return;                                                                                              \
+    case 4:                                                                                                  \
+        WORK(4);                                                                                             \
+        return;                                                                                              \
+    case 5:                                                                                                  \
+        WORK(5);                                                                                             \
+        return;                                                                                              \
+    case 6:                                                                                                  \
+        WORK(6);                                                                                             \
+        return;                                                                                              \
+    case 7:                                                                                                  \
+        WORK(7);                                                                                             \
+        return;                                                                                              \
+    case 8:                                                                                                  \
+        WORK(8);                                                                                             \
+        return;                                                                                              \
+    case 9:                                                                                                  \
+        WORK(9);                                                                                             \
+        return;                                                                                              \
+    case 13:                                                                                                 \
+        WORK(13);                                                                                            \
+        return;                                                                                              \
+    case 16:                                                                                                 \
+        WORK(16);                                                                                            \
+        return;                                                                                              \
+    case 17:                                                                                                 \
+        WORK(17);                                                                                            \
+        return;                                                                                              \
+    default:                                                                                                 \
+        WORK(base);                                                                                          \
+        return;                                                                                              \
     }
 
 /* base: from 2 on; no value reaches it. digits: base to that power is 2^32 at most. */

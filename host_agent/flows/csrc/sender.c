@@ -465,4 +465,3 @@ uint32_t weir_flow_sender_window(const weir_flow_sender *s, uint32_t *shrunk)
     *shrunk = s->window.cuts;
     return s->window.limit;
 }
-
