@@ -100,7 +100,7 @@ def test_so_does_the_controller_of_a_tofino(proxy: Proxy) -> None:
 
 def test_a_proxy_that_is_named_for_grpc_is_taken(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("grpc_proxy", proxy.url)
-    monkeypatch.setattr("weir.agent_service.client.CONNECT_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("weir.agent_service.client.CONNECT_TIMEOUT_S", 2.0)
     with pytest.raises(SessionError):
         Session("switch.example:9559", timeout=2.0)
     with pytest.raises(AgentError), AgentClient("controller.example:9600") as agent:
