@@ -61,6 +61,11 @@ class Clocks:
         self.finished = finished or set()
         self.floor = floor
 
+    @property
+    def running(self) -> list[int]:
+        """Return the workers whose pushes are waited for."""
+        return [worker for worker in self.of if worker not in self.finished]
+
     def join(self, worker: int) -> int:
         """Count a worker's pushes from the floor on, and return that."""
         if worker in self.of:
@@ -85,5 +90,4 @@ class Clocks:
         self._raise_floor()
 
     def _raise_floor(self) -> None:
-        running = (clock for worker, clock in self.of.items() if worker not in self.finished)
-        self.floor = max(self.floor, min(running, default=self.floor))
+        self.floor = max(self.floor, min((self.of[worker] for worker in self.running), default=self.floor))

@@ -32,6 +32,12 @@ from softp4.native.files import write_atomically
 
 Arrays = dict[str, npt.NDArray[Any]]
 
+
+def under(prefix: str, arrays: Arrays) -> Arrays:
+    """Return the arrays whose names begin with a prefix, by the rest of their names."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
 _MAGIC: Final = b"weirjrn2"
 _HEAD: Final = struct.Struct("<QII")  # number, length, CRC-32 of number, length and data
 _NUMBER: Final = "records"

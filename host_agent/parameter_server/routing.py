@@ -99,6 +99,12 @@ class Piece:
         return slice(self.offset, self.offset + self.length)
 
 
+def runs_from(begins: Integers, lengths: Integers) -> Integers:
+    """Return runs of consecutive numbers, one run after another: each from its beginning, of its length."""
+    before = np.cumsum(lengths) - lengths
+    return np.repeat(begins - before, lengths) + np.arange(lengths.sum())
+
+
 @dataclass(frozen=True, eq=False)
 class Units:
     """A flat model cut into units.
@@ -161,9 +167,7 @@ class Units:
 
     def elements(self, units: Integers) -> Integers:
         """Return the elements of some units, one unit after another."""
-        sizes = self.sizes[units]
-        before = np.cumsum(sizes) - sizes
-        return np.repeat(self.starts[units] - before, sizes) + np.arange(sizes.sum())
+        return runs_from(self.starts[units], self.sizes[units])
 
     def encode(self, units: Integers) -> Words:
         """Write down which units, ascending, are meant, in the shortest of the forms."""
@@ -202,9 +206,7 @@ class Units:
             gaps = (body.view(np.uint16) if form == _NEAR else body)[:count].astype(np.int64)
             units = np.cumsum(gaps)
         elif form == _RUNS and not body.size % 2 and body[1::2].sum(dtype=np.int64) == count <= len(self):
-            begins, runs = body.reshape(-1, 2).astype(np.int64).T
-            before = np.cumsum(runs) - runs
-            units = np.repeat(begins - before, runs) + np.arange(count)
+            units = runs_from(*body.reshape(-1, 2).astype(np.int64).T)
         else:
             raise PayloadError(f"lists of units of form {form} and {body.size} words are not known here")
         if (np.diff(units) <= 0).any():

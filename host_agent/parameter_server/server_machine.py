@@ -36,18 +36,17 @@ import numpy.typing as npt
 
 from weir.host_agent.parameter_server.clocks import Clocks, Consistency
 from weir.host_agent.parameter_server.feed import UNKNOWN, Feed, Update
-from weir.host_agent.parameter_server.journal import Arrays, Journal
+from weir.host_agent.parameter_server.handover import make_handover, view_of, views_of
+from weir.host_agent.parameter_server.journal import Arrays, Journal, under
 from weir.host_agent.parameter_server.messages import NOTHING, Kind, Lost, Message, runs_of
 from weir.host_agent.parameter_server.migration import report_of
-from weir.host_agent.parameter_server.payload import Patch, PayloadError, Words, decode, encode, plan
-from weir.host_agent.parameter_server.routing import Integers, Table
+from weir.host_agent.parameter_server.payload import Patch, PayloadError, Words, decode
+from weir.host_agent.parameter_server.reader import NO_UNITS, Reader
+from weir.host_agent.parameter_server.routing import Integers, Table, runs_from
 from weir.host_agent.parameter_server.value_filter import Bits, FilterRule, Floats
 
 MOST_EARLY: Final = 64
 """Pushes of a worker that may wait for one before them. A worker sends them again, so none is lost."""
-
-_NO_UNITS: Final[Integers] = np.zeros(0, np.int64)
-_VIEW_HEAD: Final = 4  # words: the worker, its incarnation, the words that follow
 
 
 class Optimizer(Protocol):
@@ -128,47 +127,6 @@ class ServerRules:
     together: bool = False
 
 
-@dataclass
-class _Reader:
-    """A server's knowledge of a worker that has joined.
-
-    Attributes:
-        told: the floor of its last update.
-        epoch: of its routing table.
-        contained: pushes, anybody's, in its model, by number of its update.
-        lost: of its pushes that are applied, until it knows.
-        sets: its sets of units, by epoch and number.
-        wanted: the set that it wants, by epoch and number; number 0: everything.
-    """
-
-    incarnation: int
-    feed: Feed
-    told: int = 0
-    epoch: int = 0
-    settings: str = ""
-    contained: dict[int, int] = field(default_factory=dict)
-    lost: dict[int, tuple[Lost, ...]] = field(default_factory=dict)
-    sets: dict[tuple[int, int], Integers] = field(default_factory=dict)
-    wanted: tuple[int, int] = (0, 0)
-
-    def set_of(self, table: Table, epoch: int, number: int, units: Words) -> Integers:
-        """Return the units that a message means. PayloadError: it means none."""
-        if units.size:
-            return table.units.decode(units)
-        if not number:
-            return _NO_UNITS
-        if (epoch, number) not in self.sets:
-            raise PayloadError(f"it has never said what its set {number} is")
-        return self.sets[epoch, number]
-
-    def remember(self, table: Table, epoch: int, number: int, units: Words) -> None:
-        """Keep a set that was said. Those of earlier epochs are over."""
-        if number and units.size:
-            if any(of < epoch for of, _ in self.sets):
-                self.sets = {key: value for key, value in self.sets.items() if key[0] >= epoch}
-            self.sets[epoch, number] = table.units.decode(units)
-
-
 class ServerMachine:
     """One server. For one thread at a time.
 
@@ -199,7 +157,7 @@ class ServerMachine:
         self.index, self.table, self.optimizer = index, table, optimizer
         self.rules, self.begun = rules, begun
         self.clocks = Clocks()
-        self.readers: dict[int, _Reader] = {}
+        self.readers: dict[int, Reader] = {}
         self.refusals: Counter[str] = Counter()
         self.handed_over = 0
         """Elements of the units that were handed to other servers."""
@@ -248,7 +206,7 @@ class ServerMachine:
         if self._missing:
             return f"parameter server {', '.join(map(str, self._missing))} to hand over units that have moved"
         made, floor = self.clocks.of, self.clocks.floor
-        running = [worker for worker in made if worker not in self.clocks.finished]
+        running = self.clocks.running
         if self._together:
             late = [worker for worker in running if worker not in self._pending]
             return f"{named(late)} to make step {floor + 1}" if late and self._pending else ""
@@ -376,7 +334,7 @@ class ServerMachine:
         """Refuse a push that cannot be applied."""
         if message.kind is Kind.FLUSH:
             return []
-        reader = self.readers.get(message.member) or _Reader(0, Feed(NOTHING))
+        reader = self.readers.get(message.member) or Reader(0, Feed(NOTHING))
         try:
             units = reader.set_of(self.table, message.epoch, message.pushed, message.pushed_units)
             values = self._patch(message, units).values.view(np.float32)
@@ -473,7 +431,7 @@ class ServerMachine:
             # Of units that came from elsewhere the worker may have other values than zeros.
             view = np.zeros(self.optimizer.parameters.size, np.uint32)
             view[self._places(self._units[self.table.changed[self._units] > 0])] = UNKNOWN
-            self.readers[worker] = _Reader(message.incarnation, Feed(view), epoch=message.epoch)
+            self.readers[worker] = Reader(message.incarnation, Feed(view), epoch=message.epoch)
             sent += [self._message(worker), self._message(worker, self._update(worker, 0.0))]
         return sent
 
@@ -487,8 +445,7 @@ class ServerMachine:
 
     def _round(self, message: Message) -> list[Message]:
         """Apply a round's pushes as one when all are there."""
-        running = [worker for worker in self.clocks.of if worker not in self.clocks.finished]
-        if not self._together or not self._pending or set(running) - self._pending.keys():
+        if not self._together or not self._pending or set(self.clocks.running) - self._pending.keys():
             return []
         return self._make([self._pending[worker] for worker in sorted(self._pending)])
 
@@ -637,10 +594,8 @@ class ServerMachine:
 
     def _places(self, units: Integers) -> Integers:
         """Return the elements of some of the server's units, one after another, by their places here."""
-        sizes = self.table.units.sizes[units]
-        before = np.cumsum(sizes) - sizes
         starts = self._starts[np.searchsorted(self._units, units)]
-        return np.repeat(starts - before, sizes) + np.arange(sizes.sum())
+        return runs_from(starts, self.table.units.sizes[units])
 
     def _count(self, worker: int, units: Integers, covered: Bits) -> None:
         """Count elements of units that have travelled."""
@@ -679,25 +634,18 @@ class ServerMachine:
 
     @property
     def _width(self) -> int:
-        return len(self.optimizer.rows(_NO_UNITS))
+        return len(self.optimizer.rows(NO_UNITS))
 
     def _handover(self, units: Integers, epoch: int) -> Message:
         """Return what gives units to another server."""
         places = self._places(units)
         rows = self.optimizer.rows(places)
-        words, aside = rows[0].view(np.uint32), [np.array([self.optimizer.steps], np.uint32)]
-        for worker, reader in sorted(self.readers.items()):
-            view = reader.feed.view[places]
-            differs = encode(plan(view != words), view)
-            low, high = reader.incarnation & 0xFFFFFFFF, reader.incarnation >> 32
-            aside += [np.array([worker, low, high, differs.size], np.uint32), differs]
-        return Message(
-            Kind.HANDOVER,
-            self.rules.workers + self.index,
-            epoch=epoch,
-            pushed_units=self.table.units.encode(units),
-            aside=np.concatenate(aside),
-            payload=rows.reshape(-1).view(np.uint32),
+        views = {
+            (worker, reader.incarnation): reader.feed.view[places] for worker, reader in self.readers.items()
+        }
+        listed = self.table.units.encode(units)
+        return make_handover(
+            self.rules.workers + self.index, epoch, listed, rows, self.optimizer.steps, views
         )
 
     def _can_read(self, handover: Message) -> bool:
@@ -705,7 +653,7 @@ class ServerMachine:
         try:
             units = self.table.units.decode(handover.pushed_units)
             size = int(self.table.units.sizes[units].sum())
-            for views in _views(handover).values():
+            for views in views_of(handover).values():
                 decode(views, size)
         except ValueError:
             return False
@@ -737,7 +685,7 @@ class ServerMachine:
         rows = np.concatenate(
             [message.payload.view(np.float32).reshape(self._width, -1) for message in handed], axis=1
         )
-        sizes, views, steps = [], [_views(message) for message in handed], 0
+        sizes, views, steps = [], [views_of(message) for message in handed], 0
         for units, message in zip(lists, handed, strict=True):
             sizes.append(int(self.table.units.sizes[units].sum()))
             steps = max(steps, int(message.aside[0]))
@@ -745,19 +693,16 @@ class ServerMachine:
         for worker, reader in self.readers.items():
             known[worker] = np.concatenate(
                 [
-                    _view_of(worker, reader.incarnation, found, rows[0, end - size : end].view(np.uint32))
+                    view_of(worker, reader.incarnation, found, rows[0, end - size : end].view(np.uint32))
                     for found, size, end in zip(views, sizes, np.cumsum(sizes), strict=True)
                 ]
             )
-        units = np.sort(np.concatenate([self._units, came]))
-        lengths, before = self.table.units.sizes, self.optimizer.parameters.size
-        starts = dict(zip(self._units.tolist(), self._starts.tolist(), strict=False))
-        starts |= dict(
-            zip(came.tolist(), (before + np.cumsum(lengths[came]) - lengths[came]).tolist(), strict=True)
-        )
-        offsets = np.cumsum(lengths[units]) - lengths[units]
-        first = np.array([starts[unit] for unit in units.tolist()], np.int64)
-        source = np.repeat(first - offsets, lengths[units]) + np.arange(lengths[units].sum())
+        sizes_came, before = self.table.units.sizes[came], self.optimizer.parameters.size
+        units = np.concatenate([self._units, came])
+        begins = np.concatenate([self._starts[:-1], before + np.cumsum(sizes_came) - sizes_came])
+        order = np.argsort(units)
+        units = units[order]
+        source = runs_from(begins[order], self.table.units.sizes[units])
         self._rearrange(units, source, rows, known, steps)
 
     def _rearrange(
@@ -802,16 +747,7 @@ class ServerMachine:
             **{name: message.encode() for name, message in kept.items()},
         }
         for worker, reader in self.readers.items():
-            own: Arrays = {
-                "incarnation": np.array([reader.incarnation], np.uint64),
-                "numbers": np.array([reader.told, reader.epoch, *reader.wanted], np.int64),
-                "settings": np.frombuffer(reader.settings.encode(), np.uint8),
-                "contained": np.array(list(reader.contained.items()), np.int64),
-                "lost": np.array([run for runs in reader.lost.values() for run in runs], np.int64),
-                **{f"set-{epoch}-{number}": units for (epoch, number), units in reader.sets.items()},
-                **{f"feed/{name}": array for name, array in reader.feed.arrays().items()},
-            }
-            found |= {f"reader-{worker}/{name}": array for name, array in own.items()}
+            found |= {f"reader-{worker}/{name}": array for name, array in reader.arrays().items()}
         return found
 
     def _load(self, arrays: Arrays) -> None:
@@ -830,14 +766,16 @@ class ServerMachine:
         self.optimizer.rearrange(units, source, rows, 0)
         self._hold(units)
         self.optimizer.parameters[:] = arrays["parameters"]
-        self.optimizer.load(_under("optimizer/", arrays))
+        self.optimizer.load(under("optimizer/", arrays))
         rows_of_clocks = arrays["clocks"].reshape(-1, 3).tolist()
         finished = {worker for worker, _, done in rows_of_clocks if done}
         self.clocks = Clocks({worker: made for worker, made, _ in rows_of_clocks}, finished, floor)
         self._newest = {int(worker): int(number) for worker, number in arrays["newest"].reshape(-1, 2)}
         self.begun, self._report, self._use = bool(begun), (report, arrays["report"]), arrays["use"]
         self._expected = set(arrays["expected"].tolist())
-        self.readers = {worker: _reader(_under(f"reader-{worker}/", arrays)) for worker in self.clocks.of}
+        self.readers = {
+            worker: Reader.restored(under(f"reader-{worker}/", arrays)) for worker in self.clocks.of
+        }
         for name, array in arrays.items():
             what, *numbers = name.split("-")
             if what == "pending":
@@ -853,53 +791,3 @@ _OF_WORKERS: Final = (Kind.PUSH, Kind.FLUSH, Kind.ALIVE, Kind.LEAVE)
 def named(workers: Sequence[int]) -> str:
     """Return words for some workers."""
     return f"worker{'s' if len(workers) > 1 else ''} {', '.join(map(str, workers))}"
-
-
-def _views(handover: Message) -> dict[tuple[int, int], Words]:
-    """Return the payloads of readers' views, by worker and incarnation."""
-    if not handover.aside.size:
-        raise PayloadError("a handover without its head")
-    words, found = handover.aside[1:], {}
-    while words.size:
-        if words.size < _VIEW_HEAD:
-            raise PayloadError("a reader's view ends in the middle of its head")
-        worker, low, high, size = map(int, words[:_VIEW_HEAD])
-        found[worker, low | high << 32] = words[_VIEW_HEAD : _VIEW_HEAD + size]
-        words = words[_VIEW_HEAD + size :]
-    return found
-
-
-def _view_of(worker: int, incarnation: int, views: Mapping[tuple[int, int], Words], words: Words) -> Words:
-    """Return what a reader has of elements that came."""
-    payload = views.get((worker, incarnation))
-    if payload is None:
-        return np.full(words.size, UNKNOWN)
-    view = words.copy()
-    decode(payload, words.size).onto(view)
-    return view
-
-
-def _reader(arrays: Arrays) -> _Reader:
-    told, epoch, wanted_epoch, wanted = map(int, arrays["numbers"])
-    lost: dict[int, tuple[Lost, ...]] = {}
-    for number, first, count in arrays["lost"].reshape(-1, 3).tolist():
-        lost[number] = (*lost.get(number, ()), (number, first, count))
-    return _Reader(
-        int(arrays["incarnation"][0]),
-        Feed.restored(_under("feed/", arrays)),
-        told,
-        epoch,
-        arrays["settings"].tobytes().decode(),
-        dict(arrays["contained"].reshape(-1, 2).tolist()),
-        lost,
-        {
-            (int(name.split("-")[1]), int(name.split("-")[2])): units
-            for name, units in arrays.items()
-            if name.startswith("set-")
-        },
-        (wanted_epoch, wanted),
-    )
-
-
-def _under(prefix: str, arrays: Arrays) -> Arrays:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

@@ -14,7 +14,7 @@ Example::
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -238,19 +238,8 @@ class WorkerMachine:
                 place = part.places if isinstance(where, slice) else where[part.places]
                 taken = self.held.take(place, planned.covered)
                 payload, values = encode(planned, taken.view(np.uint32)), int(planned.covered.sum())
-            moves, epoch = self._news(line)
-            if self._planned.size:
-                moves, epoch = self._planned, self.table.epoch + 1
-            message = Message(
-                Kind.PUSH,
-                self.worker,
-                self.incarnation,
-                (line.made or 0) + 1,
-                taken=line.taken,
-                known=line.applied,
-                epoch=self.table.epoch,
-                moves=moves,
-                moves_epoch=epoch,
+            message = replace(
+                self._next_step(Kind.PUSH, line),
                 lr=lr,
                 settings=settings,
                 pushed=units.number,
@@ -262,6 +251,8 @@ class WorkerMachine:
                 payload=payload,
                 droppable=values,
             )
+            if self._planned.size:
+                message = replace(message, moves=self._planned, moves_epoch=self.table.epoch + 1)
             self.pushed += values
             found.append(self._keep(line, message, part.units))
         self._planned = NO_MOVES
@@ -272,22 +263,22 @@ class WorkerMachine:
         """Make a step without a push, whose answer is all that is pending. From then on nobody waits for this
         worker's steps.
         """
-        found = []
-        for line in self.lines:
-            moves, epoch = self._news(line)
-            message = Message(
-                Kind.FLUSH,
-                self.worker,
-                self.incarnation,
-                (line.made or 0) + 1,
-                taken=line.taken,
-                known=line.applied,
-                epoch=self.table.epoch,
-                moves=moves,
-                moves_epoch=epoch,
-            )
-            found.append(self._keep(line, message, NO_UNITS.units))
-        return found
+        return [self._keep(line, self._next_step(Kind.FLUSH, line), NO_UNITS.units) for line in self.lines]
+
+    def _next_step(self, kind: Kind, line: _Line) -> Message:
+        """Return the head of a push or a flush to a server."""
+        moves, epoch = self._news(line)
+        return Message(
+            kind,
+            self.worker,
+            self.incarnation,
+            (line.made or 0) + 1,
+            taken=line.taken,
+            known=line.applied,
+            epoch=self.table.epoch,
+            moves=moves,
+            moves_epoch=epoch,
+        )
 
     def leave(self) -> Message:
         """Return what says farewell."""

@@ -46,9 +46,12 @@ class Stepper(ABC):
     def step(self) -> None:
         """Make a step of this worker's gradients, and send what is sent of it."""
 
-    @abstractmethod
-    def shared(self) -> contextlib.AbstractContextManager[None]:
-        """Make every worker's model the one that all are to end with, while the block runs."""
+    @contextlib.contextmanager
+    def shared(self) -> Iterator[None]:
+        """Make every worker's model the one that all would end with, while the block runs."""
+        with _kept(self.model):
+            self.finish()
+            yield
 
     @abstractmethod
     def finish(self) -> None:
@@ -112,13 +115,6 @@ class Alone(Stepper):
         """Make the optimizer's step."""
         self.optimizer.step()
 
-    @contextlib.contextmanager
-    def shared(self) -> Iterator[None]:
-        """Give all workers the first one's model while the block runs."""
-        with _kept(self.model):
-            self.finish()
-            yield
-
     def finish(self) -> None:
         """Give all workers the first one's model."""
         for values in _values(self.model):
@@ -141,13 +137,6 @@ class LocalSteps(Stepper):
         self.density = float(due)
         if due:
             self.finish()
-
-    @contextlib.contextmanager
-    def shared(self) -> Iterator[None]:
-        """Give all workers the mean of the models while the block runs."""
-        with _kept(self.model):
-            self.finish()
-            yield
 
     def finish(self) -> None:
         """Give all workers the mean of the models."""

@@ -23,45 +23,24 @@ static inline void unpack(const uint32_t *restrict lanes, uint64_t count, uint32
 }
 
 /* A constant base: divisions become multiplications. Those of signs, and of samples, of few workers. */
-#define FOR_BASE(WORK)                                                                                       \
-    switch (base) {                                                                                          \
-    case 2:                                                                                                  \
-        WORK(2);                                                                                             \
-        return;                                                                                              \
-    case 3:                                                                                                  \
-        WORK(3);                                                                                             \
-        return;                                                                                              \
-    case 4:                                                                                                  \
-        WORK(4);                                                                                             \
-        return;                                                                                              \
-    case 5:                                                                                                  \
-        WORK(5);                                                                                             \
-        return;                                                                                              \
-    case 6:                                                                                                  \
-        WORK(6);                                                                                             \
-        return;                                                                                              \
-    case 7:                                                                                                  \
-        WORK(7);                                                                                             \
-        return;                                                                                              \
-    case 8:                                                                                                  \
-        WORK(8);                                                                                             \
-        return;                                                                                              \
-    case 9:                                                                                                  \
-        WORK(9);                                                                                             \
-        return;                                                                                              \
-    case 13:                                                                                                 \
-        WORK(13);                                                                                            \
-        return;                                                                                              \
-    case 16:                                                                                                 \
-        WORK(16);                                                                                            \
-        return;                                                                                              \
-    case 17:                                                                                                 \
-        WORK(17);                                                                                            \
-        return;                                                                                              \
-    default:                                                                                                 \
-        WORK(base);                                                                                          \
+#define IF_BASE(constant, WORK)                                                                              \
+    if (base == constant) {                                                                                  \
+        WORK(constant);                                                                                      \
         return;                                                                                              \
     }
+#define FOR_BASE(WORK)                                                                                       \
+    IF_BASE(2, WORK)                                                                                         \
+    IF_BASE(3, WORK)                                                                                         \
+    IF_BASE(4, WORK)                                                                                         \
+    IF_BASE(5, WORK)                                                                                         \
+    IF_BASE(6, WORK)                                                                                         \
+    IF_BASE(7, WORK)                                                                                         \
+    IF_BASE(8, WORK)                                                                                         \
+    IF_BASE(9, WORK)                                                                                         \
+    IF_BASE(13, WORK)                                                                                        \
+    IF_BASE(16, WORK)                                                                                        \
+    IF_BASE(17, WORK)                                                                                        \
+    WORK(base);
 
 /* base: from 2 on; no value reaches it. digits: base to that power is 2^32 at most. */
 void weir_pack_counts(const uint8_t *values, uint64_t count, uint32_t base, uint32_t digits, uint32_t *lanes)

@@ -15,7 +15,6 @@ import numpy as np
 from torch._C._distributed_c10d import Store
 
 from softp4.native.files import write_atomically
-from weir.agent_service.waiting import logged_wait
 from weir.host_agent.flows import FlowConfig, new_flow_id
 from weir.host_agent.flows.frames import Address
 from weir.host_agent.flows.udp import UdpFlows
@@ -29,6 +28,7 @@ from weir.host_agent.parameter_server.value_filter import parse_filter
 from weir.host_agent.torch.parameter_server.meeting import CallOfWorker, Meeting, Place
 from weir.host_agent.torch.parameter_server.shard_optimizer import UnitsOptimizer
 from weir.host_agent.torch.parameter_server.stall import Stall, telling
+from weir.host_agent.torch.parameter_server.team import await_word
 from weir.host_agent.torch.rendezvous import RendezvousError
 from weir.host_agent.transport.links import TransportTimeout
 
@@ -64,16 +64,10 @@ def table_of(store: Store, terms: Terms, timeout: timedelta) -> Table:
     """
     if not terms.placed:
         return terms.table()
+    question = "does it run, with the same rendezvous?"
+    said = await_word(store, TABLE, "which server has what", question, timeout)
     try:
-        with logged_wait(log, lambda: "worker 0 to say which server has what"):
-            store.wait([TABLE], timeout)
-    except RuntimeError as error:
-        raise RendezvousError(
-            f"worker 0 did not say within {timeout.total_seconds():g} s which server has what: does it "
-            "run, with the same rendezvous?"
-        ) from error
-    try:
-        owner = np.frombuffer(base64.b64decode(store.get(TABLE), validate=True), np.int16)
+        owner = np.frombuffer(base64.b64decode(said, validate=True), np.int16)
         return Table.placed(terms.units(), terms.servers, owner)
     except ValueError as error:
         raise RendezvousError(

@@ -102,18 +102,32 @@ def publish(store: Store, terms: Terms) -> None:
     store.set(_TERMS, terms.to_json())
 
 
-def await_terms(store: Store, timeout: timedelta = TIMEOUT) -> Terms:
-    """Return the terms that worker 0 says. RendezvousError when it does not in time."""
+def await_word(store: Store, key: str, what: str, question: str, timeout: timedelta) -> bytes:
+    """Return the value that worker 0 writes into the store.
+
+    Args:
+        what: the value means, in words.
+        question: for whoever waits in vain.
+
+    Raises:
+        RendezvousError: worker 0 has written nothing within the timeout.
+    """
     try:
-        with logged_wait(log, lambda: "worker 0 to say what model there is to serve"):
-            store.wait([_TERMS], timeout)
+        with logged_wait(log, lambda: f"worker 0 to say {what}"):
+            store.wait([key], timeout)
     except RuntimeError as error:
         raise RendezvousError(
-            f"worker 0 did not say within {timeout.total_seconds():g} s what model there is to serve: "
-            "does the training run, with the same rendezvous?"
+            f"worker 0 did not say within {timeout.total_seconds():g} s {what}: {question}"
         ) from error
+    return store.get(key)
+
+
+def await_terms(store: Store, timeout: timedelta = TIMEOUT) -> Terms:
+    """Return the terms that worker 0 says. RendezvousError when it does not in time."""
+    question = "does the training run, with the same rendezvous?"
+    said = await_word(store, _TERMS, "what model there is to serve", question, timeout)
     try:
-        return Terms.from_json(store.get(_TERMS).decode())
+        return Terms.from_json(said.decode())
     except ValueError as error:
         raise RendezvousError(
             f"worker 0 says what this server cannot read ({error}): do both run the same version of Weir?"
