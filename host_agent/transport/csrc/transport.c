@@ -147,7 +147,7 @@ static uint32_t fingerprint(const weir_transport *t, uint32_t operation)
     for (uint64_t block = 0; t->audiences && block < t->blocks; block++)
         if (!block || t->audiences[block] != t->audiences[block - 1])
             hash = mix(hash, block << 16 | t->audiences[block]);
-    return (uint32_t)weir_siphash(t->config.key, hash);
+    return (uint32_t)sp4_siphash(t->config.key, hash);
 }
 
 int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, uint32_t *lanes, uint64_t count,

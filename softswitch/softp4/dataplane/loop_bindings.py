@@ -20,6 +20,7 @@ _SOURCES: Final = (
     "port_shm.c",
     "port_packet.c",
     "port_udp.c",
+    "claimants.c",
     "batch.c",
     "couple.c",
     "cut.c",
@@ -87,6 +88,10 @@ SIGNATURES: Final[native.Signatures] = {
     "loop_add_udp": (
         ctypes.c_int,
         (ctypes.c_void_p, ctypes.c_uint32, *(ctypes.c_char_p,) * 4, ctypes.c_int),
+    ),
+    "loop_add_claimed": (
+        ctypes.c_int,
+        (ctypes.c_void_p, ctypes.c_uint32, *(ctypes.c_char_p,) * 3, ctypes.c_int),
     ),
     "loop_add_queue": (
         ctypes.c_int,

@@ -10,11 +10,14 @@ from typing import Final
 from softp4.dataplane.ports import MAX_PORT
 from softp4.runtime.queueing import Queueing, parse_rate
 
-KINDS: Final = "N=IFACE, N=shm, N=udp:HOST:PORT:PEERHOST:PEERPORT or N=pcap:IN,OUT"
+KINDS: Final = (
+    "N=IFACE, N=shm, N=udp:HOST:PORT:PEERHOST:PEERPORT, N=claim:HOST:PORT:SECRETFILE or N=pcap:IN,OUT"
+)
 OPTIONS: Final = "rate=RATE, pps=PACKETS, burst=BYTES, depth=PACKETS, depth_bytes=BYTES"
 
 _HOST: Final = r"(\[[^\]]+\]|[^:]*)"
 _TUNNEL: Final = re.compile(rf"udp:{_HOST}:(\d+):{_HOST}:(\d+)")
+_CLAIM: Final = re.compile(rf"claim:{_HOST}:(\d+):(.+)")
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,14 @@ class Tunnel:
 
 
 @dataclass(frozen=True)
+class Claimed:
+    """One end of a UDP tunnel to whoever proves that it has the port's key, which a secret's file gives."""
+
+    local: tuple[str, int]
+    secret: Path
+
+
+@dataclass(frozen=True)
 class Pcap:
     """A capture file to play and one to write, as pcapng or pcap; either may be missing."""
 
@@ -51,7 +62,7 @@ class PortSpec:
     """One ``--port``."""
 
     number: int
-    kind: Interface | Shm | Tunnel | Pcap
+    kind: Interface | Shm | Tunnel | Claimed | Pcap
     queueing: Queueing | None = None
 
 
@@ -71,7 +82,7 @@ def parse_port(text: str) -> PortSpec:
         raise ValueError(f"{text!r}: {error}") from error
 
 
-def _kind(text: str) -> Interface | Shm | Tunnel | Pcap:
+def _kind(text: str) -> Interface | Shm | Tunnel | Claimed | Pcap:
     if text == "shm":
         return Shm()
     if text.startswith("pcap:"):
@@ -84,6 +95,11 @@ def _kind(text: str) -> Interface | Shm | Tunnel | Pcap:
         if match is None or not match[3] or int(match[2]) > 0xFFFF or not 0 < int(match[4]) <= 0xFFFF:
             raise ValueError("expected N=udp:HOST:PORT:PEERHOST:PEERPORT, IPv6 addresses in brackets")
         return Tunnel((match[1].strip("[]"), int(match[2])), (match[3].strip("[]"), int(match[4])))
+    if text.startswith("claim:"):
+        match = _CLAIM.fullmatch(text)
+        if match is None or not 0 < int(match[2]) <= 0xFFFF:
+            raise ValueError("expected N=claim:HOST:PORT:SECRETFILE, IPv6 addresses in brackets")
+        return Claimed((match[1].strip("[]"), int(match[2])), Path(match[3]))
     if not text or "," in text:
         raise ValueError(f"expected {KINDS}; options are {OPTIONS}")
     return Interface(text)

@@ -193,14 +193,32 @@ class PortLoop:
         """
         what = f"udp {_address(local)} to {_address(peer)}"
         try:
-            family, _, _, _, there = socket.getaddrinfo(*peer, type=socket.SOCK_DGRAM)[0]
-            _, _, _, _, here = socket.getaddrinfo(
-                local[0] or None, local[1], family, socket.SOCK_DGRAM, flags=socket.AI_PASSIVE
-            )[0]
+            family, there = _resolve(*peer)
+            _, here = _resolve(*local, family)
         except OSError as error:
             raise PortError(f"port {number}, {what}: {error.strerror or error}") from error
-        numbers = (str(part).encode() for end in (here, there) for part in end[:2])
+        numbers = (part.encode() for end in (here, there) for part in end)
         self._add("loop_add_udp", number, what, *numbers, int(trains_wanted()))
+
+    def add_claimed(self, number: int, local: tuple[str, int], key: bytes) -> None:
+        """Make port ``number`` the end of a UDP tunnel to whoever proves that it has the port's key.
+
+        Its other end may be anywhere that IP reaches, also behind a translation of addresses, and may move
+        (``softp4.dataplane.claims``). An empty local host is every address of this machine, IPv6 and IPv4.
+
+        Args:
+            key: KEY_BYTES of them.
+
+        Raises:
+            PortError: the address cannot be had.
+        """
+        what = f"claimed by key at udp {_address(local)}"
+        try:
+            _, here = _resolve(*local, 0 if local[0] or not socket.has_dualstack_ipv6() else socket.AF_INET6)
+        except OSError as error:
+            raise PortError(f"port {number}, {what}: {error.strerror or error}") from error
+        numbers = (part.encode() for part in here)
+        self._add("loop_add_claimed", number, what, *numbers, key, int(trains_wanted()))
 
     def add_queue(self, number: int, name: str, output: Path | None = None, *, pcapng: bool = True) -> None:
         """Make port ``number`` one whose frames ``inject`` puts in and ``receive`` takes out.
@@ -400,6 +418,12 @@ class PortLoop:
             raise PortError(f"there is no such port: {number}")
         if result < 0:
             raise PortError(f"port {number}: {os.strerror(-result)}")
+
+
+def _resolve(host: str, port: int, family: int = 0) -> tuple[int, tuple[str, str]]:
+    """Return the family of an address, and the address in numbers; no host: every one. Raises OSError."""
+    found = socket.getaddrinfo(host or None, port, family, socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)
+    return found[0][0], (str(found[0][4][0]), str(found[0][4][1]))
 
 
 def _address(end: tuple[str, int]) -> str:

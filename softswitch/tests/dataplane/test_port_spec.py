@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from softp4.dataplane.port_spec import Interface, Pcap, PortSpec, Shm, Tunnel, parse_port
+from softp4.dataplane.port_spec import Claimed, Interface, Pcap, PortSpec, Shm, Tunnel, parse_port
 from softp4.runtime.queueing import Queueing
 
 GOOD = {
@@ -20,6 +20,10 @@ GOOD = {
     "5=udp::4001:[fd00::1]:4002": PortSpec(5, Tunnel(("", 4001), ("fd00::1", 4002))),
     "5=udp:[::1]:1:leaf2.example:2,depth=9": PortSpec(
         5, Tunnel(("::1", 1), ("leaf2.example", 2)), Queueing(depth_packets=9)
+    ),
+    "5=claim::4001:/etc/secret": PortSpec(5, Claimed(("", 4001), Path("/etc/secret"))),
+    "5=claim:[::1]:4001:se:cret,pps=5": PortSpec(
+        5, Claimed(("::1", 4001), Path("se:cret")), Queueing(rate_pps=5)
     ),
     "1=shm,rate=100mbit,depth=32": PortSpec(1, Shm(), Queueing(rate_bps=10**8, depth_packets=32)),
     "1=eth0,pps=5,burst=3000,depth_bytes=9000": PortSpec(
@@ -38,6 +42,9 @@ BAD = {
     "1=udp:127.0.0.1:4001:127.0.0.1:0": "expected N=udp:",
     "1=udp:127.0.0.1:4001::4002": "expected N=udp:",
     "1=udp:127.0.0.1:70000:127.0.0.1:4002": "expected N=udp:",
+    "1=claim:4001:secret": "expected N=claim:HOST:PORT:SECRETFILE",
+    "1=claim::0:secret": "expected N=claim:HOST:PORT:SECRETFILE",
+    "1=claim::4001:": "expected N=claim:HOST:PORT:SECRETFILE",
     "1=shm,rat=1mbit": "options are rate=RATE, pps=PACKETS",
     "1=shm,rate=1mbit,pp=1": "there is no option 'pp'",
     "1=shm,rate=fast": "'fast' is no rate: expected a number with kbit, mbit or gbit",

@@ -43,6 +43,8 @@ int loop_add_shm(loop *l, uint32_t number, const char *directory);
 int loop_add_interface(loop *l, uint32_t number, const char *interface, int trains);
 int loop_add_udp(loop *l, uint32_t number, const char *host, const char *service, const char *peer_host,
                  const char *peer_service, int trains);
+int loop_add_claimed(loop *l, uint32_t number, const char *host, const char *service, const uint8_t *key,
+                     int trains);
 int loop_add_queue(loop *l, uint32_t number, const char *name, const char *output, int pcapng);
 int loop_output_error(loop *l, uint32_t number);
 int loop_inject(loop *l, uint32_t number, const uint8_t *frame, uint32_t len, int64_t timeout_ns);
