@@ -81,6 +81,15 @@ class Endpoint:
 
 
 @dataclass(frozen=True)
+class ClaimedPort:
+    """A switch's port that is claimed over an IP network: at this host and UDP port, with this key."""
+
+    host: str
+    udp_port: int
+    key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
 class Membership:
     """All that a worker needs to know to take part.
 
@@ -102,6 +111,7 @@ class Membership:
         paths: of each rank, as audiences name it: the numbers on its way to the root of the job's tree, 5
             bits for each tier, its own at its leaf lowest.
         key: secret of this run of the job, with which its packets' check is made.
+        claimed: this worker's port, where it is claimed over an IP network; None: it is at a cable's end.
     """
 
     job_id: int
@@ -121,6 +131,7 @@ class Membership:
     narrow: int = 0
     wide: bool = False
     key: bytes = field(default=bytes(KEY_BYTES), repr=False)
+    claimed: ClaimedPort | None = None
 
     @property
     def number(self) -> int:
@@ -215,7 +226,7 @@ class AgentClient:
             reply = self._call(self._join, request, timeout_s + JOIN_MARGIN_S if timeout_s else None)
         if reply.wire_version != VERSION or len(reply.key) != KEY_BYTES:
             self._refuse_controller(request, reply)
-        membership = _membership(job, rank, reply)
+        membership = _membership(job, rank, reply, self.address)
         beat = agent_pb2.Heartbeat(job_id=reply.job_id, rank=rank, token=token)
         with self._lock:
             if self._closed:
@@ -499,7 +510,7 @@ def _channel(address: str, tls: TlsFiles | None) -> tuple[Any, TlsFiles | None]:
         raise AgentError(str(error)) from None
 
 
-def _membership(job: str, rank: int, reply: Any) -> Membership:
+def _membership(job: str, rank: int, reply: Any, controller: str) -> Membership:
     return Membership(
         job_id=reply.job_id,
         job=job,
@@ -518,4 +529,11 @@ def _membership(job: str, rank: int, reply: Any) -> Membership:
         narrow=(reply.sum_lanes or GROUP_LANES) if reply.narrow else 0,
         wide=reply.wide,
         key=reply.key,
+        claimed=claimed_port(reply.claimed, controller) if reply.HasField("claimed") else None,
     )
+
+
+def claimed_port(said: Any, controller: str) -> ClaimedPort:
+    """Return where a port is claimed: on the controller's host, unless another is named."""
+    host = said.host or ("127.0.0.1" if controller.startswith("unix:") else controller.rpartition(":")[0])
+    return ClaimedPort(host.strip("[]"), said.udp_port, said.key)

@@ -13,7 +13,7 @@ from weir.agent_service.tls import TlsError, TlsFiles
 from weir.controller.memory import StateFileError
 from weir.controller.program import ProgramError
 from weir.controller.server import Controller, ListenError, Settings
-from weir.controller.topology import Topology, TopologyError, load_topology, with_tls_files
+from weir.controller.topology import Topology, TopologyError, load_topology, with_files
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ async def _serve(topology: Path, settings: Settings, ready_file: Path | None) ->
 
 
 def _read(path: Path) -> Topology:
-    return with_tls_files(load_topology(path), path)
+    return with_files(load_topology(path), path)
 
 
 def _reload(controller: Controller, path: Path) -> None:

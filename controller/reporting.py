@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from weir.agent_service.proto import agent_pb2
+from weir.controller.claimed_ports import place_of
 from weir.controller.entries import Match, TableEntry
 from weir.controller.fabric import Fabric
 from weir.controller.job_tree import members_of
@@ -110,7 +111,14 @@ def _ports(topology: Topology, switch: Switch, jobs: Iterable[Job], reading: Rea
         return _traffic(n for entry, n in counts.items() if _where(entry) == port and _who(entry)[0] in ids)
 
     ports = [
-        agent_pb2.PortStatus(port=h.port, host=h.name, mac=h.mac, ip=h.ip, shm_dir=h.shm or "")
+        agent_pb2.PortStatus(
+            port=h.port,
+            host=h.name,
+            mac=h.mac,
+            ip=h.ip,
+            shm_dir=h.shm or "",
+            claimed=place_of(topology, h),
+        )
         for h in topology.hosts_of(switch.name)
     ]
     tiers = topology.tiers()

@@ -11,6 +11,7 @@ from typing import Any, Final, NoReturn
 import grpc
 
 from weir.agent_service.proto import agent_pb2
+from weir.controller.claimed_ports import claimed_ports
 from weir.controller.fabric import Fabric
 from weir.controller.job_tree import paths
 from weir.controller.jobs import Job, JobError, JoinSpec, Member, Refusal
@@ -52,6 +53,7 @@ class AgentService:
         self._memory = memory
         self._forgetful = ""  # why the state file is not written, as it was last told
         self._topology = topology
+        self._claimed = claimed_ports(topology)
         self._fabric = fabric
         self._registry = registry
         self._join_timeout_s = join_timeout_s
@@ -308,6 +310,7 @@ class AgentService:
             switch_name=switch.name,
             wire_version=VERSION,
             key=job.key,
+            claimed=self._claimed.get(spec.host.name),
         )
 
 

@@ -81,7 +81,7 @@ def _ports(switch: Any) -> Table:
         "out>",
     )
     for port in switch.ports:
-        by = "shared memory" if port.shm_dir else "network"
+        by = "shared memory" if port.shm_dir else "IP" if port.HasField("claimed") else "network"
         table.add_row(str(port.port), port.host, port.ip, by, _traffic(port.up), _traffic(port.down))
     return table
 

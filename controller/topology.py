@@ -74,6 +74,11 @@ class Topology(Wiring):
             *repeated(self.hosts, "switch port", lambda h: (h.switch, h.port), PORT_REMEDY),
             *repeated(self.hosts, "MAC address", lambda h: h.mac),
             *repeated(self.hosts, "IP address", lambda h: h.ip),
+            *repeated(
+                [host for host in self.hosts if host.claimed is not None],
+                "claimed UDP port",
+                lambda h: (h.switch, h.claimed),
+            ),
         ]
         known = {switch.name for switch in self.switches}
         problems += [
@@ -81,6 +86,13 @@ class Topology(Wiring):
             f" (known: {', '.join(sorted(known))})"
             for host in self.hosts
             if host.switch not in known
+        ]
+        claimable = {switch.name for switch in self.switches if switch.claimed is not None}
+        problems += [
+            f"host {host.name} claims its port, and switch {host.switch} has no secret for that: give the "
+            "switch claimed: {secret: FILE}"
+            for host in self.hosts
+            if host.claimed is not None and host.switch in known - claimable
         ]
         problems += [*qos_problems(self), *recirculation_problems(self)]
         if self.links:
@@ -98,7 +110,7 @@ class Topology(Wiring):
 
 
 def load_topology(path: Path) -> Topology:
-    """Read and check a topology file. Paths of TLS files are as written: see :func:`with_tls_files`.
+    """Read and check a topology file. Paths of other files are as written: see :func:`with_files`.
 
     Raises:
         TopologyError: unreadable, not YAML/JSON, or not a valid topology; all problems in one message.
@@ -144,23 +156,28 @@ def _parse_yaml(text: bytes, path: Path) -> Any:
         raise ValueError("it is nested too deep") from None
 
 
-def with_tls_files(topology: Topology, path: Path) -> Topology:
-    """Return the topology of the file ``path`` with its TLS files where they are: relative to that file.
+def with_files(topology: Topology, path: Path) -> Topology:
+    """Return the topology of the file ``path`` with the files that it names where they are: relative to it.
 
     Raises:
         TopologyError: a TLS file that cannot be read; all of them in one message.
     """
     problems: list[str] = []
-    switches = tuple(
-        switch
-        if switch.tls is None
-        else switch.model_copy(update={"tls": _found(switch.tls, path.parent, switch.name, problems)})
-        for switch in topology.switches
-    )
+    switches = tuple(_with_files(switch, path.parent, problems) for switch in topology.switches)
     if problems:
         found = "\n".join(f"  {problem}" for problem in problems)
         raise TopologyError(f"{path}: TLS files, relative to its folder, cannot be read:\n{found}")
     return topology.model_copy(update={"switches": switches})
+
+
+def _with_files(switch: Switch, folder: Path, problems: list[str]) -> Switch:
+    changed: dict[str, Any] = {}
+    if switch.tls is not None:
+        changed["tls"] = _found(switch.tls, folder, switch.name, problems)
+    if switch.claimed is not None:
+        secret = folder / switch.claimed.secret
+        changed["claimed"] = switch.claimed.model_copy(update={"secret": secret})
+    return switch.model_copy(update=changed)
 
 
 def _found(tls: SwitchTls, folder: Path, switch: str, problems: list[str]) -> SwitchTls:

@@ -34,6 +34,8 @@ _EXAMPLES: Final = {
     "mac": 'mac: "02:00:00:00:00:01"',
     "ip": "ip: 10.0.0.1",
     "shm": "shm: /dev/shm/weir-s1",
+    "claimed": "claimed: {secret: FILE} of a switch, claimed: 9701 of a host",
+    "secret": "secret: secret.txt",
     "ends": 'ends: ["leaf1:5", "spine1:1"]',
     "priorities": "priorities: true",
     "classes": "classes: {AF13: {trim_at: 12}}",

@@ -52,6 +52,17 @@ class SwitchTls(_Model):
         return self
 
 
+class Claims(_Model):
+    """Ports of a soft switch that hosts claim over an IP network.
+
+    ``secret``: the file of the switch's secret, of which the ports' keys are made. ``host``: the switch's
+    address, as hosts reach it; the address at which they reach the controller, unless given.
+    """
+
+    secret: Path
+    host: str = ""
+
+
 class PortSettings(_Model):
     """The settings of all ports of a Tofino that the topology names."""
 
@@ -71,7 +82,8 @@ class Switch(_Model):
     unless given. ``thrift``: BMv2's own management address, for queue rates and depths.
     ``program``: "weir_v1model_wide", for the soft switch, takes wide packets, too; "weir_tna" is that of a
     Tofino, whose ``grpc`` address speaks BfRuntime instead of P4Runtime; its only chip has ``device_id`` 0.
-    ``ports``: how to set up a Tofino's ports; None: somebody else does it.
+    ``ports``: how to set up a Tofino's ports; None: somebody else does it. ``claimed``: of the ports that
+    hosts claim over an IP network.
     """
 
     name: Name
@@ -85,6 +97,7 @@ class Switch(_Model):
     subnet: Subnet | None = None
     thrift: ServiceAddress | None = None
     ports: PortSettings | None = None
+    claimed: Claims | None = None
 
     @model_validator(mode="after")
     def _driver(self) -> "Switch":
@@ -96,6 +109,8 @@ class Switch(_Model):
             raise ValueError(f"lanes are for target tofino: {self.target} takes packets of any number")
         if self.ports is not None and not self.bfrt:
             raise ValueError(f"ports can be set up where the program is {BFRT_PROGRAM}, not {self.program}")
+        if self.claimed is not None and self.target != "soft":
+            raise ValueError(f"ports that hosts claim are those of target soft, not {self.target}")
         return self
 
     @property
@@ -137,7 +152,9 @@ class Switch(_Model):
 
 
 class Host(_Model):
-    """One host on one switch port. ``shm``: directory of the switch's shared-memory ports, if it has."""
+    """One host on one switch port. ``shm``: directory of the switch's shared-memory ports, if it has.
+    ``claimed``: the UDP port of the switch where the host claims its port, over an IP network.
+    """
 
     name: Name
     switch: Name
@@ -145,6 +162,7 @@ class Host(_Model):
     mac: Mac
     ip: Ip
     shm: str | None = None
+    claimed: int | None = Field(default=None, ge=1, lt=1 << 16)
 
 
 class End(_Model):

@@ -47,6 +47,8 @@ _COMMANDS: Final = {
         "Place samples and parameters so that little data travels.",
         ("train",),
     ),
+    "hub": _Command("weir.hub", "hub", "Sum for workers anywhere on an IP network."),
+    "join": _Command("weir.hub", "join", "Check the path to a hub, and print what its workers need."),
     "switch": _Command("softp4.cli", "app", "Run a P4 switch in software."),
     "shell": _Command("weir.shell", "shell", "Open p4runtime-shell on a switch."),
     "server": _Command(

@@ -12,7 +12,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from softp4.native.build import is_compiling
 from softp4.native.scratch import scratch_folder
@@ -20,6 +20,9 @@ from softp4.native.shared_memory import PORT_BYTES, is_full, no_room
 from weir.network import LOOPBACK, NetworkPlan, NetworkSpec, incast, make_plan, switch_ports
 from weir.process.child import Lookout, end, how_it_ended, log_tail, spawn
 from weir.wire.definition import MAX_CHILDREN
+
+if TYPE_CHECKING:
+    from weir.controller.wiring import Host
 
 MEMORY: Final = Path("/dev/shm")
 """Where local clusters are by default, if it is there."""
@@ -111,12 +114,7 @@ class LocalCluster:
         parent = self._parent or (MEMORY if MEMORY.is_dir() else None)
         self._directory = self._scratch.enter_context(scratch_folder("weir-cluster", parent))
         try:
-            self._plan = make_plan(
-                self.network,
-                self.workers,
-                grpc=lambda switch: f"unix:{self.directory / switch}.sock",
-                shm=lambda leaf: str(self._ports_of(leaf)),
-            )
+            self._plan = self._make_plan()
             self._require_memory(self._plan)
             self._start_switches(self._plan)
             topology = self.directory / "topology.json"
@@ -132,6 +130,22 @@ class LocalCluster:
         except BaseException:
             self.stop()
             raise
+
+    def _make_plan(self) -> NetworkPlan:
+        """Return the network that is to be built."""
+        return make_plan(
+            self.network,
+            self.workers,
+            grpc=self._grpc,
+            shm=lambda leaf: str(self._ports_of(leaf)),
+        )
+
+    def _grpc(self, switch: str) -> str:
+        return f"unix:{self.directory / switch}.sock"
+
+    def _attached(self, _host: "Host") -> str:
+        """Return what a host's port of its switch is, as after ``--port N=``."""
+        return "shm"
 
     def stop(self) -> None:
         """End all processes and remove the directory. May be called again.
@@ -246,7 +260,7 @@ class LocalCluster:
     def _start_switches(self, plan: NetworkPlan) -> None:
         """Start all switches at once, then wait for each."""
         tunnels = free_udp_ports(2 * len(plan.cables))
-        ports = switch_ports(plan, lambda _host: "shm", iter(tunnels))
+        ports = switch_ports(plan, self._attached, iter(tunnels))
         for switch in plan.topology.switches:
             arguments = ["--grpc", switch.grpc, "--device-id", str(switch.device_id)]
             arguments += ["--threads", str(self._threads)]

@@ -106,9 +106,9 @@ class _Target:
 
 def _of_topology(path: Path, name: str | None) -> _Target:
     try:
-        from weir.controller.topology import TopologyError, load_topology, with_tls_files
+        from weir.controller.topology import TopologyError, load_topology, with_files
 
-        topology = with_tls_files(load_topology(path), path)
+        topology = with_files(load_topology(path), path)
     except TopologyError as error:
         _fail(str(error))
     switches = {each.name: each for each in topology.switches}

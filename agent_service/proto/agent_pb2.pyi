@@ -49,8 +49,18 @@ class Endpoint(_message.Message):
     udp_port: int
     def __init__(self, mac: _Optional[str] = ..., ip: _Optional[str] = ..., udp_port: _Optional[int] = ...) -> None: ...
 
+class ClaimedPort(_message.Message):
+    __slots__ = ("host", "udp_port", "key")
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    UDP_PORT_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    host: str
+    udp_port: int
+    key: bytes
+    def __init__(self, host: _Optional[str] = ..., udp_port: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
+
 class JoinReply(_message.Message):
-    __slots__ = ("job_id", "size", "slots", "lease_s", "aggregation", "host", "host_name", "shm_dir", "switch_port", "switch_name", "fill", "paths", "wire_version", "narrow", "sum_lanes", "wide", "key")
+    __slots__ = ("job_id", "size", "slots", "lease_s", "aggregation", "host", "host_name", "shm_dir", "switch_port", "switch_name", "fill", "paths", "wire_version", "narrow", "sum_lanes", "wide", "key", "claimed")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +78,7 @@ class JoinReply(_message.Message):
     SUM_LANES_FIELD_NUMBER: _ClassVar[int]
     WIDE_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
+    CLAIMED_FIELD_NUMBER: _ClassVar[int]
     job_id: int
     size: int
     slots: int
@@ -85,7 +96,8 @@ class JoinReply(_message.Message):
     sum_lanes: int
     wide: bool
     key: bytes
-    def __init__(self, job_id: _Optional[int] = ..., size: _Optional[int] = ..., slots: _Optional[int] = ..., lease_s: _Optional[float] = ..., aggregation: _Optional[_Union[Endpoint, _Mapping]] = ..., host: _Optional[_Union[Endpoint, _Mapping]] = ..., host_name: _Optional[str] = ..., shm_dir: _Optional[str] = ..., switch_port: _Optional[int] = ..., switch_name: _Optional[str] = ..., fill: _Optional[bool] = ..., paths: _Optional[_Iterable[int]] = ..., wire_version: _Optional[int] = ..., narrow: _Optional[bool] = ..., sum_lanes: _Optional[int] = ..., wide: _Optional[bool] = ..., key: _Optional[bytes] = ...) -> None: ...
+    claimed: ClaimedPort
+    def __init__(self, job_id: _Optional[int] = ..., size: _Optional[int] = ..., slots: _Optional[int] = ..., lease_s: _Optional[float] = ..., aggregation: _Optional[_Union[Endpoint, _Mapping]] = ..., host: _Optional[_Union[Endpoint, _Mapping]] = ..., host_name: _Optional[str] = ..., shm_dir: _Optional[str] = ..., switch_port: _Optional[int] = ..., switch_name: _Optional[str] = ..., fill: _Optional[bool] = ..., paths: _Optional[_Iterable[int]] = ..., wire_version: _Optional[int] = ..., narrow: _Optional[bool] = ..., sum_lanes: _Optional[int] = ..., wide: _Optional[bool] = ..., key: _Optional[bytes] = ..., claimed: _Optional[_Union[ClaimedPort, _Mapping]] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("job_id", "rank", "token", "busy")
@@ -160,7 +172,7 @@ class Traffic(_message.Message):
     def __init__(self, packets: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class PortStatus(_message.Message):
-    __slots__ = ("port", "host", "mac", "ip", "shm_dir", "up", "down")
+    __slots__ = ("port", "host", "mac", "ip", "shm_dir", "up", "down", "claimed")
     PORT_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     MAC_FIELD_NUMBER: _ClassVar[int]
@@ -168,6 +180,7 @@ class PortStatus(_message.Message):
     SHM_DIR_FIELD_NUMBER: _ClassVar[int]
     UP_FIELD_NUMBER: _ClassVar[int]
     DOWN_FIELD_NUMBER: _ClassVar[int]
+    CLAIMED_FIELD_NUMBER: _ClassVar[int]
     port: int
     host: str
     mac: str
@@ -175,7 +188,8 @@ class PortStatus(_message.Message):
     shm_dir: str
     up: Traffic
     down: Traffic
-    def __init__(self, port: _Optional[int] = ..., host: _Optional[str] = ..., mac: _Optional[str] = ..., ip: _Optional[str] = ..., shm_dir: _Optional[str] = ..., up: _Optional[_Union[Traffic, _Mapping]] = ..., down: _Optional[_Union[Traffic, _Mapping]] = ...) -> None: ...
+    claimed: ClaimedPort
+    def __init__(self, port: _Optional[int] = ..., host: _Optional[str] = ..., mac: _Optional[str] = ..., ip: _Optional[str] = ..., shm_dir: _Optional[str] = ..., up: _Optional[_Union[Traffic, _Mapping]] = ..., down: _Optional[_Union[Traffic, _Mapping]] = ..., claimed: _Optional[_Union[ClaimedPort, _Mapping]] = ...) -> None: ...
 
 class EventCount(_message.Message):
     __slots__ = ("event", "name", "help", "drop", "count")

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The link that a member of a job takes: its host's shared-memory port, or a UDP socket."""
+"""The link that a member of a job takes: its host's shared-memory port, a port over IP, or a cable's end."""
 
 import os
 import socket
-from typing import Literal
+from typing import Literal, get_args
 
 from weir.agent_service.client import Membership
 from weir.host_agent.transport.bindings import MAX_PAYLOAD, USUAL_PAYLOAD
 from weir.host_agent.transport.frames import Addresses, Endpoint
 from weir.host_agent.transport.links import ShmLink, UdpLink
 from weir.host_agent.transport.ports import Port
+from weir.host_agent.transport.tunnel_link import TunnelLink
 
-LinkKind = Literal["shm", "udp"]
+LinkKind = Literal["shm", "ip", "udp"]
 
 _ANY_ADDRESS = ("0.0.0.0", 0)
 
@@ -19,8 +20,8 @@ _ANY_ADDRESS = ("0.0.0.0", 0)
 def wanted_link() -> LinkKind | None:
     """Return the link that WEIR_LINK asks for; None when it leaves the choice to us."""
     wanted = os.environ.get("WEIR_LINK") or None
-    if wanted not in (None, "shm", "udp"):
-        raise ValueError(f"WEIR_LINK is {wanted!r}: it must be shm or udp, or be unset")
+    if wanted not in (None, *get_args(LinkKind)):
+        raise ValueError(f"WEIR_LINK is {wanted!r}: it must be shm, ip or udp, or be unset")
     return wanted  # type: ignore[return-value]
 
 
@@ -30,32 +31,46 @@ def bind_udp(wanted: LinkKind | None) -> UdpLink | None:
 
 
 def choose_port(membership: Membership, wanted: LinkKind | None, udp: UdpLink | None) -> Port:
-    """Return the port of a member: its host's shared-memory port where there is one, else ``udp``.
+    """Return the port of a member: its host's shared-memory port, or its port over IP, else ``udp``.
 
-    Takes ``udp`` over: it is closed when it is not used.
+    Takes ``udp`` over: it is closed when it is not used. A port over IP has its UDP port inside the frames.
 
     Raises:
         ValueError: the host has no such link, or its address is another machine's.
         OSError: the port cannot be opened.
     """
     name = f"weir-{membership.job_id}"
-    if membership.shm_dir is not None and wanted != "udp":
+    payload = MAX_PAYLOAD if membership.wide else USUAL_PAYLOAD
+    if membership.shm_dir is not None and wanted in (None, "shm"):
         if udp is not None:
             udp.close()
-        host, switch = membership.host, membership.aggregation
-        addresses = Addresses(
-            Endpoint(host.mac, host.ip, host.udp_port), Endpoint(switch.mac, switch.ip, switch.udp_port)
-        )
-        return Port(ShmLink(membership.shm_dir, membership.switch_port, addresses), name)
+        return Port(ShmLink(membership.shm_dir, membership.switch_port, _addresses(membership)), name)
     if udp is None:
         raise ValueError(
             f"WEIR_LINK is shm, but host {membership.host_name!r} has no shared-memory port in the "
             "controller's topology: give it one (shm: DIRECTORY), or set WEIR_LINK=udp"
         )
+    claimed = membership.claimed
+    if claimed is not None and wanted in (None, "ip"):
+        udp.close()
+        hub = claimed.host, claimed.udp_port
+        return Port(TunnelLink(hub, claimed.key, _addresses(membership), payload=payload), name)
+    if wanted == "ip":
+        raise ValueError(
+            f"WEIR_LINK is ip, but host {membership.host_name!r} does not claim its port over IP in the "
+            "controller's topology (claimed: UDP port); `weir hub` makes one where every host does"
+        )
     aggregator = (membership.aggregation.ip, membership.aggregation.udp_port)
     _require_own_address(membership)
-    udp.connect(aggregator, MAX_PAYLOAD if membership.wide else USUAL_PAYLOAD)
+    udp.connect(aggregator, payload)
     return Port(udp, name)
+
+
+def _addresses(membership: Membership) -> Addresses:
+    host, switch = membership.host, membership.aggregation
+    return Addresses(
+        Endpoint(host.mac, host.ip, host.udp_port), Endpoint(switch.mac, switch.ip, switch.udp_port)
+    )
 
 
 def _require_own_address(membership: Membership) -> None:

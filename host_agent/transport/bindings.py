@@ -148,6 +148,8 @@ SIGNATURES: Final[native.Signatures] = {
     "weir_shm_spin_ns": (c_int64, ()),
     "weir_shm_open": (pointer, (pointer, POINTER(Addresses))),
     "weir_udp_open": (pointer, (c_int, c_int)),
+    "weir_tunnel_open": (pointer, (c_int, c_int, POINTER(Addresses), c_char_p)),
+    "weir_tunnel_claim": (c_int, (pointer, c_int64)),
     "weir_io_leave": (None, (pointer,)),
     "weir_io_last_error": (c_int, (pointer,)),
     "weir_io_close": (None, (pointer,)),

@@ -28,9 +28,9 @@ SOCKET_BUFFER: Final = 4 << 20
 """Asked of the kernel for a whole window of packets; it grants what net.core.rmem_max allows."""
 
 _SHOWN_SLOTS: Final = 4
-_IP_MTU_DISCOVER: Final = 10  # this one and the next two are missing in the socket module
-_IP_PMTUDISC_DO: Final = 2
-_IP_MTU: Final = 14  # of the way that a connected socket's packets take
+_PMTUDISC_DO: Final = 2  # this one and the next two are missing in the socket module
+_MTU_DISCOVER: Final = {socket.AF_INET: (socket.IPPROTO_IP, 10), socket.AF_INET6: (socket.IPPROTO_IPV6, 23)}
+_MTU: Final = {socket.AF_INET: (socket.IPPROTO_IP, 14), socket.AF_INET6: (socket.IPPROTO_IPV6, 24)}
 _HEADERS: Final = 28  # of IPv4 and UDP
 
 
@@ -82,8 +82,14 @@ class Link(Protocol):
         """Detach. Closing twice is harmless."""
 
 
-class _NativeLink:
-    """A carrier in C, and how to wait for it."""
+class NativeLink:
+    """A carrier in C, and how to wait for it.
+
+    Args:
+        io: the C's.
+        what: the words for it, in messages.
+        hint: what is wrong, perhaps, where nothing comes back.
+    """
 
     def __init__(self, io: int, what: str, hint: str) -> None:
         self._lib = bindings.library()
@@ -186,7 +192,7 @@ def _suspicion(report: ReduceReport, hint: str) -> str:
     )
 
 
-class ShmLink(_NativeLink):
+class ShmLink(NativeLink):
     """A host port in a switch's directory of shared-memory ports, which other links of this process may use
     at the same time, in threads of their own, for other jobs.
 
@@ -210,7 +216,24 @@ class ShmLink(_NativeLink):
             self._port.close()
 
 
-class UdpLink(_NativeLink):
+def datagram_socket(family: int) -> socket.socket:
+    """Return a socket with large buffers whose packets are not cut into fragments on their way.
+
+    Switches do not put fragments together: a packet that is too long for the path is an error.
+    """
+    made = socket.socket(family, socket.SOCK_DGRAM)
+    for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+        made.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER)
+    made.setsockopt(*_MTU_DISCOVER[made.family], _PMTUDISC_DO)
+    return made
+
+
+def path_mtu(connected: socket.socket) -> int:
+    """Return the longest packet of a connected socket's path, with IP's header, as far as known."""
+    return connected.getsockopt(*_MTU[connected.family])
+
+
+class UdpLink(NativeLink):
     """A kernel UDP socket bound to ``bind`` (address, port; port 0 takes a free one) and connected to
     the aggregation address, now or later with ``connect``.
 
@@ -224,12 +247,8 @@ class UdpLink(_NativeLink):
         *,
         trains: bool | None = None,
     ) -> None:
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket = datagram_socket(socket.AF_INET)
         try:
-            for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-                self._socket.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER)
-            # Switches do not put fragments together: what is too long for the way is to be an error.
-            self._socket.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
             self._bind(bind)
             if aggregator is not None:
                 self.connect(aggregator)
@@ -274,7 +293,7 @@ class UdpLink(_NativeLink):
                 "interface of this host an address in the same subnet (ip address add ADDRESS/24 dev IFACE), "
                 f"or a route there (ip route add {aggregator[0]}/32 dev IFACE)",
             ) from error
-        mtu = self._socket.getsockopt(socket.IPPROTO_IP, _IP_MTU)
+        mtu = path_mtu(self._socket)
         if mtu < _HEADERS + payload:
             raise OSError(
                 errno.EMSGSIZE,

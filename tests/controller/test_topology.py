@@ -13,7 +13,7 @@ from weir.controller.topology import (
     leaf_spine_core,
     load_topology,
     single_switch,
-    with_tls_files,
+    with_files,
 )
 from weir.controller.wiring import Pod
 
@@ -331,7 +331,7 @@ def test_tls_files_are_relative_to_the_topology_file(tmp_path: Path, monkeypatch
         (tmp_path / "site" / name).touch()
     for folder, given in ((tmp_path, Path("site/tls.yaml")), (Path("/"), path)):
         monkeypatch.chdir(folder)
-        tls = with_tls_files(load_topology(given), given).switch("s1").tls
+        tls = with_files(load_topology(given), given).switch("s1").tls
         assert tls is not None
         assert {name: getattr(tls, name) for name in names} == {
             name: given.parent / file for name, file in names.items()
@@ -343,7 +343,7 @@ def test_every_missing_tls_file_is_named(tmp_path: Path) -> None:
     path.write_bytes((SAVED / "tls.yaml").read_bytes())
     (tmp_path / "ca.pem").touch()
     with pytest.raises(TopologyError) as caught:
-        with_tls_files(load_topology(path), path)
+        with_files(load_topology(path), path)
     assert f"switch s1, cert: {tmp_path}/controller.pem: No such file" in str(caught.value)
     assert f"switch s1, key: {tmp_path}/controller.key: No such file" in str(caught.value)
     assert "ca.pem" not in str(caught.value)

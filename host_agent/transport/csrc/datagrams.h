@@ -61,7 +61,11 @@ static inline uint8_t weir_read_control(struct msghdr *message, uint32_t *size)
     for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c))
         if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TOS)
             class = *CMSG_DATA(c);
-        else if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO) {
+        else if (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_TCLASS) {
+            int told;
+            memcpy(&told, CMSG_DATA(c), sizeof told);
+            class = (uint8_t)told;
+        } else if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO) {
             int told;
             memcpy(&told, CMSG_DATA(c), sizeof told);
             if (told > 0) *size = (uint32_t)told;

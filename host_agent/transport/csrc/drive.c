@@ -6,7 +6,7 @@
 
 static const int64_t FULL_NS = 1000000; /* nobody wakes a sender when room is made: look again soon */
 
-static int64_t monotonic_ns(void)
+int64_t weir_now_ns(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -39,7 +39,7 @@ static void sleep_until_due(weir_io *io, const weir_transport *t, int64_t now, i
 
 static enum weir_drive_result run(weir_io *io, weir_transport *t, int64_t slice_ns)
 {
-    int64_t now = monotonic_ns(), end = now + slice_ns;
+    int64_t now = weir_now_ns(), end = now + slice_ns;
     while (!weir_transport_done(t)) {
         int received = io->receive(io, t, now);
         int sent = received < 0 ? received : io->transmit(io, t, now);
@@ -50,7 +50,7 @@ static enum weir_drive_result run(weir_io *io, weir_transport *t, int64_t slice_
         }
         const int idle = (!received && !sent) || io->drained;
         if (idle && !weir_transport_done(t)) sleep_until_due(io, t, now, end, received > 0);
-        now = monotonic_ns();
+        now = weir_now_ns();
         if (now >= end && !weir_transport_done(t)) return WEIR_DRIVE_RUNNING;
     }
     return WEIR_DRIVE_DONE;
@@ -70,7 +70,7 @@ enum weir_drive_result weir_drive(weir_io *io, weir_transport *t, int64_t slice_
 
 static int64_t rest(weir_io *io, weir_transport *t)
 {
-    int64_t now = monotonic_ns(), due = weir_transport_deadline(t);
+    int64_t now = weir_now_ns(), due = weir_transport_deadline(t);
     if (due == WEIR_NEVER) return due;
     /* Even before the next time, there may be what did not fit in the last one. */
     if (due > now && !weir_transport_sendable(t, now)) return due - now;

@@ -45,6 +45,9 @@ int64_t weir_drive_rest(weir_io *io, weir_transport *t);
 /* Give up what was RUNNING. */
 void weir_io_leave(weir_io *io);
 
+/* The time that `now_ns` is everywhere here. */
+int64_t weir_now_ns(void);
+
 int weir_io_last_error(const weir_io *io);
 void weir_io_close(weir_io *io);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Carrier over a connected kernel UDP socket, many datagrams a system call.
+/* Carrier over a connected kernel UDP socket, many datagrams a system call: of payloads to the aggregation address, or
+ * of frames, through a tunnel to a switch's port.
  *
  * Datagrams of one size and class that follow one another are a train: the kernel takes them in one piece
  * (UDP_SEGMENT) and cuts it where a link wants single packets, and hands in one piece what came together
@@ -10,9 +11,11 @@
 
 #include "datagrams.h"
 #include "drive.h"
+#include "tunnel.h"
 
 enum {
-    SINGLE_BYTES = WEIR_MAX_PAYLOAD + 1, /* one byte more: a datagram that is too long shows */
+    MOST_BYTES = WEIR_FRAME_OVERHEAD + WEIR_MAX_PAYLOAD,
+    SINGLE_BYTES = MOST_BYTES + 1,       /* one byte more: a datagram that is too long shows */
     TRAIN_BYTES = 65507,                 /* the longest payload of UDP over IPv4 */
     TRAIN_PACKETS = 64,                  /* UDP_MAX_SEGMENTS, in every kernel that has it */
     TRAINS_IN = 16,                      /* taken in before answers go out */
@@ -30,6 +33,8 @@ typedef struct {
 typedef struct {
     weir_io io;
     int fd;
+    weir_tunnel *tunnel;  /* NULL: none */
+    int class_level, class_option; /* how the kernel is told of traffic classes */
     int cuts;             /* whether the kernel cuts trains that we send */
     uint32_t most_in;     /* messages taken in at once */
     uint32_t first, last; /* messages in `out` that the socket has not taken yet */
@@ -45,8 +50,25 @@ static int is_later(int error) { return error == EAGAIN || error == EWOULDBLOCK 
 
 /* ------------------------------------------------------------------------------------------ receiving */
 
+static void take_frame(udp_io *udp, weir_transport *t, const uint8_t *frame, uint32_t length, uint8_t class,
+                       int64_t now_ns)
+{
+    weir_tunnel *tunnel = udp->tunnel;
+    tunnel->heard_ns = now_ns;
+    if (sp4_is_claim(frame, length)) {
+        weir_claim_hear(tunnel, udp->fd, frame);
+        return;
+    }
+    const int32_t payload = weir_frame_payload(frame, length, &tunnel->addresses);
+    if (payload < 0)
+        weir_transport_refuse(t, WEIR_NOT_OURS);
+    else
+        weir_transport_receive(t, frame + WEIR_FRAME_OVERHEAD, (uint32_t)payload,
+                               weir_tunnel_class(frame, class), now_ns);
+}
+
 /* Hand in the datagrams of a message. Returns how many there were. */
-static int take_apart(weir_transport *t, struct msghdr *message, uint32_t length, int64_t now_ns)
+static int take_apart(udp_io *udp, weir_transport *t, struct msghdr *message, uint32_t length, int64_t now_ns)
 {
     const uint8_t *at = message->msg_iov->iov_base;
     uint32_t size = length;
@@ -55,7 +77,10 @@ static int take_apart(weir_transport *t, struct msghdr *message, uint32_t length
     int packets = 0;
     do {
         uint32_t here = length < size ? length : size;
-        weir_transport_receive(t, at, here, class, now_ns);
+        if (udp->tunnel)
+            take_frame(udp, t, at, here, class, now_ns);
+        else
+            weir_transport_receive(t, at, here, class, now_ns);
         at += here;
         length -= here;
         packets++;
@@ -76,7 +101,7 @@ static int udp_receive(weir_io *io, weir_transport *t, int64_t now_ns)
     int packets = 0;
     for (int i = 0; i < n; i++) {
         struct msghdr *message = &udp->in[i].msg_hdr;
-        packets += take_apart(t, message, udp->in[i].msg_len, now_ns);
+        packets += take_apart(udp, t, message, udp->in[i].msg_len, now_ns);
         message->msg_controllen = sizeof udp->in_control[i].bytes; /* the kernel wrote what it used */
     }
     return packets;
@@ -108,7 +133,7 @@ static void append(udp_io *udp, uint32_t length, uint8_t class)
     udp->out_vector[udp->last] = (struct iovec){udp->out_buffer + udp->written - length, length};
     message = &udp->out[udp->last++].msg_hdr;
     message->msg_controllen = 0;
-    weir_add_control(message, IPPROTO_IP, IP_TOS, &wide, sizeof wide);
+    weir_add_control(message, udp->class_level, udp->class_option, &wide, sizeof wide);
 }
 
 /* Whether another datagram may be written. Not if it would begin a train that has to end early. */
@@ -116,18 +141,23 @@ static int has_room(const udp_io *udp)
 {
     uint32_t room = (uint32_t)sizeof udp->out_buffer - udp->written, last = udp->last - 1;
     if (!udp->last) return 1;
-    return udp->last < WEIR_BATCH && room >= WEIR_MAX_PAYLOAD &&
+    return udp->last < WEIR_BATCH && room >= MOST_BYTES &&
            (room >= TRAIN_BYTES ||
             !is_full(udp, &udp->trains[last], (uint32_t)udp->out_vector[last].iov_len));
 }
 
 static void load(udp_io *udp, weir_transport *t, int64_t now_ns)
 {
+    const uint32_t headers = udp->tunnel ? WEIR_FRAME_OVERHEAD : 0;
     uint32_t length;
     uint8_t class;
     udp->first = udp->last = udp->written = 0;
-    while (has_room(udp) && (length = weir_transport_send(t, now_ns, udp->out_buffer + udp->written, &class)))
-        append(udp, length, class);
+    while (has_room(udp)) {
+        uint8_t *at = udp->out_buffer + udp->written;
+        if (!(length = weir_transport_send(t, now_ns, at + headers, &class))) return;
+        if (headers) weir_frame_header(at, &udp->tunnel->addresses, length, class);
+        append(udp, headers + length, class);
+    }
 }
 
 /* Send the first datagram of a train that the kernel does not cut. Returns whether it was the last, or -1. */
@@ -186,6 +216,7 @@ static int udp_transmit(weir_io *io, weir_transport *t, int64_t now_ns)
     udp_io *udp = (udp_io *)io;
     int total = 0;
     io->blocked = 0;
+    if (udp->tunnel && weir_claim_is_due(udp->tunnel, now_ns)) weir_claim_ask(udp->tunnel, udp->fd, now_ns);
     for (;;) {
         int n = flush(udp, t);
         if (n < 0) return n;
@@ -205,7 +236,11 @@ static void udp_wait(weir_io *io, int64_t timeout_ns)
     ppoll(&ready, 1, &t, NULL);
 }
 
-static void udp_close(weir_io *io) { free(io); }
+static void udp_close(weir_io *io)
+{
+    free(((udp_io *)io)->tunnel);
+    free(io);
+}
 
 static struct msghdr message(struct iovec *vector, weir_control *about)
 {
@@ -215,24 +250,24 @@ static struct msghdr message(struct iovec *vector, weir_control *about)
                            .msg_controllen = sizeof about->bytes};
 }
 
-/* Use a connected datagram socket, which stays the caller's to close; `trains`: also its offloads, where the
- * kernel has them. NULL with errno set. */
-weir_io *weir_udp_open(int fd, int trains)
+/* Have the kernel say, and be told, of traffic classes: of IPv6 in other words than of IPv4. */
+static int use_classes(udp_io *udp)
+{
+    static const int yes = 1;
+    struct sockaddr_storage own;
+    socklen_t size = sizeof own;
+    if (getsockname(udp->fd, (struct sockaddr *)&own, &size) < 0) return -1;
+    const int six = own.ss_family == AF_INET6;
+    udp->class_level = six ? IPPROTO_IPV6 : IPPROTO_IP;
+    udp->class_option = six ? IPV6_TCLASS : IP_TOS;
+    return setsockopt(udp->fd, udp->class_level, six ? IPV6_RECVTCLASS : IP_RECVTOS, &yes, sizeof yes);
+}
+
+static void use_offloads(udp_io *udp, int trains)
 {
     static const int yes = 1, none = 0;
-    int buffer;
-    socklen_t size = sizeof buffer;
-    if (setsockopt(fd, IPPROTO_IP, IP_RECVTOS, &yes, sizeof yes) < 0 ||
-        getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &buffer, &size) < 0)
-        return NULL;
-    udp_io *udp = calloc(1, sizeof *udp);
-    if (!udp) return NULL;
-    udp->io =
-        (weir_io){.receive = udp_receive, .transmit = udp_transmit, .wait = udp_wait, .close = udp_close};
-    udp->fd = fd;
-    udp->cuts = trains && setsockopt(fd, SOL_UDP, UDP_SEGMENT, &none, sizeof none) == 0;
-    const int gathers = trains && setsockopt(fd, SOL_UDP, UDP_GRO, &yes, sizeof yes) == 0;
-    udp->io.room = (uint32_t)buffer / CHARGED;
+    udp->cuts = trains && setsockopt(udp->fd, SOL_UDP, UDP_SEGMENT, &none, sizeof none) == 0;
+    const int gathers = trains && setsockopt(udp->fd, SOL_UDP, UDP_GRO, &yes, sizeof yes) == 0;
     udp->most_in = gathers ? TRAINS_IN : WEIR_BATCH;
     const size_t bytes = gathers ? TRAIN_BYTES + 1 : SINGLE_BYTES;
     for (uint32_t i = 0; i < WEIR_BATCH; i++) {
@@ -240,5 +275,59 @@ weir_io *weir_udp_open(int fd, int trains)
         udp->in[i].msg_hdr = message(&udp->in_vector[i], &udp->in_control[i]);
         udp->out[i].msg_hdr = message(&udp->out_vector[i], &udp->out_control[i]);
     }
+}
+
+/* Use a connected datagram socket, which stays the caller's to close; `trains`: also its offloads, where the
+ * kernel has them. NULL with errno set. */
+weir_io *weir_udp_open(int fd, int trains)
+{
+    int buffer;
+    socklen_t size = sizeof buffer;
+    udp_io *udp = calloc(1, sizeof *udp);
+    if (!udp) return NULL;
+    udp->io =
+        (weir_io){.receive = udp_receive, .transmit = udp_transmit, .wait = udp_wait, .close = udp_close};
+    udp->fd = fd;
+    if (use_classes(udp) < 0 || getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &buffer, &size) < 0) {
+        udp_close(&udp->io);
+        return NULL;
+    }
+    udp->io.room = (uint32_t)buffer / CHARGED;
+    use_offloads(udp, trains);
     return &udp->io;
+}
+
+/* The same through a tunnel, to a switch's port with this key of SP4_KEY_BYTES. */
+weir_io *weir_tunnel_open(int fd, int trains, const weir_addresses *addresses, const uint8_t *key)
+{
+    weir_tunnel *tunnel = calloc(1, sizeof *tunnel);
+    weir_io *io = tunnel ? weir_udp_open(fd, trains) : NULL;
+    if (!io) {
+        free(tunnel);
+        return NULL;
+    }
+    tunnel->addresses = *addresses;
+    memcpy(tunnel->key, key, sizeof tunnel->key);
+    ((udp_io *)io)->tunnel = tunnel;
+    return io;
+}
+
+/* Claim the port and wait, at most that long, until the switch says that it is ours. Returns whether it is; else
+ * weir_io_last_error may say why. */
+int weir_tunnel_claim(weir_io *io, int64_t timeout_ns)
+{
+    static const int64_t AGAIN_NS = 100000000;
+    udp_io *udp = (udp_io *)io;
+    weir_tunnel *tunnel = udp->tunnel;
+    const int64_t end = weir_now_ns() + timeout_ns;
+    uint8_t heard[SP4_CLAIM_BYTES + 1];
+    for (int64_t now = weir_now_ns(); now < end && !tunnel->taken; now = weir_now_ns()) {
+        if (now - tunnel->asked_ns >= AGAIN_NS) weir_claim_ask(tunnel, udp->fd, now);
+        const ssize_t n = recv(udp->fd, heard, sizeof heard, MSG_DONTWAIT);
+        if (n < 0 && !is_later(errno)) io->last_error = errno;
+        if (n < 0) udp_wait(io, AGAIN_NS);
+        if (n > 0 && sp4_is_claim(heard, (uint32_t)n)) weir_claim_hear(tunnel, udp->fd, heard);
+    }
+    tunnel->heard_ns = weir_now_ns();
+    return tunnel->taken;
 }

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A link to a switch's port over an IP network: whole frames in UDP datagrams, once the port is claimed."""
+
+import ctypes
+import errno
+import os
+import socket
+from typing import Final
+
+from softp4.native.trains import trains_wanted
+from weir.host_agent.transport import bindings
+from weir.host_agent.transport.frames import Addresses
+from weir.host_agent.transport.links import NativeLink, datagram_socket, path_mtu
+from weir.host_agent.transport.report import FRAME_OVERHEAD
+
+_OUTSIDE: Final = {socket.AF_INET: 28, socket.AF_INET6: 48}
+"""Bytes of IP's and UDP's headers around a frame."""
+
+CLAIM_TIMEOUT_S: Final = 10.0
+
+
+class TunnelLink(NativeLink):
+    """A UDP socket to a switch's port anywhere on an IP network, which is claimed with the port's key.
+
+    Several links of one host may hold the port at once: each has a UDP port of its own inside the frames.
+
+    Args:
+        hub: the switch's address, in numbers or a name, and the UDP port of our port there.
+        key: of that port, which the controller knows.
+        addresses: inside the frames. The host's UDP port is also the socket's.
+        payload: bytes of the longest Weir packet.
+
+    Raises:
+        OSError: no path to the switch, or one for shorter packets.
+        ConnectionError: the switch does not answer.
+    """
+
+    def __init__(
+        self,
+        hub: tuple[str, int],
+        key: bytes,
+        addresses: Addresses,
+        *,
+        payload: int = bindings.USUAL_PAYLOAD,
+        timeout_s: float = CLAIM_TIMEOUT_S,
+    ) -> None:
+        family, _, _, _, address = socket.getaddrinfo(*hub, type=socket.SOCK_DGRAM)[0]
+        self._socket = datagram_socket(family)
+        what = f"port over IP {hub[0]}:{hub[1]}"
+        try:
+            # The UDP port that frames to us carry is the socket's own: no other link of this machine has it.
+            self._socket.bind(("", addresses.host.udp_port))
+            self._socket.connect(address)
+            _require_mtu(self._socket, what, payload)
+            io = bindings.library().weir_tunnel_open(
+                self._socket.fileno(), trains_wanted(), addresses.native(), key
+            )
+            if not io:
+                code = ctypes.get_errno()
+                raise OSError(code, f"cannot use a UDP socket: {os.strerror(code)}")
+        except BaseException:
+            self._socket.close()
+            raise
+        super().__init__(io, what, "the switch cannot be reached")
+        if not self._lib.weir_tunnel_claim(io, round(timeout_s * 1e9)):
+            code = self._lib.weir_io_last_error(io)
+            self.close()
+            raise ConnectionError(
+                f"the switch did not answer within {timeout_s:g} s at UDP {hub[0]}:{hub[1]}"
+                + (f" ({os.strerror(code)})" if code else "")
+                + ": is it running, do firewalls let UDP pass there, and did it start with the controller's "
+                "secret?"
+            )
+
+    def close(self) -> None:
+        """Detach. Closing twice is harmless."""
+        super().close()
+        self._socket.close()
+
+
+def _require_mtu(connected: socket.socket, what: str, payload: int) -> None:
+    """Raise OSError unless the path takes the longest packets, as far as is known."""
+    needed = _OUTSIDE[connected.family] + FRAME_OVERHEAD + payload
+    if (mtu := path_mtu(connected)) < needed:
+        raise OSError(
+            errno.EMSGSIZE, f"the path of {what} has an MTU of {mtu}: packets have up to {needed} bytes"
+        )

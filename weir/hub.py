@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A hub: one machine whose software switch sums for workers anywhere on an IP network, and how to join it."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from softp4.dataplane.claims import reach, write_secret
+from weir.cluster import ClusterError, LocalCluster
+from weir.network import NetworkPlan, make_plan
+from weir.wire.definition import MAX_CHILDREN
+
+if TYPE_CHECKING:
+    from weir.controller.wiring import Host
+
+LISTEN: Final = "127.0.0.1:9600"
+FIRST_UDP: Final = 9701
+_SECRET: Final = "secret"
+_CHECK_S: Final = 0.5
+_PROBE_S: Final = 2.0
+
+
+class Hub(LocalCluster):
+    """A switch and a controller on this machine, whose workers are on others.
+
+    Args:
+        workers: how many workers can join, 1 to 32.
+        listen: address of the controller, as workers reach it: HOST:PORT. The switch is at the same host.
+        udp: the first of the UDP ports, one a worker.
+
+    Raises:
+        ValueError: an address or a number that cannot be.
+    """
+
+    def __init__(self, workers: int, *, listen: str = LISTEN, udp: int = FIRST_UDP) -> None:
+        super().__init__(workers)
+        host, colon, port = listen.rpartition(":")
+        if not (host and colon and port.isdecimal()):
+            raise ValueError(f"{listen!r} is no address: write HOST:PORT, and [HOST]:PORT for IPv6")
+        if not 0 < udp <= 0xFFFF + 1 - workers:
+            raise ValueError(f"{workers} UDP ports from {udp} on: ports are 1 to 65535")
+        self._listen, self._host, self._udp = listen, host.strip("[]"), udp
+
+    @property
+    def controller(self) -> str:
+        """The controller's address, for WEIR_CONTROLLER."""
+        return self._listen
+
+    @property
+    def udp_ports(self) -> range:
+        """The UDP ports at which workers claim their ports."""
+        return range(self._udp, self._udp + self.workers)
+
+    def _make_plan(self) -> NetworkPlan:
+        write_secret(self.directory / _SECRET)
+        plan = make_plan(self.network, self.workers, grpc=self._grpc)
+        switch = plan.topology.switches[0]
+        hosts = tuple(
+            host.model_copy(update={"claimed": udp})
+            for host, udp in zip(plan.topology.hosts, self.udp_ports, strict=True)
+        )
+        claims = {"secret": str(self.directory / _SECRET)}
+        switch = type(switch).model_validate(switch.model_dump() | {"claimed": claims})
+        topology = plan.topology.model_copy(update={"switches": (switch,), "hosts": hosts})
+        return replace(plan, topology=topology, workers=hosts)
+
+    def _attached(self, host: "Host") -> str:
+        bind = f"[{self._host}]" if ":" in self._host else self._host
+        return f"claim:{bind}:{host.claimed}:{self.directory / _SECRET}"
+
+
+def hub(
+    workers: Annotated[int, typer.Option(min=1, max=MAX_CHILDREN, help="How many workers can join.")] = 8,
+    listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="The address at which workers reach this machine, and the controller's TCP port.",
+        ),
+    ] = LISTEN,
+    udp: Annotated[
+        int,
+        typer.Option(metavar="PORT", min=1, max=0xFFFF, help="First UDP port of the switch; one a worker."),
+    ] = FIRST_UDP,
+) -> None:
+    """Sum for workers anywhere on an IP network: run a switch and a controller here, until interrupted.
+
+    Workers need one environment variable, which this command prints. No root, no cables, no topology file.
+    """
+    console = Console(stderr=True)
+    stop = threading.Event()
+    try:
+        here = Hub(workers, listen=listen, udp=udp)
+        with _running(here, console):
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, lambda *_: stop.set())
+            _say_how_to_join(here)
+            while not stop.wait(_CHECK_S):
+                here.check()
+    except (ClusterError, ValueError) as error:
+        _fail(str(error))
+
+
+@contextlib.contextmanager
+def _running(here: Hub, console: Console) -> Iterator[None]:
+    with console.status("starting the switch and the controller"):
+        here.start()
+    try:
+        yield
+    finally:
+        here.stop()
+
+
+def _say_how_to_join(here: Hub) -> None:
+    last, ports = here.udp_ports[-1], f"UDP {here.udp_ports[0]}"
+    typer.echo(
+        f"The switch sums for up to {here.workers} workers. Let TCP {here.controller.rpartition(':')[2]} and "
+        f"{ports}{f' to {last}' if last != here.udp_ports[0] else ''} in. Interrupt to stop.\n"
+        f"On each worker:\n\n    export WEIR_CONTROLLER={here.controller}\n\n"
+        'and run a program under torchrun that calls init_process_group("weir"). '
+        f"`weir join {here.controller}` checks the path."
+    )
+
+
+def join(
+    address: Annotated[str, typer.Argument(help="HOST:PORT of the hub's controller.")],
+) -> None:
+    """Check the path from this machine to a hub, and print what its workers need."""
+    from weir.agent_service.client import AgentClient, AgentError
+
+    try:
+        with AgentClient(address) as client:
+            status = client.status()
+    except AgentError as error:
+        _fail(str(error))
+    ports = [port for switch in status.switches for port in switch.ports if port.HasField("claimed")]
+    if not ports:
+        _fail(f"the controller at {address} has no ports over IP: start `weir hub` there")
+    delays = {port.host: _delay(port.claimed, address) for port in ports}
+    _show(ports, delays)
+    if None in delays.values():
+        silent = ", ".join(str(port.claimed.udp_port) for port in ports if delays[port.host] is None)
+        _fail(f"no answer from UDP {silent}: let these ports in at the hub, and out here")
+    typer.echo(f"On each worker:\n\n    export WEIR_CONTROLLER={address}\n")
+
+
+def _delay(claimed: Any, address: str) -> float | None:
+    """Return the seconds until a port answers, or None."""
+    from weir.agent_service.client import claimed_port
+
+    place = claimed_port(claimed, address)
+    try:
+        return reach((place.host, place.udp_port), _PROBE_S)
+    except OSError:
+        return None
+
+
+def _show(ports: list[Any], delays: dict[str, float | None]) -> None:
+    table = Table("host", "UDP port", "round trip")
+    for port in ports:
+        delay = delays[port.host]
+        shown = "no answer" if delay is None else f"{delay * 1e3:.1f} ms"
+        table.add_row(port.host, str(port.claimed.udp_port), shown)
+    Console().print(table)
+
+
+def _fail(message: str) -> NoReturn:
+    typer.secho(f"weir: {message}", err=True, fg=typer.colors.RED)
+    raise typer.Exit(1)
