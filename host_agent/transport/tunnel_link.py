@@ -27,7 +27,9 @@ class TunnelLink(NativeLink):
     Args:
         hub: the switch's address, in numbers or a name, and the UDP port of our port there.
         key: of that port, which the controller knows.
-        addresses: inside the frames. The host's UDP port is also the socket's.
+        addresses: inside the frames.
+        local_port: the socket's UDP port; None: that of the host inside the frames, which no other link of
+            this machine has then.
         payload: bytes of the longest Weir packet.
 
     Raises:
@@ -41,6 +43,7 @@ class TunnelLink(NativeLink):
         key: bytes,
         addresses: Addresses,
         *,
+        local_port: int | None = None,
         payload: int = bindings.USUAL_PAYLOAD,
         timeout_s: float = CLAIM_TIMEOUT_S,
     ) -> None:
@@ -48,8 +51,7 @@ class TunnelLink(NativeLink):
         self._socket = datagram_socket(family)
         what = f"port over IP {hub[0]}:{hub[1]}"
         try:
-            # The UDP port that frames to us carry is the socket's own: no other link of this machine has it.
-            self._socket.bind(("", addresses.host.udp_port))
+            self._socket.bind(("", addresses.host.udp_port if local_port is None else local_port))
             self._socket.connect(address)
             _require_mtu(self._socket, what, payload)
             io = bindings.library().weir_tunnel_open(
