@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from softp4.dataplane.claims import port_key, read_secret
+from softp4.native.claims import port_key, read_secret
 from weir.agent_service.proto import agent_pb2
 from weir.controller.topology import TopologyError
 from weir.controller.wiring import Host, Wiring

@@ -192,6 +192,7 @@ SHORT: Final = {
     "bench/switch/p4runtime.py": "a case",
     "bench/switch/aggregator.py": "the switch's part of several cases",
     "controller/bfrt/messages.py": "protobuf's messages, made when they are first needed",
+    "controller/claimed_ports.py": "what the service and its status share",
     "controller/tables/*.py": "a control of the P4 program",
     "host_agent/compression/kernels/tiles.py": "what two kernels share",
     "host_agent/compression/sparsifiers/*.py": "a sparsifier",

@@ -5,6 +5,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
@@ -12,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from softp4.dataplane.claims import reach, write_secret
+from softp4.native.claims import reach, write_secret
 from weir.cluster import ClusterError, LocalCluster
 from weir.network import NetworkPlan, make_plan
 from weir.wire.definition import MAX_CHILDREN
@@ -143,7 +144,9 @@ def join(
     ports = [port for switch in status.switches for port in switch.ports if port.HasField("claimed")]
     if not ports:
         _fail(f"the controller at {address} has no ports over IP: start `weir hub` there")
-    delays = {port.host: _delay(port.claimed, address) for port in ports}
+    with ThreadPoolExecutor(len(ports)) as pool:
+        found = pool.map(lambda port: _delay(port.claimed, address), ports)
+    delays = dict(zip((port.host for port in ports), found, strict=True))
     _show(ports, delays)
     if None in delays.values():
         silent = ", ".join(str(port.claimed.udp_port) for port in ports if delays[port.host] is None)

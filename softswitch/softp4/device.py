@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from google.protobuf import text_format
 
-from softp4.dataplane.claims import port_key, read_secret
 from softp4.dataplane.port_spec import Claimed, Interface, Pcap, PortSpec, Shm, Tunnel
 from softp4.dataplane.ports import PortError, PortLoop
 from softp4.dataplane.shm_directory import ShmDirectory
@@ -139,11 +138,7 @@ class Device:
             case Tunnel(local, peer):
                 self.loop.add_udp(spec.number, local, peer)
             case Claimed(local, secret):
-                try:
-                    key = port_key(read_secret(secret), spec.number)
-                except (OSError, ValueError) as error:
-                    raise PortError(f"port {spec.number}, secret: {error}") from error
-                self.loop.add_claimed(spec.number, local, key)
+                self.loop.add_claimed(spec.number, local, secret)
             case Pcap(source, sink, pcapng):
                 what = f"pcap {source or '-'}"
                 self.loop.add_queue(spec.number, what, sink or Path(os.devnull), pcapng=pcapng)

@@ -18,6 +18,7 @@ from typing import Final, Protocol
 
 from softp4.dataplane.interfaces import interfaces, shared
 from softp4.dataplane.loop_bindings import PortStatistics, Statistics, library
+from softp4.native.claims import port_key, read_secret
 from softp4.native.ring import MAX_FRAME
 from softp4.native.shared_memory import PORT_BYTES, no_room
 from softp4.native.trains import trains_wanted
@@ -200,23 +201,24 @@ class PortLoop:
         numbers = (part.encode() for end in (here, there) for part in end)
         self._add("loop_add_udp", number, what, *numbers, int(trains_wanted()))
 
-    def add_claimed(self, number: int, local: tuple[str, int], key: bytes) -> None:
+    def add_claimed(self, number: int, local: tuple[str, int], secret: Path) -> None:
         """Make port ``number`` the end of a UDP tunnel to whoever proves that it has the port's key.
 
         Its other end may be anywhere that IP reaches, also behind a translation of addresses, and may move
-        (``softp4.dataplane.claims``). An empty local host is every address of this machine, IPv6 and IPv4.
+        (``softp4.native.claims``). An empty local host is every address of this machine, IPv6 and IPv4.
 
         Args:
-            key: KEY_BYTES of them.
+            secret: the file of the switch's secret, of which the port's key is made.
 
         Raises:
-            PortError: the address cannot be had.
+            PortError: the address cannot be had, or the file not read.
         """
         what = f"claimed by key at udp {_address(local)}"
         try:
+            key = port_key(read_secret(secret), number)
             _, here = _resolve(*local, 0 if local[0] or not socket.has_dualstack_ipv6() else socket.AF_INET6)
-        except OSError as error:
-            raise PortError(f"port {number}, {what}: {error.strerror or error}") from error
+        except (OSError, ValueError) as error:
+            raise PortError(f"port {number}, {what}: {error}") from error
         numbers = (part.encode() for part in here)
         self._add("loop_add_claimed", number, what, *numbers, key, int(trains_wanted()))
 

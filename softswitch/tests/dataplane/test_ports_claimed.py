@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from softp4.dataplane.claims import KEY_BYTES, port_key, read_secret, write_secret
 from softp4.dataplane.ports import PortError, PortLoop
+from softp4.native.claims import KEY_BYTES, port_key, read_secret, write_secret
 from tests.dataplane.test_ports import frame, loop, program
 from tests.dataplane.test_ports_udp import LOCAL, free_address
 from tests.harness.claimant import CHALLENGE, PROOF, TAKEN, ask, claim, message, siphash
@@ -19,18 +19,26 @@ from tests.p4rt.p4rt_client import PATIENCE
 __all__ = ["loop", "program"]
 
 IN, OUT, CLAIMED = 1, 2, 3
-KEY = bytes(range(KEY_BYTES))
+SECRET = bytes(range(32))
+KEY = port_key(SECRET, CLAIMED)
 SHORT = 0.1
 Host = Callable[[], socket.socket]
 
 
 @pytest.fixture
-def hub(loop: PortLoop) -> tuple[str, int]:
+def secret(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    path.write_text(SECRET.hex())
+    return path
+
+
+@pytest.fixture
+def hub(loop: PortLoop, secret: Path) -> tuple[str, int]:
     """Return the address of port CLAIMED, which waits to be claimed."""
     for number in (IN, OUT):
         loop.add_queue(number, "queue")
     local = free_address()
-    loop.add_claimed(CLAIMED, local, KEY)
+    loop.add_claimed(CLAIMED, local, secret)
     return local
 
 
@@ -162,13 +170,13 @@ def test_more_hosts_than_places_keep_the_newest(loop: PortLoop, host: Host) -> N
 
 
 @pytest.mark.parametrize("there", ["127.0.0.1", "::1"])
-def test_no_address_is_every_address(loop: PortLoop, there: str) -> None:
+def test_no_address_is_every_address(loop: PortLoop, secret: Path, there: str) -> None:
     family = socket.AF_INET6 if ":" in there else socket.AF_INET
     if family is socket.AF_INET6 and not socket.has_dualstack_ipv6():
         pytest.skip("this machine has no IPv6")
     _, port = free_address(there)
     loop.add_queue(OUT, "queue")
-    loop.add_claimed(CLAIMED, ("", port), KEY)
+    loop.add_claimed(CLAIMED, ("", port), secret)
     with socket.socket(family, socket.SOCK_DGRAM) as end:
         end.settimeout(PATIENCE)
         end.connect((there, port))
@@ -186,9 +194,14 @@ def test_claims_between_the_frames_of_a_batch(loop: PortLoop, host: Host) -> Non
     assert loop.receive(OUT, SHORT) is None
 
 
-def test_an_address_in_use_is_refused(loop: PortLoop, hub: tuple[str, int]) -> None:
+def test_an_address_in_use_is_refused(loop: PortLoop, hub: tuple[str, int], secret: Path) -> None:
     with pytest.raises(PortError, match=f"port 5, claimed by key at udp {LOCAL}:{hub[1]}"):
-        loop.add_claimed(5, hub, KEY)
+        loop.add_claimed(5, hub, secret)
+
+
+def test_a_secret_that_is_missing_is_said(loop: PortLoop, tmp_path: Path) -> None:
+    with pytest.raises(PortError, match=r"port 5, claimed by key at .*No such file or directory.*nothing"):
+        loop.add_claimed(5, free_address(), tmp_path / "nothing")
 
 
 def test_keys_of_ports_differ_and_the_secret_is_the_users_alone(tmp_path: Path) -> None:

@@ -5,13 +5,16 @@ import contextlib
 import random
 import select
 import socket
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from softp4.dataplane.ports import PortLoop
+from softp4.native.claims import port_key
 from tests.host_agent.transport.answers import result
 from tests.host_agent.transport.racks import on_every_worker, reducers, switch_with_job
 from tests.host_agent.transport.test_links import CLASSES, THEM, US, classed, threading_drive
@@ -28,8 +31,11 @@ LONG = 2_000_000
 Address = tuple[str, int]
 
 
+SECRET = bytes(range(32))
+
+
 def key(port: int) -> bytes:
-    return bytes([port]) * 16
+    return port_key(SECRET, port)
 
 
 class Translator:
@@ -80,13 +86,19 @@ class Translator:
 @contextlib.contextmanager
 def hub(workers: int = WORKERS, slots: int = 16) -> Iterator[tuple[int, PortLoop, list[Address]]]:
     """Yield a job, and the switch with the addresses where its workers claim their ports."""
-    with switch_with_job(workers, slots) as (switch, job), PortLoop() as loop:
+    with (
+        switch_with_job(workers, slots) as (switch, job),
+        PortLoop() as loop,
+        tempfile.NamedTemporaryFile("w") as secret,
+    ):
+        secret.write(SECRET.hex())
+        secret.flush()
         places = []
         for port in range(1, workers + 1):
             with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
                 probe.bind(("::", 0))
                 places.append(("", probe.getsockname()[1]))
-            loop.add_claimed(port, places[-1], key(port))
+            loop.add_claimed(port, places[-1], Path(secret.name))
         loop.set_switch(switch)
         loop.start()
         yield job, loop, [(LOCAL, port) for _, port in places]

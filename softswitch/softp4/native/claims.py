@@ -3,7 +3,7 @@
 
 A switch has one secret, in a file. Each of its ports has a key of its own, made of the secret and the port's
 number: whoever knows one port's key has that port, and no other. How a host proves that it has the key is in
-``native/claim.h``.
+``claim.h``.
 """
 
 import hashlib

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A hub admits workers over IP, says how to join, and leaves nothing behind."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from softp4.native.claims import port_key, read_secret
+from tests.harness.processes import children, wait_until_gone
+from weir.agent_service.client import AgentClient
+from weir.cluster import ClusterError
+from weir.host_agent.torch.link_choice import bind_udp, choose_port
+from weir.host_agent.transport.reducer import Reducer
+from weir.host_agent.transport.slot_transport import TransportConfig
+from weir.hub import Hub
+from weir.wire.definition import Op
+
+WORKERS = 2
+
+
+def free_ports() -> tuple[int, int]:
+    """Return a TCP port, and the first of WORKERS UDP ports, that nobody uses now."""
+    while True:
+        with socket.socket() as tcp, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+            tcp.bind(("127.0.0.1", 0))
+            udp.bind(("127.0.0.1", 0))
+            first = udp.getsockname()[1]
+            if first + WORKERS <= 0xFFFF:
+                return tcp.getsockname()[1], first
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[Hub]:
+    tcp, udp = free_ports()
+    made = Hub(WORKERS, listen=f"127.0.0.1:{tcp}", udp=udp)
+    made.start()
+    yield made
+    made.stop()
+
+
+def weir(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "weir", *words], capture_output=True, text=True, check=False)
+
+
+def test_workers_sum_through_a_hub(hub: Hub) -> None:
+    def work(rank: int) -> list[int]:
+        udp = bind_udp(None)
+        assert udp is not None
+        with AgentClient(hub.controller) as client:
+            membership = client.join(
+                job="sum", size=WORKERS, rank=rank, token="t", host=f"h{rank + 1}", udp_port=udp.port, slots=8
+            )
+            claimed = membership.claimed
+            assert claimed is not None
+            assert (claimed.host, claimed.udp_port) == ("127.0.0.1", hub.udp_ports[rank])
+            assert claimed.key == port_key(read_secret(hub.directory / "secret"), membership.switch_port)
+            assert claimed.key.hex() not in repr(membership)
+            port = choose_port(membership, None, udp)
+            config = TransportConfig(membership.job_id, membership.number, WORKERS, 8, key=membership.key)
+            with Reducer(port.link, config) as reducer:
+                vector = np.full(1000, rank + 1, np.uint32)
+                reducer.reduce(vector, Op.ADD)
+            port.release()
+            client.leave()
+        return sorted(set(vector.tolist()))
+
+    with ThreadPoolExecutor() as pool:
+        assert list(pool.map(work, range(WORKERS))) == [[3], [3]]
+
+
+def test_join_checks_the_path_and_prints_what_workers_need(hub: Hub) -> None:
+    said = weir("join", hub.controller)
+    assert said.returncode == 0, said.stderr
+    assert f"export WEIR_CONTROLLER={hub.controller}" in said.stdout
+    for rank, port in enumerate(hub.udp_ports):
+        assert re.search(rf"h{rank + 1} .*{port} .*\d ms", said.stdout)
+
+
+def test_join_names_the_ports_that_are_silent(hub: Hub) -> None:
+    (switch,) = [pid for pid, line in children(os.getpid()).items() if "softp4" in line]
+    os.kill(switch, signal.SIGSTOP)
+    try:
+        said = weir("join", hub.controller)
+    finally:
+        os.kill(switch, signal.SIGCONT)
+    assert said.returncode == 1
+    assert f"no answer from UDP {hub.udp_ports[0]}, {hub.udp_ports[1]}: let these ports in" in said.stderr
+
+
+def test_ports_are_shown_and_the_secret_is_this_users(hub: Hub) -> None:
+    (switch,) = hub.status().switches
+    assert [(port.claimed.udp_port, port.claimed.key) for port in switch.ports] == [
+        (port, b"") for port in hub.udp_ports
+    ]
+    assert (hub.directory / "secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_hub_that_is_interrupted_leaves_nothing() -> None:
+    tcp, udp = free_ports()
+    words = ["hub", "--workers", str(WORKERS), "--listen", f"127.0.0.1:{tcp}", "--udp", str(udp)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "weir", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    said = ""
+    while "export" not in said:
+        line = process.stdout.readline()
+        assert line, process.stderr and process.stderr.read()
+        said += line
+    assert f"Let TCP {tcp} and UDP {udp} to {udp + 1} in" in said
+    assert f"export WEIR_CONTROLLER=127.0.0.1:{tcp}" in said
+    processes = children(process.pid)
+    assert len(processes) == 2
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+    wait_until_gone(*processes)
+
+
+def test_an_address_in_use_is_said(hub: Hub) -> None:
+    other = Hub(1, listen=f"127.0.0.1:{free_ports()[0]}", udp=hub.udp_ports[0])
+    with pytest.raises(ClusterError, match=f"claimed by key at udp 127.0.0.1:{hub.udp_ports[0]}"):
+        other.start()
+
+
+@pytest.mark.parametrize(
+    ("listen", "udp", "message"),
+    [
+        ("9600", 9701, "'9600' is no address: write HOST:PORT"),
+        ("localhost:", 9701, "is no address"),
+        ("localhost:9600", 65535, "2 UDP ports from 65535 on: ports are 1 to 65535"),
+    ],
+)
+def test_what_cannot_be(listen: str, udp: int, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Hub(WORKERS, listen=listen, udp=udp)
