@@ -62,14 +62,16 @@ def in_memory(workers: int, threads: int = 1) -> Iterator[Links]:
 
 
 @contextlib.contextmanager
-def shaped_links(workers: int, rate: str) -> Iterator[Links]:
-    """Yield links of one rate between network namespaces."""
-    with network_cluster(workers, rate=rate, bridged=True) as cluster:
-        yield over_links(cluster, workers, rate)
+def shaped_links(workers: int, rate: str, *, ip: bool = False) -> Iterator[Links]:
+    """Yield links of one rate between network namespaces. ip: Weir's workers claim their ports over IP."""
+    with network_cluster(workers, rate=rate, bridged=True, ip=ip) as cluster:
+        yield over_links(cluster, workers, f"{rate}, over IP" if ip else rate)
 
 
-def over_links(cluster: NetworkCluster, workers: int, rate: str) -> Links:
+def over_links(cluster: NetworkCluster, workers: int, name: str) -> Links:
     """Return a cluster's links: Weir uses those to a switch, Gloo those to a kernel bridge beside it.
+
+    The name begins with their rate.
 
     Each rank has two links with the same token buckets in both directions. The bridge has the offloads on:
     the network that TCP is fastest on.
@@ -79,13 +81,20 @@ def over_links(cluster: NetworkCluster, workers: int, rate: str) -> Links:
     def start(rank: int) -> tuple[list[str], dict[str, str]]:
         return lab.at_host(rank), {**cluster.environment(rank), **lab.bridged_environment()}
 
-    return Links(rate, workers, parse_rate(rate), start, tuple(cluster.switch_pids()))
+    return Links(name, workers, parse_rate(name.partition(",")[0]), start, tuple(cluster.switch_pids()))
 
 
 def every_network(
-    workers: int, rates: Sequence[str], say: Callable[[str], None], threads: Sequence[int] = (1,)
+    workers: int,
+    rates: Sequence[str],
+    say: Callable[[str], None],
+    threads: Sequence[int] = (1,),
+    *,
+    ip: bool = False,
 ) -> Iterator[Links]:
     """Yield shared memory, with so many threads of the switch, and links of each rate.
+
+    ip: each rate twice, with cables to the switch and with ports that are claimed over IP.
 
     Links only where namespaces are to be had, and said if not.
 
@@ -102,8 +111,9 @@ def every_network(
         say(f"shaped links not measured: {reason}")
         return
     for rate in rates:
-        with shaped_links(workers, rate) as links:
-            yield links
+        for over in (False, True) if ip else (False,):
+            with shaped_links(workers, rate, ip=over) as links:
+                yield links
 
 
 def check_rates(rates: Sequence[str]) -> None:

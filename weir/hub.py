@@ -6,7 +6,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
@@ -15,7 +14,7 @@ from rich.table import Table
 
 from softp4.native.claims import reach, write_secret
 from weir.cluster import ClusterError, LocalCluster
-from weir.network import NetworkPlan, make_plan
+from weir.network import NetworkPlan, make_plan, over_ip
 from weir.wire.definition import MAX_CHILDREN
 
 if TYPE_CHECKING:
@@ -60,17 +59,9 @@ class Hub(LocalCluster):
         return range(self._udp, self._udp + self.workers)
 
     def _make_plan(self) -> NetworkPlan:
-        write_secret(self.directory / _SECRET)
-        plan = make_plan(self.network, self.workers, grpc=self._grpc)
-        switch = plan.topology.switches[0]
-        hosts = tuple(
-            host.model_copy(update={"claimed": udp})
-            for host, udp in zip(plan.topology.hosts, self.udp_ports, strict=True)
-        )
-        claims = {"secret": str(self.directory / _SECRET)}
-        switch = type(switch).model_validate(switch.model_dump() | {"claimed": claims})
-        topology = plan.topology.model_copy(update={"switches": (switch,), "hosts": hosts})
-        return replace(plan, topology=topology, workers=hosts)
+        secret = self.directory / _SECRET
+        write_secret(secret)
+        return over_ip(make_plan(self.network, self.workers, grpc=self._grpc), str(secret), self._udp)
 
     def _attached(self, host: "Host") -> str:
         bind = f"[{self._host}]" if ":" in self._host else self._host

@@ -7,7 +7,7 @@ and the one over network namespaces are the same network.
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from weir.background import IncastSpec, Sender, Victim
@@ -176,6 +176,29 @@ def make_plan(
         background=tuple(host for hosts in by_rack for host in hosts[each - spec.extra_hosts :]),
         victims=tuple(hosts[0] for hosts in own) if spec.extra_hosts else (),
         cables=cables,
+    )
+
+
+def over_ip(plan: NetworkPlan, secret: str, udp: int, at: str = "") -> NetworkPlan:
+    """Return a plan of one switch whose hosts claim their ports over an IP network.
+
+    Args:
+        secret: the file of the switch's secret.
+        udp: the first of its UDP ports, one a host.
+        at: its address, as hosts reach it; "": that of the controller.
+    """
+    (switch,) = plan.topology.switches
+    claims = switch.model_dump() | {"claimed": {"secret": secret, "host": at}}
+    hosts = {
+        host.name: host.model_copy(update={"claimed": udp + number})
+        for number, host in enumerate(plan.topology.hosts)
+    }
+    return replace(
+        plan,
+        topology=plan.topology.model_copy(
+            update={"switches": (type(switch).model_validate(claims),), "hosts": tuple(hosts.values())}
+        ),
+        workers=tuple(hosts[host.name] for host in plan.workers),
     )
 
 

@@ -48,6 +48,7 @@ class Parameters:
     devices: tuple[str, ...] = parameter(
         ("cpu",), "Where the tensors are; all ranks share the GPU.", choices=("cpu", "cuda")
     )
+    ip: bool = parameter(False, "Over shaped links, also with ports that are claimed over IP.")
     seconds: float = parameter(
         0.0, "A contender has fewer repetitions, 3 at least, where they take longer; 0: never.", least=0
     )
@@ -98,7 +99,7 @@ def run(given: Parameters, run: Run) -> Iterator[Table]:
         )
     rows: list[Row] = []
     failed: list[str] = []
-    for links in every_network(given.workers, given.rates, run.say, given.threads):
+    for links in every_network(given.workers, given.rates, run.say, given.threads, ip=given.ip):
         for device, size in product(given.devices, given.megabytes):
             run.say(f"{links.name}, {size:g} MB, {device} ...")
             spec = Spec(round(size * 1e6 / 4), given, run.repeats, links.switches)

@@ -7,21 +7,24 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from softp4.native.build import is_compiling
+from softp4.native.claims import write_secret
 from softp4.native.scratch import scratch_folder
 from softp4.native.trains import trains_wanted
 from weir.agent_service.client import AgentClient
-from weir.controller.wiring import Target
-from weir.netns.lab import Lab, bridged_lab, lab
+from weir.controller.wiring import Host, Target
+from weir.netns.lab import HUB_ADDRESS, Lab, bridged_lab, lab
 from weir.netns.namespace import NamespaceError
-from weir.network import NetworkSpec, incast, switch_ports
+from weir.network import NetworkSpec, incast, over_ip, switch_ports
 from weir.process import child
 
 _FIRST_TUNNEL: Final = 20001  # UDP ports of tunnels; in a namespace of its own all are free
+_FIRST_CLAIMED: Final = 9701  # and of ports that hosts claim
+_SECRET: Final = "secret"
 _START_TIMEOUT_S: Final = 240.0  # without a compiler at work, which a first start waits for
 
 
@@ -41,7 +44,7 @@ class NetworkCluster:
             **self.lab.environment(),
             "WEIR_CONTROLLER": self.controller,
             "WEIR_HOST": self.lab.plan.workers[rank].name,
-            "WEIR_LINK": "udp",
+            "WEIR_LINK": "udp" if self.lab.plan.workers[rank].claimed is None else "ip",
         }
 
     def status(self) -> Any:
@@ -107,18 +110,22 @@ def network_cluster(
     rate: str | None = None,
     network: NetworkSpec | None = None,
     bridged: bool = False,
+    ip: bool = False,
 ) -> Iterator[NetworkCluster]:
     """Yield a lab for that many workers, its switches (soft ones, or one BMv2), controller and background
     traffic.
 
-    Arguments as for ``lab``. Raises NamespaceError; its message ends with the last words of switches and
-    controller.
+    Arguments as for ``lab``. ip: the hosts claim their ports of the one soft switch over IP. Raises
+    NamespaceError; its message ends with the last words of switches and controller.
     """
     trains = switch == "soft" and trains_wanted()
     with (
-        lab(workers, switch=switch, rate=rate, network=network, bridged=bridged, trains=trains) as made,
+        lab(
+            workers, switch=switch, rate=rate, network=network, bridged=bridged, trains=trains, ip=ip
+        ) as cabled,
         scratch_folder("weir-net") as folder,
     ):
+        made = _over_ip(cabled, folder) if ip else cabled
         processes: dict[str, subprocess.Popen[bytes]] = {}
         try:
             switches = start_switches(made, switch, folder)
@@ -129,6 +136,12 @@ def network_cluster(
             yield NetworkCluster(made, address, folder, processes)
         finally:
             child.end(list(reversed(processes.values())))
+
+
+def _over_ip(cabled: Lab, folder: Path) -> Lab:
+    secret = folder / _SECRET
+    write_secret(secret)
+    return replace(cabled, plan=over_ip(cabled.plan, str(secret), _FIRST_CLAIMED, HUB_ADDRESS))
 
 
 @contextlib.contextmanager
@@ -148,7 +161,13 @@ def start_switches(made: Lab, kind: Target, folder: Path) -> list[subprocess.Pop
     if kind == "bmv2":
         return [_start_bmv2(made, {host.port: name for host, name in interfaces.items()}, folder)]
     tunnels = itertools.count(_FIRST_TUNNEL)
-    ports = switch_ports(made.plan, interfaces.__getitem__, tunnels)
+
+    def attached(host: Host) -> str:
+        if host.claimed is None:
+            return interfaces[host]
+        return f"claim:{HUB_ADDRESS}:{host.claimed}:{folder / _SECRET}"
+
+    ports = switch_ports(made.plan, attached, tunnels)
     return [
         child.spawn(
             "softp4",

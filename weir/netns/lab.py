@@ -26,6 +26,9 @@ from weir.netns.offloads import ALL, BUT_UDP, offloads_off
 from weir.network import NetworkPlan, NetworkSpec, make_plan
 
 _GRPC_PORT: Final = 9559  # and up, within the switches' own namespace
+HUB_ADDRESS: Final = "10.253.0.1"
+"""Of the machine with the switch, in a lab with IP."""
+
 _BRIDGE: Final = "bridge"
 _CORE: Final = "core"  # the bridge between the racks' bridges
 _BRIDGED_LINK: Final = "eth1"  # of hosts whose eth0 leads to a switch program
@@ -81,6 +84,7 @@ def lab(
     network: NetworkSpec | None = None,
     bridged: bool = False,
     trains: bool = False,
+    ip: bool = False,
 ) -> Iterator[Lab]:
     """Make a namespace for every host and one for the switches, which end with the block.
 
@@ -95,6 +99,8 @@ def lab(
             joins all of these, with the offloads on: for a peer over TCP in the same processes.
         trains: what runs where the switches are cuts trains of UDP datagrams and completes checksums, so that
             these offloads stay on.
+        ip: each link is a network of its own, and hosts reach HUB_ADDRESS, where the switch is, by it: for
+            ports that they claim over IP. The hosts' addresses are not those of the topology.
 
     Raises:
         NamespaceError: this process cannot make them.
@@ -106,14 +112,18 @@ def lab(
     bucket = TokenBucket(parse_rate(rate)) if rate else None
     uplink = TokenBucket(network.rate_bps) if network.rate_bps else None
     with _hosts(_plan(workers, switch, network)) as made:
-        for host, namespace, interface in zip(made.hosts, made.namespaces, made.interfaces, strict=True):
-            _join(made, interface, namespace, "eth0", host.mac, host.ip, down=bucket, up=bucket or uplink)
+        ends = zip(made.hosts, made.namespaces, made.interfaces, strict=True)
+        for number, (host, namespace, interface) in enumerate(ends):
+            own = f"10.254.{number}.2" if ip else host.ip
+            _join(made, interface, namespace, "eth0", host.mac, own, down=bucket, up=bucket or uplink)
             for where, name in ((made.switch, interface), (namespace, "eth0")):
                 where.call(partial(offloads_off, name, BUT_UDP if trains else ALL))
             if not network.shape.single or network.loss:
                 _neighbours(made, host, namespace)
         if bridged:
             _bridge(made, _BRIDGED_LINK, bucket)
+        if ip:
+            _route(made)
         yield made
 
 
@@ -238,6 +248,14 @@ def _join(
         links.set(interface, up=True)
         if bucket:
             links.shape(interface, bucket)
+
+
+def _route(made: Lab) -> None:
+    """Give each link a network of its own, between its host and the switch's kernel."""
+    made.switch.links.add_address("lo", f"{HUB_ADDRESS}/32")
+    for index, (namespace, interface) in enumerate(zip(made.namespaces, made.interfaces, strict=True)):
+        made.switch.links.add_address(interface, f"10.254.{index}.1/24")
+        namespace.links.set_gateway("eth0", f"10.254.{index}.1")
 
 
 def _neighbours(made: Lab, host: Host, namespace: Namespace) -> None:
