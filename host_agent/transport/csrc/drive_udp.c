@@ -15,11 +15,11 @@
 
 enum {
     MOST_BYTES = WEIR_FRAME_OVERHEAD + WEIR_MAX_PAYLOAD,
-    SINGLE_BYTES = MOST_BYTES + 1,       /* one byte more: a datagram that is too long shows */
-    TRAIN_BYTES = 65507,                 /* the longest payload of UDP over IPv4 */
-    TRAIN_PACKETS = 64,                  /* UDP_MAX_SEGMENTS, in every kernel that has it */
-    TRAINS_IN = 16,                      /* taken in before answers go out */
-    TRAINS_OUT = 2,                      /* written before they are sent */
+    SINGLE_BYTES = MOST_BYTES + 1, /* one byte more: a datagram that is too long shows */
+    TRAIN_BYTES = 65507,           /* the longest payload of UDP over IPv4 */
+    TRAIN_PACKETS = 64,            /* UDP_MAX_SEGMENTS, in every kernel that has it */
+    TRAINS_IN = 16,                /* taken in before answers go out */
+    TRAINS_OUT = 2,                /* written before they are sent */
     CHARGED =
         4608, /* of the receive buffer, by the kernel for a packet at most: a page and what describes it */
 };
@@ -33,12 +33,12 @@ typedef struct {
 typedef struct {
     weir_io io;
     int fd;
-    weir_tunnel *tunnel;  /* NULL: none */
+    weir_tunnel *tunnel;           /* NULL: none */
     int class_level, class_option; /* how the kernel is told of traffic classes */
-    int cuts;             /* whether the kernel cuts trains that we send */
-    uint32_t most_in;     /* messages taken in at once */
-    uint32_t first, last; /* messages in `out` that the socket has not taken yet */
-    uint32_t written;     /* bytes of out_buffer */
+    int cuts;                      /* whether the kernel cuts trains that we send */
+    uint32_t most_in;              /* messages taken in at once */
+    uint32_t first, last;          /* messages in `out` that the socket has not taken yet */
+    uint32_t written;              /* bytes of out_buffer */
     train trains[WEIR_BATCH];
     struct mmsghdr in[WEIR_BATCH], out[WEIR_BATCH];
     struct iovec in_vector[WEIR_BATCH], out_vector[WEIR_BATCH];

@@ -11,7 +11,8 @@
 
 enum { WEIR_ECN = 3 };
 
-static const int64_t WEIR_CLAIM_EVERY_NS = 10000000000; /* translations of addresses remember for 30 s and more */
+static const int64_t WEIR_CLAIM_EVERY_NS =
+    10000000000; /* translations of addresses remember for 30 s and more */
 static const int64_t WEIR_CLAIM_SILENCE_NS = 500000000; /* after which we may have been forgotten */
 
 typedef struct {

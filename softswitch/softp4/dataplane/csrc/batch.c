@@ -77,7 +77,11 @@ static void send_apart(const send_batch *b, port *p, int fd, uint32_t message)
         if (b->kind->restore) b->kind->restore(frame, (uint32_t)(t->headers + here));
         struct iovec vectors[] = {{no_note, b->kind->prefix}, {frame, t->headers + here}};
         const struct msghdr *whole = &b->messages[message].msg_hdr;
-        if (sendmsg(fd, &(struct msghdr){whole->msg_name, whole->msg_namelen, vectors, 2}, 0) < 0)
+        const struct msghdr single = {.msg_name = whole->msg_name,
+                                      .msg_namelen = whole->msg_namelen,
+                                      .msg_iov = vectors,
+                                      .msg_iovlen = 2};
+        if (sendmsg(fd, &single, 0) < 0)
             p->stats.tx_drops++;
         else
             count_sent(p, &(send_train){.frames = 1}, t->headers + here);

@@ -66,7 +66,8 @@ static claimant *place_for(claimants *c, const sp4_claim *proof, const struct so
 {
     claimant *oldest = &c->all[0];
     for (uint32_t i = 0; i < c->count; i++) {
-        if (c->all[i].label == proof->label || (c->all[i].size == size && same_address(&c->all[i].address, from)))
+        if (c->all[i].label == proof->label ||
+            (c->all[i].size == size && same_address(&c->all[i].address, from)))
             return &c->all[i];
         if (c->all[i].proofs < oldest->proofs) oldest = &c->all[i];
     }
