@@ -103,7 +103,7 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return objects
 
 
-@pytest.mark.parametrize("name", _QUICK[:: effort(4, 1)])
+@pytest.mark.parametrize("name", _QUICK[:: effort(6, 1)])
 def test_frames_under_sanitizers(name: str, harness: list[Path], tmp_path: Path) -> None:
     """AddressSanitizer and UBSan on generated code and runtime; each frame in a block of its own size."""
     (tmp_path / "program.c").write_text(generate(program(name)))
