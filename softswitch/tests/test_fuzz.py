@@ -22,7 +22,7 @@ from tests.programs import FOLDER, NAMES, pack, program
 from tests.state import test_value_sets
 
 SANITIZE = "-fsanitize=address,undefined"
-FRAMES = 4_000
+FRAMES = effort(1_500, 4_000)
 
 # What makes each program do most: a header with every interesting first byte.
 CORPUS = {
@@ -132,7 +132,7 @@ def test_any_control_under_sanitizers(name: str, trace: bool, tmp_path: Path) ->
     """
     if runtime() is None:
         pytest.skip("this compiler has no sanitizer libraries")
-    report = run_worker(FOLDER / f"{name}.json", 1, 1000, tmp_path, trace=trace)
+    report = run_worker(FOLDER / f"{name}.json", 1, effort(300, 1000), tmp_path, trace=trace)
     assert not report.bad, report.output
     assert "frames left" in report.output
 

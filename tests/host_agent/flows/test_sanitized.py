@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.fuzzing.sanitized import run_sanitized, runtime
+from tests.harness.effort import effort
 from tests.host_agent.flows.test_flow import transfer
 from tests.host_agent.flows.world import FLOW_ID, Meddling
 from weir.host_agent.flows import FlowConfig, FlowReceiver, FlowSender
@@ -17,7 +18,7 @@ from weir.host_agent.flows.udp import UdpFlows
 from weir.host_agent.transport.service_class import ServiceClass
 from weir.simulator.link import Faults
 
-TRANSFERS, CONVERSATIONS = 40, 200
+TRANSFERS, CONVERSATIONS = effort((10, 50), (40, 200))
 
 
 @pytest.mark.skipif(runtime() is None, reason="the compiler has no AddressSanitizer")
