@@ -125,14 +125,14 @@ def test_frames_under_sanitizers(name: str, harness: list[Path], tmp_path: Path)
 
 
 @pytest.mark.parametrize(("name", "trace"), [("matching", False), ("queues", True)])
-def test_any_control_under_sanitizers(name: str, trace: bool, tmp_path: Path) -> None:
+def test_any_control_under_sanitizers(name: str, trace: bool) -> None:
     """Entries, groups, queues, cells and traces change at random between frames made for the parser.
 
     ``python -m tests.fuzzing`` does so for all programs, and for spoiled ones.
     """
     if runtime() is None:
         pytest.skip("this compiler has no sanitizer libraries")
-    report = run_worker(FOLDER / f"{name}.json", 1, effort(300, 1000), tmp_path, trace=trace)
+    report = run_worker(FOLDER / f"{name}.json", 1, effort(300, 1000), trace=trace)
     assert not report.bad, report.output
     assert "frames left" in report.output
 

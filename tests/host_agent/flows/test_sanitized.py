@@ -3,7 +3,6 @@
 
 import sys
 import threading
-from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -22,8 +21,8 @@ TRANSFERS, CONVERSATIONS = effort((10, 50), (40, 200))
 
 
 @pytest.mark.skipif(runtime() is None, reason="the compiler has no AddressSanitizer")
-def test_no_byte_out_of_place(tmp_path: Path) -> None:
-    report = run_sanitized([sys.executable, "-m", __name__], tmp_path)
+def test_no_byte_out_of_place() -> None:
+    report = run_sanitized([sys.executable, "-m", __name__])
     assert not report.bad, report.output
 
 
