@@ -9,12 +9,13 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from tests.harness.effort import effort
 from weir.cli import app
 from weir.partition.planfile import PlanFile
 from weir.train.placed import predict, show, train_placed
 from weir.train.sparse_models import SparseModelName
 
-MACHINES = 3
+MACHINES = effort(2, 3)
 
 
 def run(*arguments: str) -> tuple[int, str]:
