@@ -4,6 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
+# Else every process of the tests compiles every test, and every command Weir.
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup demo test check bench docs pages clean
 
 help:  ## these lines

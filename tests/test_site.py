@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MISSING = [name for name in ("sphinx", "myst_parser", "furo") if importlib.util.find_spec(name) is None]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(bool(MISSING), reason=f"needs the extra docs: {', '.join(MISSING)}")
 @pytest.mark.timeout(600)
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:

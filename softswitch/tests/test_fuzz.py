@@ -22,7 +22,7 @@ from tests.programs import FOLDER, NAMES, pack, program
 from tests.state import test_value_sets
 
 SANITIZE = "-fsanitize=address,undefined"
-FRAMES = 4_000
+FRAMES = effort(1_500, 4_000)
 
 # What makes each program do most: a header with every interesting first byte.
 CORPUS = {
@@ -103,7 +103,7 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return objects
 
 
-@pytest.mark.parametrize("name", _QUICK[:: effort(4, 1)])
+@pytest.mark.parametrize("name", _QUICK[:: effort(6, 1)])
 def test_frames_under_sanitizers(name: str, harness: list[Path], tmp_path: Path) -> None:
     """AddressSanitizer and UBSan on generated code and runtime; each frame in a block of its own size."""
     (tmp_path / "program.c").write_text(generate(program(name)))
@@ -125,14 +125,14 @@ def test_frames_under_sanitizers(name: str, harness: list[Path], tmp_path: Path)
 
 
 @pytest.mark.parametrize(("name", "trace"), [("matching", False), ("queues", True)])
-def test_any_control_under_sanitizers(name: str, trace: bool, tmp_path: Path) -> None:
+def test_any_control_under_sanitizers(name: str, trace: bool) -> None:
     """Entries, groups, queues, cells and traces change at random between frames made for the parser.
 
     ``python -m tests.fuzzing`` does so for all programs, and for spoiled ones.
     """
     if runtime() is None:
         pytest.skip("this compiler has no sanitizer libraries")
-    report = run_worker(FOLDER / f"{name}.json", 1, 1000, tmp_path, trace=trace)
+    report = run_worker(FOLDER / f"{name}.json", 1, effort(300, 1000), trace=trace)
     assert not report.bad, report.output
     assert "frames left" in report.output
 

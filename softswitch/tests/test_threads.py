@@ -272,7 +272,7 @@ def play_random(seed: int, scratch: Path) -> str | None:
 @pytest.mark.skipif(thread_sanitizer() is None, reason="the compiler has no ThreadSanitizer")
 def test_threads_race_for_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.racing", str(tmp_path)]
-    report = run_thread_sanitized(command, tmp_path / "cache")
+    report = run_thread_sanitized(command)
     assert not report.bad, report.output
 
 

@@ -33,8 +33,20 @@ MINUTES = {  # tested in parts, in files of their own
 }
 
 
+# Many processes that import torch, as in a case that is measured by default, or in tests of the case's parts.
+LONG = {
+    *(f"training/{name}" for name in ("servers", "gpt", "methods", "links", "accuracy")),
+    *(f"collectives/{name}" for name in ("latency", "fsdp", "allreduce-gpu", "copy")),
+}
+
+
 @pytest.mark.parametrize(
-    "case", [case for case in CASES if case.path not in MINUTES | SIMILAR], ids=lambda case: case.path
+    "case",
+    [
+        pytest.param(case, id=case.path, marks=[pytest.mark.long] if case.path in LONG else [])
+        for case in CASES
+        if case.path not in MINUTES | SIMILAR
+    ],
 )
 def test_a_case_measures(case: Case) -> None:
     if case.path in NEEDS_ROOT and (reason := gain_root()):

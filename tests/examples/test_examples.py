@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.harness.forked import run_ranks
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
@@ -32,7 +34,7 @@ def test_ddp_backend_starts_its_own_switch_and_learns_the_same_everywhere() -> N
 
 
 def test_ddp_hook_trains_sparsely_across_a_checkpoint() -> None:
-    said = torchrun(2, "ddp_hook.py", "--density", "0.1")
+    said = run_ranks(2, EXAMPLES / "ddp_hook.py", "--density", "0.1")
     found = re.findall(r"rank (\d): step 100, loss (\d+\.\d+), sent (\d+\.\d)% of the gradient", said)
     assert sorted(rank for rank, *_ in found) == ["0", "1"]
     assert all(float(loss) < 2 for _, loss, _ in found)  # it starts at 8
@@ -49,7 +51,7 @@ def test_local_cluster_sums_and_stops() -> None:
 
 
 def test_a_method_of_ones_own_trains() -> None:
-    said = torchrun(2, "own_method.py", "--density", "0.1")
+    said = run_ranks(2, EXAMPLES / "own_method.py", "--density", "0.1")
     found = re.findall(r"rank (\d): loss (\d+\.\d+), sent (\d+\.\d)% of the gradient", said)
     assert sorted(rank for rank, *_ in found) == ["0", "1"]
     assert all(float(loss) < 0.5 for _, loss, _ in found)  # it starts at 1

@@ -4,7 +4,8 @@
 import re
 from pathlib import Path
 
-from tests.examples.test_examples import EXAMPLES, torchrun
+from tests.examples.test_examples import EXAMPLES
+from tests.harness.forked import run_ranks
 
 PAGE = (EXAMPLES.parent / "docs" / "install.md").read_text(encoding="utf-8")
 
@@ -15,4 +16,4 @@ def test_the_first_sum_is_what_the_page_says(tmp_path: Path) -> None:
     path = tmp_path / "first_sum.py"
     path.write_text(script)
     rank = r"rank \d: \[[^]]*\]"  # both ranks may print into one line
-    assert sorted(re.findall(rank, torchrun(2, str(path)))) == re.findall(rank, shown)
+    assert sorted(re.findall(rank, run_ranks(2, path))) == re.findall(rank, shown)

@@ -6,7 +6,9 @@ same here.
 """
 
 import functools
+import hashlib
 import itertools
+import os
 import subprocess
 import tempfile
 from abc import abstractmethod
@@ -14,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from softp4.native.build import cache_folder
 from softp4.p4runtime.names import Names
 from softp4.program.loader import load_program
 from softp4.program.types import Program
@@ -248,7 +251,7 @@ def _match(value: WantedMatch) -> Match:
 
 @functools.cache
 def _translated() -> list[Program]:
-    """Return ingress and egress, translated and compiled once."""
+    """Return ingress and egress, translated and compiled."""
     with tempfile.TemporaryDirectory() as folder:
         return [load_program(program) for program in compile_translated(Path(folder))]
 
@@ -257,10 +260,22 @@ def compile_translated(folder: Path) -> tuple[Path, Path]:
     """Translate the program, and return what p4c makes of its ingress and its egress, in ``folder``."""
     made = []
     for name, text in zip(("ingress", "egress"), translate(SOURCE), strict=True):
-        source, program = folder / f"{name}.p4", folder / f"{name}.json"
-        source.write_text(text)
-        command = ["p4c-bm2-ss", "-o", str(program), str(source)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        (folder / f"{name}.p4").write_text(text)
+        program = folder / f"{name}.json"
+        program.write_bytes(_compiled(folder / f"{name}.p4"))
         made.append(program)
     return made[0], made[1]
+
+
+def _compiled(source: Path) -> bytes:
+    """Return what p4c makes of a source: it takes seconds, so a cache keeps it by the source and the p4c."""
+    version = subprocess.run(["p4c-bm2-ss", "--version"], capture_output=True, check=True).stdout
+    digest = hashlib.sha256(version + source.read_bytes()).hexdigest()[:32]
+    with cache_folder() as cache:
+        kept, made = cache / f"p4c-{digest}.json", cache / f"p4c-{digest}-{os.getpid()}.json"
+        if not kept.exists():
+            command = ["p4c-bm2-ss", "-o", str(made), str(source)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            made.replace(kept)
+        return kept.read_bytes()

@@ -18,7 +18,6 @@ from tests.harness.source import ROOT, source_path
 VERSIONS = ("3.20.3", "4.25.9", "6.33.6", "7.36.2")
 FEW = (
     "softswitch/tests/p4rt/test_p4rt_unknown.py",
-    "softswitch/tests/p4rt/test_p4rt_sessions.py",
     "tests/controller/test_switch_client.py",
     "tests/controller/test_service.py::test_everybody_gets_what_a_worker_needs_and_the_switch_is_programmed",
 )

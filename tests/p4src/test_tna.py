@@ -348,6 +348,7 @@ def test_whoever_asks_again_gets_the_lanes_only_if_they_are_for_it(
         assert ours == theirs
 
 
+@pytest.mark.parametrize("groups", effort([2], [1, 2]), indirect=True)
 def test_every_event_of_the_slots_is_among_those_compared(
     targets: tuple[SoftTarget, NarrowTarget], groups: int
 ) -> None:

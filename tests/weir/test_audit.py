@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``weir audit`` finds nothing in captures of real switches and hosts, whatever their links do."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,8 +134,10 @@ def test_packets_whose_first_sending_was_lost_before_the_capture_are_believed(tm
 
 MODES = {
     "losses": "--workers 3 --loss 0.02 --loss-budget 0.05",
-    "racks": "--workers 3 --topology leaf-spine-2x2 --loss 0.01 --loss-budget 0.05",
-    "a parameter server": "--workers 2 --mode ps --servers 2",
+    "racks": "--workers 3 --method dense --topology leaf-spine-2x2 --loss 0.03 --loss-budget 0.2"
+    " --links 100mbit --background incast",
+    "a parameter server": "--workers 2 --mode ps --servers 2 --method dense --consistency ssp:2"
+    " --push-filter 0.001:lr --pull-filter 0.001:lr:4",
 }
 
 
@@ -146,10 +149,19 @@ def test_nothing_is_found_in_a_training(name: str, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     files = sorted(tmp_path.glob("run*.pcapng"))
     assert len(files) == (4 if name == "racks" else 1)
-    audit = PacketAudit.of_files(files, loss_budget=0.05 if "budget" in MODES[name] else 0)
+    budget = float(MODES[name].partition("--loss-budget ")[2].split(" ")[0] or 0)
+    audit = PacketAudit.of_files(files, loss_budget=budget)
     assert not audit.findings, audit.findings[:3]
     assert audit.report.checked[Rule.SUMS if name != "a parameter server" else Rule.CHECKSUM] > 100
     assert audit.report.checked[Rule.ADDRESS] > 6
+    (told,) = json.loads(next(tmp_path.rglob("summary.json")).read_text())["runs"].values()
+    assert told["steps"] == 5 and told["replicas"]["identical_at_end"]
+    if name == "racks":
+        delivery = told["delivery"]
+        assert 0 < delivery["missing"] <= delivery["budget"] <= budget * delivery["lanes"]
+        assert delivery["releases"] > 0 and told["network"]["background"] > 0
+        for row in ("releases, all workers", "missing of the gradient", "summed by spines"):
+            assert row in done.output
 
 
 # -- captures that cannot tell ---------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from weir.train.messages import Evaluated, Ready, Sent, WireCounters
 from weir.train.record import RunRecord
 from weir.train.wirebytes import dense_bytes
 
-BETWEEN = effort((), ("ds-sync",))  # the first method and the last
+BETWEEN = effort((), ("ds-sync",))  # the first methods and the last
 STEPS = 60  # enough that the last training is still under way when it is interrupted
 
 
@@ -169,7 +169,7 @@ def test_notes_say_what_cannot_be_concluded_from_peers_and_what_suits_no_adam() 
 
 def test_methods_are_trained_side_by_side_until_somebody_interrupts(tmp_path: Path) -> None:
     """All but one to the end, then Ctrl-C in the last: no process is left, nothing that is known is lost."""
-    names = ["powersgd", *BETWEEN, "dense"]
+    names = ["powersgd", "gloo-powersgd", *BETWEEN, "dense"]
     before = STEPS * (len(names) - 1)
     process = start(tmp_path, "--methods", ",".join(names), "--epochs", "1", "--max-steps", str(STEPS))
     # Some of the last, as the traffic of a step that is cut short counts for those that were done.
@@ -186,14 +186,16 @@ def test_methods_are_trained_side_by_side_until_somebody_interrupts(tmp_path: Pa
     where = folder(tmp_path)
     told = json.loads((where / "compare.json").read_text())
     assert (told["status"], told["shares_are_of"]) == ("interrupted", "the method dense, measured")
-    low_rank, *averaged, dense = (told["methods"][name] for name in names)
+    low_rank, torchs, *averaged, dense = (told["methods"][name] for name in names)
     assert dense["status"] == "interrupted" and low_rank["status"] == "complete"
     assert dense["up_of_dense"] == 1 and 0 < low_rank["up_of_dense"] < 0.8
-    assert low_rank["density"] < 0.6
+    assert low_rank["density"] < 0.6 and low_rank["bytes_up"] < torchs["bytes_up"]
     assert all(one["up_of_dense"] > 0.8 and one["density"] == 1 for one in averaged)
     *complete, last = told["runs"]
     assert (last["method"], last["status"]) == ("dense", "interrupted") and 0 < last["steps"] < STEPS
-    for run, in_steps in zip(complete, (True, *(None for _ in BETWEEN)), strict=True):
+    ours, torchs = (run["epochs"][-1]["loss"] for run in complete[:2])
+    assert ours == pytest.approx(torchs, rel=1e-4)
+    for run, in_steps in zip(complete, (True, True, *(None for _ in BETWEEN)), strict=True):
         assert (run["status"], run["steps"]) == ("complete", STEPS)
         assert run["replicas"] == {"identical_after_every_step": in_steps, "identical_at_end": True}
     lines = [json.loads(line) for line in (where / "steps.jsonl").read_text().splitlines()]
@@ -206,6 +208,7 @@ def test_methods_are_trained_side_by_side_until_somebody_interrupts(tmp_path: Pa
     assert base64.b64encode(picture).decode() in page and "powersgd, rank 2" in page
 
 
+@pytest.mark.long
 def test_peers_send_what_they_are_known_to_and_weirs_powersgd_equals_torchs(tmp_path: Path) -> None:
     names = "gloo,gloo-bf16,gloo-local,alone,gloo-powersgd,powersgd"
     options = ("--epochs", "1", "--max-steps", "20", "--local-steps", "1", "--seeds", "1")
@@ -232,6 +235,7 @@ def test_weir_train_says_who_runs_a_peer() -> None:
     assert done.exit_code == 2 and "weir compare" in done.output
 
 
+@pytest.mark.long
 def test_narrow_lanes_of_powersgds_factors_take_fewer_bytes_and_replicas_stay_alike(tmp_path: Path) -> None:
     found = {}
     for bits in ("32", "8"):

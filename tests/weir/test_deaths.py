@@ -107,16 +107,16 @@ KILLED_ONE: Final = "one of the processes that compute was killed"
 DEATHS: Final = [
     # job, who dies, of what, when, what is said
     Death("torchrun", "rank 1", SIGKILL, "middle", killed(1, 9)),
-    Death("torchrun", "rank 0", SIGSTOP, "middle", LOST.format(0)),
     Death("torchrun", "switch", SIGKILL, "middle", BROKEN.format(r"switch died \(signal SIGKILL\)")),
-    Death("rack", "controller", SIGKILL, "middle", "lost the controller"),
     Death("rack", "switch", SIGKILL, "middle", "switch s1 .*cannot be reached"),
     Death("train", PARENT, SIGKILL, "middle", ""),
     Death("calibrate", "worker", SIGKILL, "middle", KILLED_ONE),
-    Death("training", "server", SIGKILL, "middle", r"the parameter server died \(signal SIGKILL\)"),
     Death("mininet", PARENT, SIGKILL, "middle", ""),
 ]
 MORE_DEATHS: Final = [
+    Death("torchrun", "rank 0", SIGSTOP, "middle", LOST.format(0)),
+    Death("rack", "controller", SIGKILL, "middle", "lost the controller"),
+    Death("training", "server", SIGKILL, "middle", r"the parameter server died \(signal SIGKILL\)"),
     Death("torchrun", PARENT, SIGKILL, "middle", "exact sums", goes_on=True),
     Death("tail", PARENT, SIGINT, "middle", ""),
     Death("allreduce", "rank 1", SIGKILL, "middle", r"rank 1 failed \(signal SIGKILL\)"),

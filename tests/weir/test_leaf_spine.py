@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 import weir
+from tests.harness.effort import effort
 from tests.harness.processes import children, wait_until_gone
 from tests.weir.test_cluster import mine
 from tests.weir.test_train import start, steps, summary, train, wait_for_steps
 from weir.network import NetworkSpec, parse_shape
 
 RACKS = ("--topology", "leaf-spine-2x2")
-MODEL = ("--model", "mlp", "--workers", "3", "--method", "dense", "--epochs", "1", "--no-reference")
+WORKERS = effort("2", "3")
+MODEL = ("--model", "mlp", "--workers", WORKERS, "--method", "dense", "--epochs", "1", "--no-reference")
 STEPS = 4
 
 
@@ -77,6 +79,7 @@ def test_a_spine_that_dies_changes_nothing(exact: list[str], tmp_path: Path) -> 
     assert "spine2 died (signal SIGKILL)" in output
 
 
+@pytest.mark.long
 def test_with_a_budget_a_bounded_share_goes_missing(tmp_path: Path) -> None:
     options = ("--loss", "0.03", "--loss-budget", "0.2", "--links", "100mbit", "--background", "incast")
     status, output = train(tmp_path, *MODEL, *RACKS, "--max-steps", str(STEPS), *options)

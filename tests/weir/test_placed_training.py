@@ -6,14 +6,16 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
+from tests.harness.effort import effort
 from weir.cli import app
 from weir.partition.planfile import PlanFile
-from weir.train.placed import predict, train_placed
+from weir.train.placed import predict, show, train_placed
 from weir.train.sparse_models import SparseModelName
 
-MACHINES = 3
+MACHINES = effort(2, 3)
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -50,6 +52,10 @@ def test_ports_carry_what_is_predicted_per_link(
             predicted = int(getattr(trained.predicted, way)[machine])
             measured = int(getattr(trained.measured, way)[machine])
             assert 0.95 * predicted < measured < 1.2 * predicted, (machine, way)  # more: time-outs ask
+    console = Console(width=150)
+    with console.capture() as capture:
+        show(plans[plan], trained, console)
+    assert all(words in capture.get() for words in ("sends, predicted", "AUC", "on the links"))
     for result in trained.results:
         assert result.losses[-1] < 0.6 * result.losses[0]
         assert result.auc > 0.9
@@ -66,6 +72,7 @@ def test_a_better_placement_is_predicted_to_carry_less(plans: dict[str, Path], t
     assert better < 0.8 * turned_away
 
 
+@pytest.mark.long
 def test_the_command_trains_by_a_plan_and_says_what_its_links_carried(plans: dict[str, Path]) -> None:
     status, output = run("train", "--mode", "ps", "--placement", str(plans["local"]), "--epochs", "2")
     assert status == 0, output
@@ -96,7 +103,7 @@ def test_what_does_not_fit_is_said(arguments: tuple[str, ...], sentence: str) ->
 @pytest.mark.parametrize(
     "options",
     [
-        ("--method", "dense", "--push-filter", "1e-3:lr:256"),
+        pytest.param(("--method", "dense", "--push-filter", "1e-3:lr:256"), marks=pytest.mark.long),
         ("--method", "dfs", "--consistency", "async", "--pull-filter", "1e-3:lr"),
     ],
     ids=lambda options: options[1],

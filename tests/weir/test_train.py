@@ -180,6 +180,7 @@ def test_parameter_servers_train(tmp_path: Path) -> None:
     assert run["replicas"]["identical_after_every_step"]
 
 
+@pytest.mark.long
 def test_a_dead_parameter_server_is_named(tmp_path: Path) -> None:
     process = start(tmp_path, *SERVERS, "--epochs", "1000")
     wait_for_steps(tmp_path, 3)
@@ -192,6 +193,7 @@ def test_a_dead_parameter_server_is_named(tmp_path: Path) -> None:
     assert "server 1 failed: signal SIGKILL" in output, output
 
 
+@pytest.mark.long
 def test_workers_train_alone_and_end_alike(tmp_path: Path) -> None:
     filters = ("--push-filter", "0.001:lr", "--pull-filter", "0.001:lr:4")
     options = ("--mode", "ps", "--servers", "1", "--method", "dense", "--consistency", "ssp:2", *filters)
@@ -305,6 +307,7 @@ def test_a_batch_that_makes_no_step_is_refused_before_anything_starts(tmp_path: 
     assert "1,438 samples make no step of 2 workers x 100000; at most 719 will do" in output
 
 
+@pytest.mark.long
 def test_one_launcher_per_rank_joins_a_cluster_that_is_there(tmp_path: Path) -> None:
     """As under torchrun or in Mininet: rank 0 shows and writes, and the group compares its replicas."""
     port = free_port()
@@ -347,6 +350,7 @@ def test_one_launcher_per_rank_joins_a_cluster_that_is_there(tmp_path: Path) -> 
 
 
 @pytest.mark.root
+@pytest.mark.long
 def test_both_runs_have_the_same_links_where_hosts_are_namespaces(tmp_path: Path) -> None:
     status, output = train(
         tmp_path, "--hosts", "namespaces", "--links", "100mbit", "--epochs", "1", "--max-steps", "3"

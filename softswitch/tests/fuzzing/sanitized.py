@@ -47,14 +47,20 @@ def _library(name: str) -> Path | None:
     return path.resolve() if path.is_absolute() and path.exists() else None
 
 
-def run_worker(program: Path, seed: int, frames: int, cache: Path, *, trace: bool = False) -> Report:
-    """Run one program under sanitizers. `cache` keeps what is compiled. Needs `runtime`."""
+def run_worker(
+    program: Path, seed: int, frames: int, cache: Path | None = None, *, trace: bool = False
+) -> Report:
+    """Run one program under sanitizers. `cache` keeps what is compiled, by default the user's. Needs
+    `runtime`.
+    """
     arguments = [str(program), str(seed), str(frames), str(int(trace))]
     return run_sanitized([sys.executable, "-m", "tests.fuzzing.worker", *arguments], cache)
 
 
-def run_sanitized(command: Sequence[str], cache: Path) -> Report:
-    """Run Python with sanitizers in all native code. `cache` keeps what is compiled. Needs `runtime`."""
+def run_sanitized(command: Sequence[str], cache: Path | None = None) -> Report:
+    """Run Python with sanitizers in all native code. `cache` keeps what is compiled, by default the user's.
+    Needs `runtime`.
+    """
     settings = {
         "LD_PRELOAD": str(runtime()),
         "ASAN_OPTIONS": _OPTIONS,
@@ -65,18 +71,18 @@ def run_sanitized(command: Sequence[str], cache: Path) -> Report:
     return _run(command, cache, settings)
 
 
-def run_thread_sanitized(command: Sequence[str], cache: Path) -> Report:
+def run_thread_sanitized(command: Sequence[str]) -> Report:
     """Run Python with ThreadSanitizer in all native code. Needs `thread_sanitizer`."""
     settings = {
         "LD_PRELOAD": str(thread_sanitizer()),
         "TSAN_OPTIONS": "exitcode=66",
         "SOFTP4_CFLAGS": _THREAD_FLAGS,
     }
-    return _run(command, cache, settings)
+    return _run(command, None, settings)
 
 
-def _run(command: Sequence[str], cache: Path, settings: Mapping[str, str]) -> Report:
-    environment = {**os.environ, **settings, "SOFTP4_CACHE": str(cache)}
+def _run(command: Sequence[str], cache: Path | None, settings: Mapping[str, str]) -> Report:
+    environment = {**os.environ, **settings, **({"SOFTP4_CACHE": str(cache)} if cache else {})}
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, check=False, timeout=_PATIENCE

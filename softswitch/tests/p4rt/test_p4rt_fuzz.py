@@ -21,7 +21,7 @@ from tests.p4rt.p4rt_fuzz import ELECTION, Generator, spoilt
 from tests.p4rt.p4rt_stream import Connection, arbitration, write_errors
 from tests.programs import FOLDER
 
-CASES = effort(30, 1000)
+CASES = effort(15, 1000)
 _SERVICE = "/p4.v1.P4Runtime/"
 _PROGRAMS = ("control", "meters", "profiles", "types", "value_sets")  # between them, every entity
 _REFUSALS = {

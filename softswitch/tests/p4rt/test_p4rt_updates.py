@@ -6,7 +6,6 @@ import functools
 import random
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -273,8 +272,8 @@ def test_nothing_is_made_of_bytes_that_protobuf_would_write_otherwise(data: byte
 
 
 @pytest.mark.skipif(runtime() is None, reason="the compiler has no AddressSanitizer")
-def test_the_same_under_sanitizers(tmp_path: Path) -> None:
-    report = run_sanitized([sys.executable, "-m", __name__], tmp_path)
+def test_the_same_under_sanitizers() -> None:
+    report = run_sanitized([sys.executable, "-m", __name__])
     assert not report.bad, report.output
 
 

@@ -3,13 +3,13 @@
 
 import sys
 import threading
-from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
 
 from tests.fuzzing.sanitized import run_sanitized, runtime
+from tests.harness.effort import effort
 from tests.host_agent.flows.test_flow import transfer
 from tests.host_agent.flows.world import FLOW_ID, Meddling
 from weir.host_agent.flows import FlowConfig, FlowReceiver, FlowSender
@@ -17,12 +17,12 @@ from weir.host_agent.flows.udp import UdpFlows
 from weir.host_agent.transport.service_class import ServiceClass
 from weir.simulator.link import Faults
 
-TRANSFERS, CONVERSATIONS = 40, 200
+TRANSFERS, CONVERSATIONS = effort((10, 50), (40, 200))
 
 
 @pytest.mark.skipif(runtime() is None, reason="the compiler has no AddressSanitizer")
-def test_no_byte_out_of_place(tmp_path: Path) -> None:
-    report = run_sanitized([sys.executable, "-m", __name__], tmp_path)
+def test_no_byte_out_of_place() -> None:
+    report = run_sanitized([sys.executable, "-m", __name__])
     assert not report.bad, report.output
 
 

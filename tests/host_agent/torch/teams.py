@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 import weir.torch
-from tests.host_agent.torch.worlds import PATIENCE_S, WorkerError, _context
+from tests.harness.forked import FORKED
+from tests.host_agent.torch.worlds import PATIENCE_S, WorkerError
 from weir.host_agent.torch.parameter_server.serve import make_server
 from weir.host_agent.torch.parameter_server.team import open_store
 
@@ -49,8 +50,8 @@ class Job:
             self.processes.append(self._start(rank, {**common, **environment(rank)}, *work))
 
     def _start(self, rank: int, *what: Any) -> Any:
-        ours, theirs = _context.Pipe()
-        process = _context.Process(target=_run, args=(theirs, self._first, *what))
+        ours, theirs = FORKED.Pipe()
+        process = FORKED.Process(target=_run, args=(theirs, self._first, *what))
         process.start()
         theirs.close()
         self._pipes[rank] = ours

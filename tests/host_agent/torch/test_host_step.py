@@ -308,6 +308,7 @@ def test_a_wrong_word_is_refused(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.root
+@pytest.mark.long
 def test_torchrun_on_two_hosts_with_two_ranks_each(tmp_path: Path) -> None:
     """Real hosts: network namespaces, whose interfaces count what is sent."""
     program = Path(host_program.__file__)

@@ -319,6 +319,7 @@ def test_a_death_is_named_to_all_others(cluster: weir.LocalCluster, victim: int,
         assert f"ranks 0 to {WORKERS - 1} are workers, {WORKERS} to {WORKERS + SERVERS - 1} servers" in words
 
 
+@pytest.mark.long
 def test_the_command_serves_a_plain_script(tmp_path: Path) -> None:
     """Nothing but a rendezvous is given: worker 0 starts the switch. Nobody says that it is over, and leaving
     takes time, as it does on a busy machine.

@@ -5,7 +5,6 @@ Processes are forked from a server that has torch imported, so that a world star
 """
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import tempfile
@@ -22,11 +21,8 @@ import torch
 import torch.distributed as dist
 
 import weir.torch
+from tests.harness.forked import FORKED
 from tests.host_agent.torch.on_device import OnDevice
-
-_context = multiprocessing.get_context("forkserver")
-# DistributedDataParallel imports torch._dynamo, which takes seconds.
-_context.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "weir.torch"])
 
 PATIENCE_S = 60.0  # of the parent with a world that answers nothing
 
@@ -63,8 +59,8 @@ class World:
         store = str(Path(self._directory.name) / "store")
         self._pipes, self.processes = [], []
         for rank in range(size) if ranks is None else ranks:
-            ours, theirs = _context.Pipe()
-            process = _context.Process(
+            ours, theirs = FORKED.Pipe()
+            process = FORKED.Process(
                 target=_serve,
                 args=(
                     theirs,

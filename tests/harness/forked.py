@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes forked from a server that has torch imported: each begins in a fraction of a second."""
+
+import multiprocessing
+import os
+import runpy
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from tests.harness.ports import free_port
+
+FORKED: Final = multiprocessing.get_context("forkserver")
+# DistributedDataParallel imports torch._dynamo, which takes seconds.
+FORKED.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "weir.torch"])
+
+_PATIENCE_S: Final = 120.0
+
+
+def run_ranks(number: int, script: Path, *arguments: str) -> str:
+    """Run a script on so many ranks, as torchrun does, in its folder; return what all of them print."""
+    place = {"WORLD_SIZE": str(number), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    with tempfile.NamedTemporaryFile() as said:
+        ranks = [
+            FORKED.Process(target=_run, args=(script, arguments, {**place, "RANK": str(rank)}, said.name))
+            for rank in range(number)
+        ]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join(_PATIENCE_S)
+            rank.kill()  # one that has not ended
+            rank.join()
+        text = Path(said.name).read_text()
+    assert not any(rank.exitcode for rank in ranks), text
+    return text
+
+
+def _run(script: Path, arguments: tuple[str, ...], place: dict[str, str], said: str) -> None:
+    output = os.open(said, os.O_WRONLY | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    os.environ.update(place)
+    os.chdir(script.parent)
+    sys.argv, sys.path[0] = [str(script), *arguments], str(script.parent)
+    runpy.run_path(str(script), run_name="__main__")
