@@ -3,7 +3,10 @@
 
 import importlib
 import importlib.metadata
+import json
+import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -102,6 +105,8 @@ class _LazyGroup(TyperGroup):
         try:
             require(f"weir {name}", *entry.extras)
         except MissingExtraError as error:
+            if ctx.resilient_parsing:  # a shell completes words
+                return name, command, rest
             typer.echo(f"weir: {error}", err=True)
             raise typer.Exit(1) from None
         return name, _load(name, entry), rest
@@ -124,11 +129,29 @@ def _load(name: str, entry: _Command) -> Any:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"weir {importlib.metadata.version('weir-ina')}")
+        commit = _commit()
+        typer.echo(f"weir {importlib.metadata.version('weir-ina')}{f' (commit {commit})' if commit else ''}")
+        typer.echo(f"softp4 {importlib.metadata.version('softp4')} (software switch)")
         raise typer.Exit
 
 
-app = typer.Typer(cls=_LazyGroup, no_args_is_help=True, add_completion=False)
+def _commit() -> str:
+    """Return the Git commit that is installed, or checked out around this file; empty if there is none."""
+    text = importlib.metadata.distribution("weir-ina").read_text("direct_url.json")  # PEP 610
+    source = json.loads(text or "{}").get("vcs_info")
+    if source:
+        return str(source["commit_id"])[:12]
+    checkout = Path(__file__).resolve().parents[1]
+    if not (checkout / ".git").exists():
+        return ""
+    git = ["git", "-C", str(checkout), "rev-parse", "--short=12", "HEAD"]
+    try:
+        return subprocess.run(git, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+app = typer.Typer(cls=_LazyGroup, no_args_is_help=True)
 
 
 @app.callback()

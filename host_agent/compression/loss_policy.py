@@ -130,7 +130,14 @@ class LossPolicy(BaseModel):
             raise LossPolicyError(f"{path} is no loss policy: it is not JSON ({error})") from None
 
     def save(self, path: Path) -> None:
-        """Write the policy as JSON, for ``load``. Raises OSError; an older file is then as it was."""
+        """Write the policy as JSON, for ``load``. After an error an older file is unchanged.
+
+        Args:
+            path: of the file.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
         write_atomically(path, json.dumps(self.model_dump(mode="json"), indent=2) + "\n")
 
     @property
@@ -139,7 +146,12 @@ class LossPolicy(BaseModel):
         return not any(self.tensor) or not any(any(row) for row in self.budgets)
 
     def shares(self, layout: BucketLayout, layers: LayerClasses) -> npt.NDArray[np.float64]:
-        """Return the share that may go missing by account, in the order of ``Accounts``."""
+        """Return the share that may be lost of each account, in the order of ``Accounts``.
+
+        Args:
+            layout: places of the parameters in the bucket.
+            layers: classes of the layers.
+        """
         rows = [self.budgets[layers[segment.name]] for segment in layout]
         return np.array(rows, np.float64).reshape(-1)
 
@@ -151,11 +163,18 @@ class LossPolicy(BaseModel):
         occupied: npt.NDArray[np.bool_],
         block_lanes: int | None = None,
     ) -> Accounts:
-        """Return what may go missing of a vector in one step, in lanes.
+        """Return how many lanes of a vector may be lost in one step, by account.
 
-        magnitudes: class of each block. occupied: whether this worker sends lanes of the block; shares are of
-        what it sends. block_lanes: of a block; by default one for each value. Shares are rounded down to
-        lanes, and a block is lost whole: of a few blocks and a small share nothing can be lost.
+        Shares are rounded down to lanes, and a block is lost whole. So of a few blocks and a small share
+        nothing can be lost.
+
+        Args:
+            layout: places of the parameters in the bucket.
+            layers: classes of the layers.
+            magnitudes: class of each block, uint8.
+            occupied: whether this worker sends lanes of the block, bool; shares are of the lanes that it
+                sends.
+            block_lanes: lanes of a block; by default one for each value.
         """
         of_block = _accounts(layout, magnitudes)
         count = len(layout.segments) * MAGNITUDE_CLASSES

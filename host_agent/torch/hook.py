@@ -131,7 +131,14 @@ class HookState:
     def bind(self, module: torch.nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         """Connect the state to a module and a group: at the start, after unpickling, for another group.
 
-        To be called on all ranks of the group: at the next step they agree on one state.
+        Call it on all ranks of the group. At the next step they agree on one state.
+
+        Args:
+            module: the module whose gradients are summed.
+            process_group: of backend "weir"; by default the default group.
+
+        Raises:
+            TypeError: the group has another backend.
         """
         if isinstance(module, DistributedDataParallel):
             process_group = process_group or module.process_group
@@ -152,7 +159,11 @@ class HookState:
         self._joined = False
 
     def layout_of(self, bucket: GradBucket) -> BucketLayout:
-        """Return where the parameters of one of DDP's buckets are."""
+        """Return the places of the parameters in one of DDP's buckets.
+
+        Args:
+            bucket: as DDP passes it to the hook.
+        """
         parameters = bucket.parameters()
         names = tuple(self._names[parameter] for parameter in parameters)
         known = self._layouts.get(bucket.index())
@@ -172,8 +183,13 @@ class HookState:
         return self.exchanger.ledger
 
     def residual(self, name: str) -> torch.Tensor | None:
-        """Return what a parameter's gradient still owes to the sums: flat, float32; None when there is
-        nothing.
+        """Return the residual of a parameter's gradient, which later sums will include.
+
+        Args:
+            name: of the parameter, as ``named_parameters`` gives it.
+
+        Returns:
+            Flat, float32; None if there is no residual.
         """
         feedback = self.exchanger.gradients.feedback
         return feedback.residual(name) if feedback is not None else None
@@ -260,7 +276,14 @@ class HookState:
         return self.exchanger.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what ``state_dict`` gave on this rank; ValueError when it is of other parameters."""
+        """Continue from the state of this rank.
+
+        Args:
+            state: of ``state_dict`` on this rank.
+
+        Raises:
+            ValueError: the state belongs to other parameters.
+        """
         self.exchanger.load_state_dict(state)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -270,11 +293,17 @@ class HookState:
 
 @never_compiled
 def hook(state: HookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Sum a bucket's gradients; to be registered by ``ddp.register_comm_hook(state, weir.torch.hook)``.
+    """Sum a bucket's gradients. Register it by ``ddp.register_comm_hook(state, weir.torch.hook)``.
 
-    Gradients may be float16, bfloat16 or float32. For NaN and infinity, see HookState. In a group that raises
-    NonFiniteError for them, ``backward()`` raises it on every rank. The error names the parameter, and the
-    group stays usable.
+    For NaN and infinity, see HookState. In a group that raises NonFiniteError for them, ``backward()`` raises
+    it on every rank. The error names the parameter, and the group stays usable.
+
+    Args:
+        state: of this rank.
+        bucket: DDP's gradients: float16, bfloat16 or float32.
+
+    Returns:
+        A future of the averaged gradients, in the shape and dtype of the bucket's buffer.
     """
     if isinstance(bucket, tuple):  # a parameter and its gradient
         raise TypeError(

@@ -82,7 +82,11 @@ class StepStats(TransportCounters):
         return self.sent_elements / self.elements if self.elements else 0.0
 
     def plus(self, other: "StepStats") -> "StepStats":
-        """Return the sum of two parts of one step."""
+        """Return the sum of two parts of one step.
+
+        Args:
+            other: the other part.
+        """
         sums = map(add, _all(self), _all(other))
         return StepStats(**{**dict(zip(_ALL, sums, strict=True)), "step": other.step})
 

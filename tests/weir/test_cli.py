@@ -3,6 +3,7 @@
 
 import importlib
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -64,7 +65,28 @@ def test_bad_training_options_are_refused_before_anything_starts(arguments: list
 
 def test_version() -> None:
     status, output = run("--version")
-    assert status == 0 and output.startswith("weir ")
+    root = Path(__file__).parents[2]
+    git = ["git", "-C", str(root), "rev-parse", "--short=12", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    assert status == 0
+    first, second = output.splitlines()
+    assert re.fullmatch(rf"weir [0-9.]+{re.escape(f' (commit {commit})') if commit else ''}", first)
+    assert re.fullmatch(r"softp4 [0-9.]+ \(software switch\)", second)
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"), [("weir calib", "calibrate"), ("weir train --resu", "--resume")]
+)
+def test_shells_complete_commands_and_their_options(words: str, completed: str) -> None:
+    environment = {
+        **os.environ, "_WEIR_COMPLETE": "complete_bash", "COMP_WORDS": words,
+        "COMP_CWORD": str(words.count(" ")),
+    }  # fmt: skip
+    program = "import sys; sys.argv = ['weir']; from weir.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == [completed], done.stderr
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from weir.compare.finished import FinishedError, compared
 from weir.train import checkpoint
 from weir.train.checkpoint import CheckpointError, latest, publish, write_part
 from weir.train.config import ConfigError, make_config
-from weir.train.resuming import resumed
+from weir.train.resuming import configured, resumed
 
 WORKERS = effort(2, 3)
 SHORT = ["--model", "mlp", "--workers", str(WORKERS), "--epochs", "2", "--max-steps", "4", "--density", "0.1"]
@@ -69,6 +69,27 @@ def test_a_run_that_goes_on_ends_with_the_same_bits(whole: Path, tmp_path: Path)
     assert steps == [7, 8] * RUNS
     runs = json.loads((only(tmp_path / "runs") / "summary.json").read_text())["runs"]
     assert [run["resumed_after_step"] for run in runs.values()] == [6] * RUNS
+
+
+def test_a_run_from_a_written_config_ends_with_the_same_bits(whole: Path, tmp_path: Path) -> None:
+    weir("train", "--config", str(only(whole) / "config.json"), "--out", str(tmp_path / "runs"))
+    assert checksums(tmp_path / "runs") == checksums(whole)
+    written = [json.loads((only(out) / "config.json").read_text()) for out in (whole, tmp_path / "runs")]
+    assert {**written[0], "out": ""} == {**written[1], "out": ""}
+
+
+def test_options_replace_the_settings_of_a_written_config(whole: Path) -> None:
+    config = configured(only(whole) / "config.json", {"lr": 0.5, "method": "topk"})
+    assert make_config(**config).model_dump(include={"lr", "method", "density", "name", "resume"}) == {
+        "lr": 0.5, "method": "topk", "density": 0.1, "name": "mlp-topk", "resume": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"hosts": 3}', '{"versions": 3}'])
+def test_a_config_that_no_run_wrote_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"--config: .*config\.json is not a run's settings file"):
+        configured(tmp_path / "config.json", {})
 
 
 def test_a_checkpoint_that_was_not_finished_is_not_gone_on_from(tmp_path: Path) -> None:

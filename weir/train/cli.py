@@ -74,6 +74,14 @@ def train(
             "Without a loss budget the parameters equal those of an uninterrupted run, bit for bit.",
         ),
     ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Train with the settings in a run's config.json; options on the command line replace them. "
+            "Without a loss budget and on the same versions the parameters equal that run's, bit for bit.",
+        ),
+    ] = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the run's folder, after the time; default: model and method.")
     ] = None,
@@ -89,7 +97,9 @@ def train(
     of gradients. The reference uses these links with --hosts namespaces; otherwise it runs over loopback.
     """
     if placement is not None and placement != "dynamic":
-        if unused := sorted(options.given(context).keys() & {"resume", "save_every", "pcap", "name"}):
+        if unused := sorted(
+            options.given(context).keys() & {"config", "resume", "save_every", "pcap", "name"}
+        ):
             typer.echo(f"weir train: --placement FILE does not go with {options.in_line(unused)}", err=True)
             raise typer.Exit(2)
         _by_plan(Path(placement), hosts, seed, settings)
@@ -98,11 +108,17 @@ def train(
         if resume is not None:
             from weir.train.resuming import resumed
 
-            config, remark = resumed(resume, options.given(context))
-            choose_hosts(config.hosts)
+            chosen, remark = resumed(resume, options.given(context))
+            choose_hosts(chosen.hosts)
+        elif config is not None:
+            from weir.train.resuming import configured
+
+            saved = configured(config, options.given(context))
+            kind, remark = choose_hosts(saved["hosts"])
+            chosen = make_config(**{**saved, "hosts": kind})
         else:
             kind, remark = choose_hosts(hosts)
-            config = make_config(
+            chosen = make_config(
                 method=method,
                 seed=seed,
                 reference=reference,
@@ -113,19 +129,19 @@ def train(
                 name=name,
                 **settings,
             )
-        if find_method(config.method).kind == "peer":
-            raise ConfigError(f"--method {config.method}: a peer; weir compare and weir bench run those")
+        if find_method(chosen.method).kind == "peer":
+            raise ConfigError(f"--method {chosen.method}: a peer; weir compare and weir bench run those")
     except ConfigError as error:
         typer.echo(f"weir train: {error}", err=True)
         raise typer.Exit(2) from None
-    _require_data(config)
+    _require_data(chosen)
     from weir.train.launcher import train as run
     from weir.train.words import caution
 
-    for line in filter(None, (remark, caution(config))):
+    for line in filter(None, (remark, caution(chosen))):
         typer.echo(line)
 
-    raise typer.Exit(run(config, Console()))
+    raise typer.Exit(run(chosen, Console()))
 
 
 def _require_data(config: TrainConfig) -> None:

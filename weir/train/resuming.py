@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir train --resume``: the settings of the run that goes on, and what may differ from them."""
+"""``weir train --resume`` and ``--config``: the settings of an earlier run, and those that may differ."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,16 +27,12 @@ def resumed(folder: Path, given: Mapping[str, Any]) -> tuple[TrainConfig, str]:
     if unwanted := sorted(given.keys() - OF_THE_COMMAND):
         raise ConfigError(f"--resume: {folder} has its own settings: leave out {in_line(unwanted)}")
     path = folder / "config.json"
+    saved = _read(path, "--resume")
+    before = saved.pop("versions", {})
     try:
-        saved = parse_object(path.read_bytes())
-        before = saved.pop("versions", {})
         config = TrainConfig.model_validate({**saved, "pcap": None, **given, "resume": folder})
-    except OSError as error:
-        raise ConfigError(f"--resume: cannot read {path}: {error.strerror}") from None
     except ValidationError as error:
         raise ConfigError(f"--resume: {path} has settings that cannot be used:\n{in_words(error)}") from None
-    except (ValueError, AttributeError, TypeError):
-        raise ConfigError(f"--resume: {path} is not a run's settings file") from None
     try:
         found = latest(folder / FOLDER / "weir")
         found.check(config.workers)
@@ -50,3 +46,37 @@ def resumed(folder: Path, given: Mapping[str, Any]) -> tuple[TrainConfig, str]:
     ]
     exact = f": not bit for bit, as versions differ ({'; '.join(other)})" if other else ""
     return config, f"going on after step {found.step} of {folder}{exact}"
+
+
+def configured(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a written config, with those of the command line in their place.
+
+    A run that had been resumed or captured is trained from the start, without a capture.
+
+    Args:
+        path: a run's config.json.
+        given: the settings given on the command line.
+
+    Raises:
+        ConfigError: the file cannot be read, or does not hold a run's settings.
+    """
+    saved = {
+        key: value for key, value in _read(path, "--config").items() if key not in ("versions", "resume")
+    }
+    if given.keys() & {"model", "method"}:
+        saved.pop("name", None)
+    replaced = {key: value for key, value in given.items() if key != "config"}
+    return {"hosts": "processes", **saved, "pcap": None, **replaced}
+
+
+def _read(path: Path, option: str) -> dict[str, Any]:
+    """Read the settings that a run wrote."""
+    try:
+        saved = parse_object(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{option}: cannot read {path}: {error.strerror}") from None
+    except ValueError:
+        raise ConfigError(f"{option}: {path} is not a run's settings file") from None
+    if not isinstance(saved.get("hosts", ""), str) or not isinstance(saved.get("versions", {}), dict):
+        raise ConfigError(f"{option}: {path} is not a run's settings file")
+    return saved

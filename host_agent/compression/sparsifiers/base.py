@@ -59,9 +59,12 @@ class SparsifierOptions:
             raise ValueError(f"energy is {self.energy!r}: it is the share that may wait, at least 0, below 1")
 
     def density_at(self, step: int) -> float:
-        """Return the density to aim at in a step, counted from 0: it goes down geometrically in the warm-up.
+        """Return the target density of a step. In the warm-up it falls geometrically.
 
         Reference: Lin et al., "Deep Gradient Compression", ICLR 2018: from 25 % to 0.1 % in five epochs.
+
+        Args:
+            step: counted from 0.
         """
         if step >= self.warmup_steps or self.density >= WARMUP_DENSITY:
             return self.density
@@ -112,7 +115,12 @@ class Sparsifier(ABC):
         """Bits of a value on the wire, which follow from the group and are the same in all of it."""
 
     def join(self, rank: int, workers: int) -> None:
-        """Take a place in the group: before the first step and whenever the group has changed."""
+        """Take a place in the group: before the first step and whenever the group has changed.
+
+        Args:
+            rank: of this worker, from 0.
+            workers: their number.
+        """
         self.rank, self.workers = rank, workers
 
     @property
@@ -123,16 +131,26 @@ class Sparsifier(ABC):
         return "auto"
 
     def mask_block_of(self, span: Span) -> int | None:
-        """Return elements per bit of a parameter's mask in this step, the same on every worker; see
-        ``mask``.
+        """Return how many elements a bit of a parameter's mask stands for in this step; see ``mask``.
+
+        Args:
+            span: of the parameter.
+
+        Returns:
+            The same number on every worker.
         """
         return self.mask_block
 
     def quota_of(self, span: Span) -> int | None:
-        """Return how many elements, or blocks of the mask, each worker chooses of a parameter in this step,
-        but for what is not finite: the most it can be, the same on every worker; None: unknown.
+        """Return how many elements, or blocks of the mask, each worker chooses of a parameter in this step.
 
-        Known, it lets workers tell each other positions instead of sending masks.
+        With a known quota, workers tell each other positions instead of sending masks.
+
+        Args:
+            span: of the parameter.
+
+        Returns:
+            The maximum, without values that are not finite; the same on every worker. None: unknown.
         """
         return None
 
@@ -148,42 +166,73 @@ class Sparsifier(ABC):
 
     @abstractmethod
     def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
-        """Return the part of ``gradient`` (flat, float32, not modified) to send; may be ``gradient``
-        itself.
+        """Return the part of a gradient to send.
+
+        Args:
+            gradient: flat, float32; it is not modified.
+            span: of the parameter.
+
+        Returns:
+            As long as ``gradient``, with zeros where nothing is sent; may be ``gradient`` itself.
         """
 
     def encode_into(self, gradient: torch.Tensor, span: Span, out: torch.Tensor) -> None:
-        """Write what ``encode`` returns to ``out``; to be replaced where that saves a copy."""
+        """Write the result of ``encode`` to ``out``. Override it to save a copy.
+
+        Args:
+            gradient: flat, float32; it is not modified.
+            span: of the parameter.
+            out: as long as ``gradient``, float32.
+        """
         out.copy_(self.encode(gradient, span))
 
     def encode_all(
         self, gradients: Sequence[torch.Tensor], spans: Sequence[Span], outs: Sequence[torch.Tensor]
     ) -> None:
-        """Do ``encode_into`` for several parameters; to be replaced where that saves time."""
+        """Call ``encode_into`` for several parameters. Override it to save time.
+
+        Args:
+            gradients: one for each parameter, as for ``encode_into``.
+            spans: of the parameters.
+            outs: one for each parameter.
+        """
         for gradient, span, out in zip(gradients, spans, outs, strict=True):
             self.encode_into(gradient, span, out)
 
     def mark(
         self, gradients: Sequence[torch.Tensor], spans: Sequence[Span], masks: Sequence[Lanes]
     ) -> list[int] | None:
-        """Set in each parameter's mask, whose words are zero, the bits of the blocks that are chosen.
+        """Set the bits of the chosen blocks in each parameter's mask.
 
-        Of methods that fill the union nothing else is needed, and it takes less time than ``encode``, of
-        which it must say the same. Returns how many elements that are not zero each parameter's blocks have;
-        None: ``encode`` is to be asked.
+        Methods that fill the union need nothing else. It takes less time than ``encode``, and must choose the
+        same blocks.
 
-        masks: of blocks of ``mask_block_of`` elements, see ``encodings.shared_mask``.
+        Args:
+            gradients: one for each parameter, flat, float32.
+            spans: of the parameters.
+            masks: zeros, a bit for each block of ``mask_block_of`` elements; see ``encodings.shared_mask``.
+
+        Returns:
+            The number of non-zero elements in each parameter's chosen blocks; None: call ``encode`` instead.
         """
         return None
 
     def decode(self, total: torch.Tensor) -> torch.Tensor:
-        """Return the gradient that ``total``, the sum over workers of what they encoded, stands for."""
+        """Return the gradient that a sum stands for.
+
+        Args:
+            total: sum over workers of the encoded gradients, flat, float32.
+        """
         return total
 
     def observe(self, total: torch.Tensor, union: torch.Tensor, span: Span) -> None:  # noqa: B027 may do nothing
-        """Show the sum, and which elements some worker had chosen (bool); the same on every worker.
+        """Learn from the sum of a parameter; the same on every worker.
 
-        The union is as fine as the mask that the workers agreed on; without one it is ``total != 0``.
+        Args:
+            total: the sum, flat, float32.
+            union: bool; elements that some worker had chosen, as fine as the mask that the workers agreed on.
+                Without a mask it is ``total != 0``.
+            span: of the parameter.
         """
 
     @property
@@ -192,31 +241,51 @@ class Sparsifier(ABC):
         return type(self).observe is not Sparsifier.observe
 
     def take_starts(self, starts: Lanes, size: int, span: Span) -> None:  # noqa: B027 may do nothing
-        """Take note, in a step without ``observe``, which blocks of a mask some worker had chosen.
+        """Learn which blocks of a mask some worker had chosen, in a step without ``observe``.
 
-        starts: the first element of each block, ascending, uint32. size: elements in a block.
+        Args:
+            starts: the first element of each block, ascending, uint32.
+            size: elements in a block.
+            span: of the parameter.
         """
 
     def take_count(self, travelled: int, span: Span) -> None:  # noqa: B027 may do nothing
-        """Take note of how many elements of a parameter some worker had chosen, after ``observe``."""
+        """Learn how many elements of a parameter some worker had chosen, after ``observe``.
+
+        Args:
+            travelled: number of these elements.
+            span: of the parameter.
+        """
 
     def measure(self, travelled: torch.Tensor, span: Span) -> float:
         """Return a float32 number about a parameter's sum, for ``take_note``.
 
-        travelled: the sum's elements that some worker had chosen, one after another, in whole blocks of the
-        mask; all of them where the parameter was sent whole.
+        If sums go to servers, only these have the sums, and their measurements go to all workers. So the
+        number must be 0 if the whole sum is 0.
 
-        Where sums go to servers, only these have them, and what they measure goes to all workers; so it must
-        be 0 where the whole sum is.
+        Args:
+            travelled: the sum's elements that some worker had chosen, one after another, in whole blocks of
+                the mask; all elements if the parameter was sent whole. float32.
+            span: of the parameter.
         """
         return 0.0
 
     def measure_all(self, travelled: Sequence[torch.Tensor], spans: Sequence[Span]) -> list[float]:
-        """Return what ``measure`` does of several parameters; to be replaced where that saves time."""
+        """Call ``measure`` for several parameters. Override it to save time.
+
+        Args:
+            travelled: one for each parameter, as for ``measure``.
+            spans: of the parameters.
+        """
         return [self.measure(own, span) for own, span in zip(travelled, spans, strict=True)]
 
     def take_note(self, measured: float, span: Span) -> None:  # noqa: B027 may do nothing
-        """Take what was measured of a parameter's sum, after ``observe``; the same on every worker."""
+        """Learn the measurement of a parameter's sum, after ``observe``; the same on every worker.
+
+        Args:
+            measured: the result of ``measure``.
+            span: of the parameter.
+        """
 
     def end_step(self) -> None:
         """End a step, in which every parameter's sum has been observed."""
@@ -229,7 +298,14 @@ class Sparsifier(ABC):
         return {"name": self.name, "step": self.step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what ``state_dict`` gave, maybe in a group of another size; refuses another's."""
+        """Continue from a state, also in a group of another size.
+
+        Args:
+            state: of ``state_dict`` of the same method.
+
+        Raises:
+            ValueError: the state belongs to another method.
+        """
         if state["name"] != self.name:
             raise ValueError(f"the saved state is of sparsifier {state['name']!r}, this one is {self.name!r}")
         self.step = state["step"]
@@ -240,10 +316,16 @@ _Class = TypeVar("_Class", bound=type[Sparsifier])
 
 
 def register(cls: _Class) -> _Class:
-    """Make a sparsifier known by its ``name``; a class decorator.
+    """Register a sparsifier under its ``name``; a class decorator.
+
+    Args:
+        cls: the sparsifier.
+
+    Returns:
+        The same class.
 
     Raises:
-        IncompleteError: the class lacks something, or has it in a form that cannot be used.
+        IncompleteError: the class lacks a member, or has it in a form that cannot be used.
     """
     if (lack := _lack(cls)) is not None:
         raise IncompleteError(f"class {getattr(cls, '__name__', cls)} {lack}")

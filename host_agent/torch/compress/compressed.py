@@ -66,7 +66,11 @@ class CompressedUpdates:
         return self._stage.norm
 
     def pending(self, name: str) -> torch.Tensor:
-        """Return what a parameter has applied here and not yet delivered: this worker's own, in its shape."""
+        """Return the updates of a parameter that this worker has applied and not yet delivered, in its shape.
+
+        Args:
+            name: of the parameter, as ``named_parameters`` gives it.
+        """
         index = self._stage.layout.names.index(name)
         parameter = self._parameters[name].detach()
         shared = self._stage.layout.part(self._stage.shared, index)

@@ -85,11 +85,13 @@ class DsSync:
         self.bind(racks)
 
     def bind(self, racks: Sequence[object] | None = None) -> None:
-        """Make the groups anew, after ``init_process_group`` with more or fewer ranks, all of which call it.
+        """Create the groups again, after ``init_process_group`` with more or fewer ranks. All ranks call it.
 
-        Those that are new make their DsSync meanwhile. All continue from the mean of the parameters of those
-        that have made rounds, in the latest round of these; if nobody has, from rank 0's. racks: of the ranks
-        there are now, as for DsSync.
+        New ranks create their DsSync meanwhile. All ranks continue in the latest round, from the mean of the
+        parameters of the ranks that have made rounds; if there are none, from rank 0's parameters.
+
+        Args:
+            racks: rack of each present rank, as for DsSync.
         """
         self.close()
         group_size, seed, local_rounds, shuffles, may_contend = self._settings
@@ -121,8 +123,9 @@ class DsSync:
     def step(self, contended: Collection[int] = ()) -> None:
         """Average the parameters inside this round's group. Call it after the optimizer's step.
 
-        contended: ranks with busy links, which sit this round out; the same on every rank (``agree`` makes it
-        so). A group that ``may_contend`` did not foresee sits it out as a whole.
+        Args:
+            contended: ranks with busy links, which skip this round; the same on every rank (``agree`` makes
+                it so). A group that ``may_contend`` did not declare skips the round as a whole.
         """
         group = self.schedule.group(dist.get_rank(), self.round, contended)
         own = self._own.get(group.ranks)
@@ -134,7 +137,14 @@ class DsSync:
         self.round += 1
 
     def agree(self, contended: bool) -> frozenset[int]:
-        """Return the ranks that call themselves contended, for ``step``: a short exchange among all ranks."""
+        """Agree on the contended ranks for ``step``, in a short exchange among all ranks.
+
+        Args:
+            contended: whether this rank's links are busy.
+
+        Returns:
+            The ranks that passed True; the same on every rank.
+        """
         flags = [torch.zeros(1, dtype=torch.uint8) for _ in range(self.schedule.workers)]
         dist.all_gather(flags, torch.tensor([contended], dtype=torch.uint8))
         return frozenset(rank for rank, flag in enumerate(flags) if flag)
@@ -150,12 +160,15 @@ class DsSync:
             mean.add_((vector - mean) / self._collected)
 
     def finish(self, batches: Iterable[Any] | None = None) -> None:
-        """Give all ranks the mean of what all have collected, or of the parameters now where nobody has.
+        """Give all ranks the mean of the collected parameters, or of the present ones if none were collected.
 
-        That is stochastic weight averaging over workers and epochs; the statistics of batch normalisation are
-        then wrong, so they are computed anew from ``batches``, what ``torch.optim.swa_utils.update_bn``
-        takes: this rank's share of the training data. Without batches they are the mean of the workers'.
-        Afterwards the replicas are the same, bit by bit.
+        This is stochastic weight averaging over workers and epochs. Afterwards the replicas are the same, bit
+        by bit.
+
+        Args:
+            batches: this rank's share of the training data, as ``torch.optim.swa_utils.update_bn`` takes it.
+                The statistics of batch normalisation are recomputed from it; without batches they are the
+                mean of the workers' statistics.
         """
         total = int(_summed(self._collected))
         everything = Vectors(_float_buffers(self.model)) if total else self._vectors
@@ -200,7 +213,11 @@ class DsSync:
         return {"round": self.round, "collected": self._collected, "mean": [v.clone() for v in self._mean]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a rank's state, bit by bit: with the same model, optimizer, arguments and ranks."""
+        """Continue from a rank's state, bit by bit.
+
+        Args:
+            state: of ``state_dict`` of the same rank, with the same model, optimizer, arguments and ranks.
+        """
         self.round, self._collected = state["round"], state["collected"]
         self._mean = [vector.clone() for vector in state["mean"]]
         self.identical = False

@@ -139,11 +139,19 @@ class Server:
         self.shard.load_state_dict(by_piece(self._pieces, state["optimizer"]))
 
     def gradient(self, index: int) -> torch.Tensor:
-        """Return memory for a bucket's averages."""
+        """Return memory for a bucket's averages, flat, float32.
+
+        Args:
+            index: of the bucket.
+        """
         return torch.zeros(self._push.layouts[index].elements)
 
     def settle(self, buckets: Mapping[int, torch.Tensor]) -> None:
-        """Step with the averages of this server's pieces."""
+        """Step with the averages of this server's pieces.
+
+        Args:
+            buckets: averages of each bucket by its index, flat, float32.
+        """
         gradients = {}
         for index, bucket in buckets.items():
             for piece, segment in zip(self._push.buckets[index], self._push.layouts[index], strict=True):
@@ -155,7 +163,11 @@ class Server:
             self.shard.apply(gradients)
 
     def pull(self, index: int) -> Riding:
-        """Send what was changed of a bucket."""
+        """Send the changes of a bucket.
+
+        Args:
+            index: of the bucket.
+        """
         return self._pulls[index].send(
             self.shard,
             self._sent,

@@ -285,13 +285,16 @@ class ParameterServer:
         return found
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what ``state_dict`` gave on this worker; all workers call it.
+        """Continue from the state of this worker. All workers call it.
 
-        Worker 0's model and optimizer go to the servers, of which there may be others than then, unless a
-        sparsifier holds gradients back. Hyper-parameters are those of the optimizer that was given here.
+        Worker 0's model and optimizer go to the servers. Their number may have changed, unless a sparsifier
+        holds gradients back. Hyper-parameters are those of the optimizer that was passed to this object.
+
+        Args:
+            state: of ``state_dict`` on this worker.
 
         Raises:
-            ValueError: it is of another model or of another cut of it.
+            ValueError: the state belongs to another model, or to another partition of it.
         """
         self._together().load_state_dict(state)
         self._write()
