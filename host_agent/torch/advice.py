@@ -16,7 +16,27 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 _log = logging.getLogger(__name__)
 
-_WHY: Final = "%s holds gradients back, and %s divides by their history: this learns worse than without"
+_FILTER_REMEDY: Final = "Use SGD, or leave it out; without servers, use %s, which holds updates back instead"
+_HOOK_REMEDY: Final = "Use %s, which holds updates back instead, or send gradients whole"
+
+
+def held_back(
+    name: str, optimizer: str, *, servers: bool = False, compress: str = "weir.torch.compress"
+) -> str:
+    """Return why ``name``, which holds gradients back, does not go with an optimizer that divides by their
+    history, and the way out.
+
+    Args:
+        name: of a hook, a method or a filter.
+        optimizer: its name.
+        servers: parameter servers make the steps.
+        compress: how the caller says that updates are sent instead.
+    """
+    remedy = (_FILTER_REMEDY if servers else _HOOK_REMEDY) % compress
+    return (
+        f"{name} holds gradients back, and {optimizer} divides by their history: this learns worse than "
+        f"without, often worse than one worker alone, or not at all. {remedy}"
+    )
 
 
 def divides(optimizer: torch.optim.Optimizer) -> bool:
@@ -25,13 +45,11 @@ def divides(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def warn_of_filter(optimizer: torch.optim.Optimizer, name: str) -> None:
-    """Say that ``name``, which holds gradients back, does not go with an optimizer, where that is so."""
+    """Say that ``name``, which holds gradients back on their way to servers, does not go with an optimizer,
+    where that is so.
+    """
     if divides(optimizer):
-        _log.warning(
-            f"{_WHY}, or not at all. Use SGD, or leave it out; without servers, use weir.torch.compress",
-            name,
-            type(optimizer).__name__,
-        )
+        _log.warning(held_back(name, type(optimizer).__name__, servers=True))
 
 
 class _Watch(NamedTuple):
@@ -56,11 +74,7 @@ def _look(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
     ]:
         _watches.remove(watch)
         if divides(optimizer):
-            _log.warning(
-                f"{_WHY}. Use weir.torch.compress, which holds updates back instead, or sparsifier='dense'",
-                watch.name,
-                type(optimizer).__name__,
-            )
+            _log.warning(held_back(watch.name, type(optimizer).__name__))
 
 
 def warn_at_first_step(parameters: Iterable[torch.Tensor], name: str) -> None:

@@ -5,17 +5,19 @@ from typing import Final
 
 from weir.methods import find_method
 from weir.report.words import percent, workers
-from weir.train.config import PRESETS, TrainConfig
+from weir.train.config import TrainConfig
 from weir.train.record import RunRecord
 
 NOT_KNOWN: Final = "–"
-_OPTIMIZERS: Final = {"adam": "Adam", "adamw": "AdamW"}
+_DIVIDING: Final = {"adam": "Adam", "adamw": "AdamW"}
 _SETTINGS: Final = {
     "density": "density",
     "threshold": "threshold",
     "block": "block",
     "powersgd_rank": "rank",
     "local_steps": "steps of its own",
+    "update_bits": "bits",
+    "update_share": "share",
     "group_size": "groups of",
 }
 
@@ -57,14 +59,19 @@ def method_words(config: TrainConfig) -> str:
 
 
 def caution(config: TrainConfig) -> str:
-    """Return what speaks against a method for this model's optimizer; empty where nothing does."""
-    optimizer = PRESETS[config.model].optimizer
-    if optimizer == "sgd" or config.method == "dense" or find_method(config.method).kind != "sparsifier":
+    """Return what speaks against a method for the optimizer; empty where nothing does."""
+    from weir.host_agent.torch.advice import held_back
+
+    optimizer = _DIVIDING.get(config.trained_by)
+    if optimizer is None or find_method(config.method).kind != "sparsifier":
         return ""
-    return (
-        f"{config.method} with {_OPTIMIZERS[optimizer]}: what arrives late is scaled up again, and such runs "
-        "have ended worse than one worker alone; weir compare --methods alone,gloo-powersgd tells"
-    )
+    if config.method != "dense":
+        name = f"--method {config.method}"
+    elif config.push_filter != "0":
+        name = f"--push-filter {config.push_filter}"
+    else:
+        return ""
+    return held_back(name, optimizer, servers=config.mode == "ps", compress="--method compress")
 
 
 def network_line(config: TrainConfig) -> str:
