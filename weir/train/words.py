@@ -49,6 +49,8 @@ def method_words(config: TrainConfig) -> str:
     parts += [f"{words} {value:g}" for words, value in settings.items() if value is not None]
     if "density" in method.uses and config.warmup_steps:
         parts.append(f"{config.warmup_steps} steps of warm-up")
+    if config.optimizer is not None:
+        parts.append(f"by {config.optimizer}")
     if config.rule is not None:
         parts.append(f"encoding {config.rule}")
     if config.lane_bits is not None:
