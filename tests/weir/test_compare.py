@@ -165,6 +165,8 @@ def test_notes_say_what_cannot_be_concluded_from_peers_and_what_suits_no_adam() 
     ):
         words = f"--method topk holds gradients back, and {optimizer} divides by their history"
         assert words in said("dense,topk", **given) and "Use --method compress" in said("topk", **given)
+    momentum = said("topk-block", model="mlp", optimizer="momentum", lr=0.03)
+    assert "--method topk-block holds gradients back, and SGD repeats those that come late" in momentum
     filtered = said("dense", model="gpt", mode="ps", push_filter="0.003:lr")
     assert "--push-filter 0.003:lr holds gradients back, and AdamW" in filtered
     assert "AdamW" not in said("dense,powersgd,ds-sync,gloo,compress", model="gpt")

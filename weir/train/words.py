@@ -9,7 +9,7 @@ from weir.train.config import TrainConfig
 from weir.train.record import RunRecord
 
 NOT_KNOWN: Final = "–"
-_DIVIDING: Final = {"adam": "Adam", "adamw": "AdamW"}
+_WITH_HISTORY: Final = {"adam": "Adam", "adamw": "AdamW", "momentum": "SGD"}
 _SETTINGS: Final = {
     "density": "density",
     "threshold": "threshold",
@@ -64,16 +64,17 @@ def caution(config: TrainConfig) -> str:
     """Return what speaks against a method for the optimizer; empty where nothing does."""
     from weir.host_agent.torch.advice import held_back
 
-    optimizer = _DIVIDING.get(config.trained_by)
+    optimizer, divides = _WITH_HISTORY.get(config.trained_by), config.trained_by != "momentum"
     if optimizer is None or find_method(config.method).kind != "sparsifier":
         return ""
     if config.method != "dense":
         name = f"--method {config.method}"
-    elif config.push_filter != "0":
+    elif config.push_filter != "0" and divides:
         name = f"--push-filter {config.push_filter}"
     else:
         return ""
-    return held_back(name, optimizer, servers=config.mode == "ps", compress="--method compress")
+    servers = config.mode == "ps"
+    return held_back(name, optimizer, divides=divides, servers=servers, compress="--method compress")
 
 
 def network_line(config: TrainConfig) -> str:
