@@ -57,7 +57,7 @@ class Preset:
 
 PRESETS: Final[dict[Model, Preset]] = {
     "resnet18": Preset("digits", 1438, batch_size=16, lr=0.1),
-    "cnn": Preset("digits", 1438, batch_size=8, lr=0.3, clip=1.0),
+    "cnn": Preset("digits", 1438, batch_size=8, lr=0.5, clip=1.0),
     "mlp": Preset("digits", 1438, batch_size=8, lr=0.3),
     "lm": Preset("stdlib", 3584, batch_size=8, lr=15.0, clip=0.25),
     "bag": Preset("modules", 3584, batch_size=16, lr=20.0, clip=0.25),
