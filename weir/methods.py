@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-Kind = Literal["sparsifier", "parameter averaging", "low rank", "peer"]
+Kind = Literal["sparsifier", "parameter averaging", "low rank", "compressed updates", "peer"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,15 @@ class Method:
 
 
 _OTHERS: Final = (
+    Method(
+        name="compress",
+        summary="The optimizer's updates in one bit a value, each worker ahead by its own.",
+        reference="",
+        kind="compressed updates",
+        promises_density=False,
+        uses=("update_bits", "update_share"),
+        encoding=None,
+    ),
     Method(
         name="ds-sync",
         summary="Parameters averaged in small groups that change from step to step: divide and shuffle.",

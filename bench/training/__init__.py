@@ -20,7 +20,13 @@ CASES: Final[tuple[Case, ...]] = (
         "Methods and peers on models that nobody tuned for, each at its best learning rate: the share of "
         "dense training's gain that it keeps, and its bytes.",
         "hours; with --journal it goes on where it was stopped",
-        {"models": "dlrm", "ways": "alone,gloo,powersgd", "rates": "1", "workers": "2", "steps": "3"},
+        {
+            "models": "dlrm",
+            "ways": "alone,gloo,powersgd,compress",
+            "rates": "1",
+            "workers": "2",
+            "steps": "3",
+        },
         seeds=3,
     ),
     Case(
@@ -63,14 +69,6 @@ CASES: Final[tuple[Case, ...]] = (
         "an hour",
         {"workers": "2", "epochs": "1", "max_steps": "4", "thresholds": "0.01", "schedules": "sqrt"},
         seeds=3,
-    ),
-    Case(
-        "training",
-        "updates",
-        "Held-out loss and bytes with AdamW: compressed updates, PowerSGD, dense, and one worker alone.",
-        "an hour",
-        {"workers": "2", "steps": "4", "batch": "2", "rates": "1", "ways": "alone,compress"},
-        seeds=1,
     ),
     Case(
         "training",

@@ -19,6 +19,7 @@ from softp4.native.scratch import scratch_folder
 from weir.bench.case import ParameterError, Run, parameter
 from weir.bench.grid import Journal
 from weir.bench.results import Column, Row, Table, Value, share
+from weir.compare.results import share_of_gain
 from weir.process.child import ChildError
 from weir.report.words import byte_count, duration
 from weir.train.config import PRESETS, SGD_MODELS, ConfigError, Model, TrainConfig, make_config
@@ -39,6 +40,9 @@ WAYS: Final = (
     "dense",
     "powersgd:powersgd_rank=4",
     "powersgd:powersgd_rank=4:lane_bits=8",
+    "compress",
+    "compress:update_share=0.5",
+    "compress:update_share=0.32",
     "dfs:density=0.05",
     "topk-block:density=0.05",
 )
@@ -104,13 +108,16 @@ class Training:
 class Outcome:
     """The end of a training: figures on held-out data, bytes of a worker and step with all headers.
 
-    loss: infinite, and accuracy 0, where training diverged.
+    loss: infinite, and accuracy 0, where training diverged. late_up, late_down: bytes in the second half of
+    the steps.
     """
 
     loss: float
     accuracy: float
     up: float
     down: float
+    late_up: float
+    late_down: float
 
     def metric(self, model: Model) -> float:
         """Return the figure by which runs of a model are compared."""
@@ -212,10 +219,16 @@ class _Trainer:
         return outcome
 
 
-def _bytes(record: RunRecord) -> tuple[float, float]:
-    """Return the bytes up and down of a worker and step."""
+def _bytes(record: RunRecord) -> tuple[float, float, float, float]:
+    """Return the bytes up and down of a worker and step: of all steps, and of their second half."""
     traffic, steps = record.mean_traffic, max(1, len(record.steps))
-    return traffic.bytes_up / steps, traffic.bytes_down / steps
+    late = record.steps[len(record.steps) // 2 :]
+    return (
+        traffic.bytes_up / steps,
+        traffic.bytes_down / steps,
+        sum(step.bytes_up for step in late) / max(1, len(late)),
+        sum(step.bytes_down for step in late) / max(1, len(late)),
+    )
 
 
 @dataclass(frozen=True)
@@ -232,9 +245,10 @@ class _Best:
         """Median of the metric."""
         return median(self.by_rate[self.rate])
 
-    def bytes(self, direction: Literal["up", "down"]) -> float:
-        """Return the median of the bytes up or down."""
-        return median(each.up if direction == "up" else each.down for each in self.outcomes)
+    def bytes(self, which: Literal["up", "down", "late_up", "late_down"]) -> float:
+        """Return the median of bytes up or down."""
+        found: list[float] = [getattr(each, which) for each in self.outcomes]
+        return median(found)
 
 
 def table(model: Model, parameters: Parameters, outcomes: dict[Training, Outcome]) -> Table:
@@ -243,26 +257,31 @@ def table(model: Model, parameters: Parameters, outcomes: dict[Training, Outcome
     less = preset.metric == "loss"
     best = {way: _best(model, way, parameters, outcomes, less) for way in parameters.ways}
     dense, floor = best.get(DENSE) or best.get("dense"), best.get(FLOOR)
-    gain = floor.middle - dense.middle if dense and floor else None
-    useful = gain is not None and (gain > 0 if less else gain < 0)
+    sign = 1 if less else -1
     show = (lambda n: f"{n:.3f}") if less else (lambda n: f"{n:.1%}")
+
+    def kept(found: _Best) -> float | None:
+        if not (dense and floor):
+            return None
+        return share_of_gain(sign * found.middle, sign * dense.middle, sign * floor.middle)
 
     def values(found: _Best) -> dict[str, Value]:
         up, down = found.bytes("up"), found.bytes("down")
-        kept = (floor.middle - found.middle) / gain if useful and floor and gain else None
         return {
             preset.metric: found.by_rate[found.rate],
-            "kept": kept,
+            "kept": kept(found),
             "up": up,
             "down": down,
             "up, of dense": up / dense.bytes("up") if dense else None,
             "down, of dense": down / dense.bytes("down") if dense else None,
+            "late up, of dense": found.bytes("late_up") / dense.bytes("late_up") if dense else None,
+            "late down, of dense": found.bytes("late_down") / dense.bytes("late_down") if dense else None,
             "best rate": f"{found.mark}{found.rate * preset.lr:g}",
             **{f"at {rate * preset.lr:g}": found.by_rate[rate] for rate in parameters.rates},
         }
 
     notes = [f"{parameters.workers} workers, batches of {preset.batch_size}, {preset.optimizer}", _EDGE]
-    if gain is not None and not useful:
+    if dense and floor and kept(dense) is None:
         notes.append("dense training gains nothing over one worker here: nothing can be kept of that")
     return Table(
         f"{model}, {parameters.steps} steps",
@@ -273,6 +292,8 @@ def table(model: Model, parameters: Parameters, outcomes: dict[Training, Outcome
             Column("down", byte_count),
             Column("up, of dense", share),
             Column("down, of dense", share),
+            Column("late up, of dense", share, "in the second half of the steps; so is down"),
+            Column("late down, of dense", share),
             Column("best rate"),
             *(Column(f"at {rate * preset.lr:g}", show) for rate in parameters.rates),
         ),

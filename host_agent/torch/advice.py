@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings about combinations that learn worse than they need to: gradients held back, and a divisor of them.
+"""Warnings about combinations that learn worse than they need to: gradients held back, and a history of them.
 
 Adam and its kin divide by the history of the gradients they see. A gradient that was held back, and comes
-late and all at once, is scaled by the wrong history. A hook does not see the optimizer, so its first step is
-looked at.
+late and all at once, is scaled by the wrong history; momentum repeats it. A hook does not see the optimizer,
+so its first step is looked at.
 """
 
 import functools
@@ -16,7 +16,33 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 _log = logging.getLogger(__name__)
 
-_WHY: Final = "%s holds gradients back, and %s divides by their history: this learns worse than without"
+_FILTER_REMEDY: Final = "Use SGD, or leave it out; without servers, use %s, which holds updates back instead"
+_HOOK_REMEDY: Final = "Use %s, which holds updates back instead, or send gradients whole"
+
+
+def held_back(
+    name: str,
+    optimizer: str,
+    *,
+    divides: bool = True,
+    servers: bool = False,
+    compress: str = "weir.torch.compress",
+) -> str:
+    """Return why ``name``, which holds gradients back, does not go with an optimizer, and the way out.
+
+    Args:
+        name: of a hook, a method or a filter.
+        optimizer: its name.
+        divides: it divides by the history of gradients; else it repeats them, by momentum.
+        servers: parameter servers make the steps.
+        compress: how the caller says that updates are sent instead.
+    """
+    remedy = (_FILTER_REMEDY if servers else _HOOK_REMEDY) % compress
+    how = "divides by their history" if divides else "repeats those that come late, by its momentum"
+    return (
+        f"{name} holds gradients back, and {optimizer} {how}: this learns worse than without, often worse "
+        f"than one worker alone, or not at all. {remedy}"
+    )
 
 
 def divides(optimizer: torch.optim.Optimizer) -> bool:
@@ -25,13 +51,16 @@ def divides(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def warn_of_filter(optimizer: torch.optim.Optimizer, name: str) -> None:
-    """Say that ``name``, which holds gradients back, does not go with an optimizer, where that is so."""
+    """Say that ``name``, which holds gradients back on their way to servers, does not go with an optimizer,
+    where that is so.
+    """
     if divides(optimizer):
-        _log.warning(
-            f"{_WHY}, or not at all. Use SGD, or leave it out; without servers, use weir.torch.compress",
-            name,
-            type(optimizer).__name__,
-        )
+        _log.warning(held_back(name, type(optimizer).__name__, servers=True))
+
+
+def _repeats(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether an optimizer has momentum, as SGD may."""
+    return any(group.get("momentum") for group in optimizer.param_groups)
 
 
 class _Watch(NamedTuple):
@@ -55,12 +84,8 @@ def _look(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         one for one in _watches if any(id(each) in one.parameters for each in _parameters(optimizer))
     ]:
         _watches.remove(watch)
-        if divides(optimizer):
-            _log.warning(
-                f"{_WHY}. Use weir.torch.compress, which holds updates back instead, or sparsifier='dense'",
-                watch.name,
-                type(optimizer).__name__,
-            )
+        if (dividing := divides(optimizer)) or _repeats(optimizer):
+            _log.warning(held_back(watch.name, type(optimizer).__name__, divides=dividing))
 
 
 def warn_at_first_step(parameters: Iterable[torch.Tensor], name: str) -> None:

@@ -23,7 +23,9 @@ def parameters(*ways: str, model: str = "gpt") -> Parameters:
 def outcomes(asked: Parameters, seeds: int = 3) -> dict[Training, Outcome]:
     """Return losses by way and rate; the seeds are apart by 0.01."""
     return {
-        Training("gpt", way, rate, seed, 2, 30): Outcome(LOSSES[way][column] + seed / 100, 0.5, 100.0, 200.0)
+        Training("gpt", way, rate, seed, 2, 30): Outcome(
+            LOSSES[way][column] + seed / 100, 0.5, 100.0, 200.0, 50.0, 60.0
+        )
         for way in asked.ways
         for column, rate in enumerate(RATES)
         for seed in range(seeds)
@@ -45,7 +47,7 @@ def test_each_way_stands_at_its_best_rate_and_with_the_share_of_the_gain_that_it
 
 def test_where_dense_training_gains_nothing_nothing_is_kept_and_the_table_says_so() -> None:
     asked = parameters("alone", "gloo")
-    same = {training: Outcome(2.5, 0.5, 100.0, 200.0) for training in outcomes(asked)}
+    same = {training: Outcome(2.5, 0.5, 100.0, 200.0, 50.0, 60.0) for training in outcomes(asked)}
     made = table("gpt", asked, same)
     assert all(row.values["kept"] is None for row in made.rows)
     assert any("gains nothing" in note for note in made.notes)
@@ -54,7 +56,7 @@ def test_where_dense_training_gains_nothing_nothing_is_kept_and_the_table_says_s
 def test_more_is_better_of_an_accuracy() -> None:
     asked = parameters("alone", "gloo", model="vit")
     found = {
-        Training("vit", way, rate, 1, 2, 30): Outcome(1.0, share * rate, 9.0, 9.0)
+        Training("vit", way, rate, 1, 2, 30): Outcome(1.0, share * rate, 9.0, 9.0, 9.0, 9.0)
         for way, share in (("alone", 0.3), ("gloo", 0.4))
         for rate in RATES
     }
@@ -70,7 +72,7 @@ def test_a_way_is_a_method_with_settings() -> None:
         parameters("dfs:deep=1")
     with pytest.raises(ConfigError, match="no such method: 'best'"):
         list(run(parameters("best"), Run(0, (1,))))
-    assert {"alone", "gloo-local"} == STEPPERS.keys()
+    assert {"alone", "gloo-local", "compress"} == STEPPERS.keys()
 
 
 @pytest.mark.parametrize(("model", "steps"), [("gpt", 300), ("vit", 100), ("dlrm", 7)])

@@ -47,7 +47,7 @@ def test_every_registered_sparsifier_is_a_method_and_says_what_it_does() -> None
     assert done.exit_code == 0
     listed = {method["name"]: method for method in json.loads(done.output)}
     own = [name for name, method in listed.items() if method["kind"] != "peer"]
-    assert set(own) == {*sparsifier_names(), "ds-sync", "powersgd"}
+    assert set(own) == {*sparsifier_names(), "compress", "ds-sync", "powersgd"}
     assert own == sorted(own)
     assert listed.keys() - own == peers().keys() >= {"alone", "gloo", "gloo-fp16", "gloo-powersgd"}
     assert all(method["summary"] for method in listed.values())
@@ -156,12 +156,39 @@ def test_notes_say_what_cannot_be_concluded_from_peers_and_what_suits_no_adam() 
         return "\n".join(notes(make_comparison(names, seeds=1, workers=2, **given), []))
 
     plain = said("dense,topk,gloo", model="mlp")
-    assert "loopback" not in plain and "one worker alone" not in plain
+    assert "loopback" not in plain and "holds gradients back" not in plain
     assert "loopback" in said("dense,gloo", model="mlp", links="100mbit")
-    assert "topk with AdamW" in said("dense,topk", model="gpt") and "topk with Adam:" in said(
-        "topk", model="gnn"
-    )
-    assert "AdamW" not in said("dense,powersgd,ds-sync,gloo", model="gpt")
+    for given, optimizer in (
+        ({"model": "gpt"}, "AdamW"),
+        ({"model": "gnn"}, "Adam"),
+        ({"model": "mlp", "optimizer": "adam", "lr": 0.01}, "Adam"),
+    ):
+        words = f"--method topk holds gradients back, and {optimizer} divides by their history"
+        assert words in said("dense,topk", **given) and "Use --method compress" in said("topk", **given)
+    momentum = said("topk-block", model="mlp", optimizer="momentum", lr=0.03)
+    assert "--method topk-block holds gradients back, and SGD repeats those that come late" in momentum
+    filtered = said("dense", model="gpt", mode="ps", push_filter="0.003:lr")
+    assert "--push-filter 0.003:lr holds gradients back, and AdamW" in filtered
+    assert "AdamW" not in said("dense,powersgd,ds-sync,gloo,compress", model="gpt")
+    assert "holds gradients back" not in said("topk", model="gpt", optimizer="sgd", lr=0.1)
+
+
+@pytest.mark.parametrize("dense", ["dense", "gloo"])
+def test_the_share_of_denses_gain_over_one_worker_is_of_the_models_own_metric(dense: str) -> None:
+    """Accuracy of the mlp; without one worker alone, or without a gain, there is none, and a note says so."""
+    whole = (Sent(), Sent())
+    reached = {"topk": 0.8, dense: 0.9, "alone": 0.7}
+    comparison = make_comparison(",".join(reached), seeds=1, model="mlp", workers=2)
+    runs = [run(name, 1, accuracy, (100, 100), whole) for name, accuracy in reached.items()]
+    rows = make_rows(comparison, runs)
+    assert [row.kept for row in rows] == pytest.approx([0.5, 1, 0])
+    assert rows[0].loss == 0.5  # all have this one: no gain by it
+    floorless = make_rows(comparison, runs[:2])
+    assert [row.kept for row in floorless] == [None, None]
+    assert any("needs --methods alone" in note for note in notes(comparison, floorless))
+    level = make_rows(comparison, [run(name, 1, 0.9, (100, 100), whole) for name in reached])
+    assert [row.kept for row in level] == [None] * 3
+    assert any("there is none here" in note for note in notes(comparison, level))
 
 
 # From end to end.
@@ -209,9 +236,9 @@ def test_methods_are_trained_side_by_side_until_somebody_interrupts(tmp_path: Pa
 
 
 @pytest.mark.long
-def test_peers_send_what_they_are_known_to_and_weirs_powersgd_equals_torchs(tmp_path: Path) -> None:
-    names = "gloo,gloo-bf16,gloo-local,alone,gloo-powersgd,powersgd"
-    options = ("--epochs", "1", "--max-steps", "20", "--local-steps", "1", "--seeds", "1")
+def test_peers_send_what_they_are_known_to_and_powersgd_and_whole_updates_equal_them(tmp_path: Path) -> None:
+    names = "gloo,gloo-bf16,gloo-local,alone,gloo-powersgd,powersgd,compress"
+    options = ("--epochs", "1", "--max-steps", "20", "--local-steps", "1", "--update-bits", "32")
     process = start(tmp_path, "--methods", names, *options)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
@@ -225,6 +252,8 @@ def test_peers_send_what_they_are_known_to_and_weirs_powersgd_equals_torchs(tmp_
     # The mean of parameters after a step of SGD each is a step along the mean gradient.
     assert loss["gloo-local"] == pytest.approx(loss["gloo"], rel=1e-4)
     assert loss["alone"] != pytest.approx(loss["gloo"], rel=1e-3)
+    # At full width nothing is pending after a step.
+    assert loss["compress"] == pytest.approx(loss["gloo"], rel=1e-4)
     assert loss["powersgd"] == pytest.approx(loss["gloo-powersgd"], rel=1e-4)
     assert loss["powersgd"] != pytest.approx(loss["gloo"], rel=1e-3)
     assert up["powersgd"] < up["gloo-powersgd"] < up["gloo"] / 2

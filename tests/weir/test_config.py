@@ -60,6 +60,11 @@ def test_what_is_given_wins_over_the_preset() -> None:
         ({"lane_bits": "8", "method": "ds-sync"}, "--lane-bits", "ds-sync"),
         ({"lane_bits": "8", "workers": 12, "loss_budget": 0.1}, "--lane-bits", "choose 16 or 32"),
         ({"lane_bits": "auto", "lane_error": 0.0}, "--lane-error", "greater than 0"),
+        ({"method": "compress", "lane_bits": "8"}, "--lane-bits", "compress"),
+        ({"method": "compress", "update_share": 0}, "--update-share", "greater than 0"),
+        ({"method": "compress", "update_bits": "4"}, "--update-bits", "1, 8, 16 or 32"),
+        ({"optimizer": "adam"}, "--optimizer adam", "give --lr, too; the model's own rate is for sgd"),
+        ({"optimizer": "lion", "lr": 0.1}, "--optimizer", "'sgd', 'momentum', 'adam' or 'adamw'"),
         ({"warmup_steps": -1}, "--warmup-steps", "greater than or equal to 0"),
         ({"evaluate_every": 0}, "--evaluate-every", "greater than or equal to 1"),
         ({"model": "vgg"}, "--model", "'resnet18', 'cnn', 'mlp', 'lm', 'bag', 'gpt'"),
@@ -128,6 +133,14 @@ def test_the_network_is_one_perfect_switch_unless_asked_otherwise() -> None:
         ),
         ({"method": "powersgd", "powersgd_rank": 3}, "mlp on digits, 4 workers, powersgd, rank 3"),
         ({"method": "ds-sync", "workers": 8}, "mlp on digits, 8 workers, ds-sync"),
+        (
+            {"method": "compress", "update_share": 0.5},
+            "mlp on digits, 4 workers, compress, bits 1, share 0.5",
+        ),
+        (
+            {"method": "compress", "optimizer": "adamw", "lr": 0.01},
+            "mlp on digits, 4 workers, compress, bits 1, share 1, by adamw",
+        ),
     ],
 )
 def test_a_run_is_told_in_one_line_with_the_settings_its_method_reads(

@@ -92,6 +92,14 @@ def test_a_config_that_no_run_wrote_is_refused(tmp_path: Path, text: str) -> Non
         configured(tmp_path / "config.json", {})
 
 
+def test_compressed_updates_go_on_with_the_same_bits(tmp_path: Path) -> None:
+    """Pending parts and moments are in the checkpoint; an evaluation between changes nothing."""
+    options = [*SHORT, "--method", "compress", "--optimizer", "adam", "--lr", "0.01", "--evaluate-every", "2"]
+    weir("train", *options, "--save-every", "3", "--out", str(tmp_path / "whole"))
+    weir("train", "--resume", str(only(tmp_path / "whole")), "--out", str(tmp_path / "rest"))
+    assert checksums(tmp_path / "rest") == checksums(tmp_path / "whole")
+
+
 def test_a_checkpoint_that_was_not_finished_is_not_gone_on_from(tmp_path: Path) -> None:
     """Ranks write their parts; only when all have does the list name them, and older ones go."""
     for rank in range(2):

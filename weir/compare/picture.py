@@ -47,8 +47,8 @@ def draw(path: Path, comparison: Comparison, rows: Sequence[Row], runs: Sequence
 
 
 def _colours(comparison: Comparison) -> dict[str, str]:
-    others = [name for name in comparison.methods if name != DENSE]
-    return {DENSE: _GREY, **{name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(others)}}
+    others = [name for name in comparison.methods if name != DENSE[0]]
+    return {DENSE[0]: _GREY, **{name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(others)}}
 
 
 def _learning(axis: Any, rows: Sequence[Row], runs: Sequence[Run], colours: dict[str, str]) -> None:

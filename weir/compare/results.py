@@ -2,18 +2,21 @@
 """The results of a comparison: for each method, figures from all of its trainings."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean, median, stdev
 from typing import Any, Final
 
 from weir.compare.config import Comparison
-from weir.train.config import TrainConfig
+from weir.train.config import PRESETS, Model, TrainConfig
 from weir.train.record import RunRecord, Status, mean_known
 from weir.train.wirebytes import dense_bytes
 from weir.train.words import method_words
 
 SCHEMA: Final = 1
-DENSE: Final = "dense"
+DENSE: Final = ("dense", "gloo")
+"""Dense training, the first of these that was trained."""
+
+FLOOR: Final = "alone"
 
 
 @dataclass
@@ -31,9 +34,10 @@ class Run:
 class Row:
     """One method's figures.
 
-    status: the worst of its trainings'. accuracies: on held-out data, 0 to 1, one for each seed that has got
-    so far. bytes_up, bytes_down: on the wire per worker and step, all headers included; up_of_dense,
-    down_of_dense: shares of those of dense training. density: share of the values that a worker sends, mean.
+    status: the worst of its trainings'. losses, accuracies: on held-out data, one for each seed that has got
+    so far; accuracies 0 to 1. kept: share of dense training's gain over one worker alone. bytes_up,
+    bytes_down: on the wire per worker and step, all headers included; up_of_dense, down_of_dense: shares of
+    those of dense training. density: share of the values that a worker sends, mean.
     build_up: values that some worker sent, over those that one sent on average. imbalance: what the busiest
     worker chose, over the average. selection_s: per step, to choose; step_s: median step; communication_s:
     per step, time in which something was under way, also beside the backward pass. None: not known, or
@@ -43,7 +47,9 @@ class Row:
     method: str
     settings: str
     status: Status
+    losses: tuple[float, ...]
     accuracies: tuple[float, ...]
+    kept: float | None
     bytes_up: float | None
     bytes_down: float | None
     up_of_dense: float | None
@@ -57,6 +63,11 @@ class Row:
     problem: str = ""
 
     @property
+    def loss(self) -> float | None:
+        """Return the mean over the seeds."""
+        return fmean(self.losses) if self.losses else None
+
+    @property
     def accuracy(self) -> float | None:
         """Return the mean over the seeds."""
         return fmean(self.accuracies) if self.accuracies else None
@@ -68,19 +79,41 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         """Return the row for compare.json."""
-        return {**asdict(self), "accuracy": self.accuracy, "spread": self.spread}
+        return {**asdict(self), "loss": self.loss, "accuracy": self.accuracy, "spread": self.spread}
 
 
 def make_rows(comparison: Comparison, runs: Sequence[Run]) -> list[Row]:
     """Return a row for each method that was begun, in the order asked for."""
     of_method = {name: [run for run in runs if run.method == name] for name in comparison.methods}
-    dense = _dense(of_method.get(DENSE, []), runs)
-    return [_row(name, found, dense) for name, found in of_method.items() if found]
+    dense = _dense(of_method.get(DENSE[0], []), runs)
+    rows = {name: _row(name, found, dense) for name, found in of_method.items() if found}
+    summing, floor = next((rows[name] for name in DENSE if name in rows), None), rows.get(FLOOR)
+    if summing is None or floor is None:
+        return list(rows.values())
+    figures = {name: _figure(row, comparison.any.model) for name, row in rows.items()}
+    ends = figures[summing.method], figures[floor.method]
+    return [replace(row, kept=share_of_gain(figures[name], *ends)) for name, row in rows.items()]
+
+
+def share_of_gain(figure: float | None, dense: float | None, alone: float | None) -> float | None:
+    """Return which share of dense training's gain over one worker alone is kept. All are figures of which
+    less is better. None: there is no gain, or a figure is not known.
+    """
+    if figure is None or dense is None or alone is None or not dense < alone:
+        return None
+    return (alone - figure) / (alone - dense)
+
+
+def _figure(row: Row, model: Model) -> float | None:
+    """Return the figure by which runs of a model are compared, of which less is better."""
+    if PRESETS[model].metric == "loss":
+        return row.loss
+    return None if row.accuracy is None else -row.accuracy
 
 
 def dense_source(rows: Sequence[Row]) -> str:
     """Return the source of dense training's bytes, of which the shares are."""
-    measured = any(row.method == DENSE and row.bytes_up is not None for row in rows)
+    measured = any(row.method == DENSE[0] and row.bytes_up is not None for row in rows)
     return "the method dense, measured" if measured else "all values in full packets, calculated"
 
 
@@ -130,7 +163,9 @@ def _row(method: str, runs: Sequence[Run], dense: tuple[float, float] | None) ->
         method=method,
         settings=method_words(runs[0].config),
         status=next(status for status in order if status in statuses),
+        losses=tuple(record.evaluations[-1].loss for record in records if record.evaluations),
         accuracies=tuple(record.accuracy for record in records if record.accuracy is not None),
+        kept=None,
         bytes_up=up,
         bytes_down=down,
         up_of_dense=up / dense[0] if up is not None and dense else None,

@@ -10,10 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from weir.compare.config import Comparison
-from weir.compare.results import Row, dense_source
+from weir.compare.results import DENSE, FLOOR, Row, dense_source
 from weir.methods import peers
 from weir.report.tables import InParts
 from weir.report.words import byte_count, duration, percent, times, workers
+from weir.train.config import PRESETS
 from weir.train.words import caution, network_line
 
 NOT_KNOWN: Final = "–"
@@ -37,7 +38,9 @@ def _accuracy(row: Row) -> str:
 
 
 COLUMNS: Final = (
+    Column("loss", lambda row: _or_dash(row.loss, lambda loss: f"{loss:.3f}")),
     Column("accuracy", _accuracy),
+    Column("of gain", lambda row: _or_dash(row.kept, lambda share: f"{share:.0%}")),
     Column("up per step", lambda row: _or_dash(row.bytes_up, byte_count)),
     Column("of dense", lambda row: _or_dash(row.up_of_dense, percent)),
     Column("down per step", lambda row: _or_dash(row.bytes_down, byte_count)),
@@ -98,8 +101,9 @@ def title(comparison: Comparison) -> str:
 def notes(comparison: Comparison, rows: Sequence[Row]) -> list[str]:
     """Return what the columns mean, and what cannot be concluded from them."""
     said = [
-        "accuracy: on held-out data; up, down: bytes on the wire per worker and step, all headers included; "
-        f"of dense: against {dense_source(rows)}",
+        "loss, accuracy: on held-out data; of gain: share of dense training's gain over one worker alone, in "
+        f"{PRESETS[comparison.any.model].metric}{_ends(rows)}; up, down: bytes on the wire per worker and "
+        f"step, all headers included; of dense: against {dense_source(rows)}",
         "density: values that a worker sends; build-up: values that some worker sends, over those that one "
         "sends on average; imbalance: what the busiest worker chose, over the average",
         "selection: time per step to choose; communication: per step, beside the backward pass too; step: "
@@ -116,6 +120,15 @@ def notes(comparison: Comparison, rows: Sequence[Row]) -> list[str]:
     first = comparison.seeds[0]
     cautions = (caution(comparison.trainings[name, first]) for name in comparison.methods)
     return [*said, *filter(None, cautions)]
+
+
+def _ends(rows: Sequence[Row]) -> str:
+    """Return why no share of the gain is known, where that is so."""
+    if any(row.kept is not None for row in rows):
+        return ""
+    if {FLOOR} & {row.method for row in rows} and set(DENSE) & {row.method for row in rows}:
+        return ": there is none here"
+    return f"; needs --methods {FLOOR} and {' or '.join(DENSE)}"
 
 
 def result_view(comparison: Comparison, rows: Sequence[Row]) -> RenderableType:

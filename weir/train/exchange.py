@@ -40,8 +40,7 @@ def make_exchange(spec: WorkerSpec, ddp: DistributedDataParallel) -> Exchange:
             return LowRankExchange(ddp, config)
         case "parameter averaging":
             return AveragingExchange(ddp, config)
-        case "peer":
-            return peer_exchange(config)
+    return peer_exchange(config)
 
 
 class AveragingExchange(Exchange):

@@ -41,6 +41,13 @@ EvaluateEvery = Annotated[
 ]
 BatchSize = Annotated[int | None, typer.Option(help="Samples per worker and step; default: the model's own.")]
 LearningRate = Annotated[float | None, typer.Option(help="Peak learning rate; default: the model's own.")]
+Optimizer = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="sgd, momentum (SGD with 0.9), adam or adamw; default: the model's own. Another one needs --lr.",
+    ),
+]
 Mode = Annotated[
     str,
     typer.Option(
@@ -168,6 +175,22 @@ LocalSteps = Annotated[
         rich_help_panel=_METHOD,
     ),
 ]
+UpdateBits = Annotated[
+    int,
+    typer.Option(
+        metavar="BITS",
+        help="For method compress: bits of a value on its way up, 1, 8, 16 or 32.",
+        rich_help_panel=_METHOD,
+    ),
+]
+UpdateShare = Annotated[
+    float,
+    typer.Option(
+        metavar="SHARE",
+        help="For method compress: share of the values that are sent at a step, in rotation.",
+        rich_help_panel=_METHOD,
+    ),
+]
 GroupSize = Annotated[
     int | None,
     typer.Option(
@@ -278,6 +301,8 @@ _TRAINING: Final[Mapping[str, Any]] = {
     "lane_error": LaneError,
     "powersgd_rank": PowerSgdRank,
     "local_steps": LocalSteps,
+    "update_bits": UpdateBits,
+    "update_share": UpdateShare,
     "group_size": GroupSize,
     "swa_epochs": SwaEpochs,
     "epochs": Epochs,
@@ -285,6 +310,7 @@ _TRAINING: Final[Mapping[str, Any]] = {
     "evaluate_every": EvaluateEvery,
     "batch_size": BatchSize,
     "lr": LearningRate,
+    "optimizer": Optimizer,
     "topology": Topology,
     "links": Links,
     "loss": Loss,

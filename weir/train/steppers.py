@@ -8,7 +8,7 @@ them by the names of their methods, and ``StepperExchange`` trains with any of t
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -17,10 +17,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
+from weir.host_agent.torch.compress import compress
 from weir.host_agent.torch.process_group import WeirProcessGroup
 from weir.train.backends import Exchange, WeirMeter
 from weir.train.config import PRESETS, TrainConfig
 from weir.train.messages import Sent, WireCounters
+from weir.train.task import average_buffers
 from weir.train.wirebytes import Meter, TcpMeter
 
 
@@ -56,6 +58,13 @@ class Stepper(ABC):
     @abstractmethod
     def finish(self) -> None:
         """Make the replicas equal for good."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what this worker keeps between steps beside model and optimizer."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 may do nothing
+        """Go on from what ``state_dict`` gave."""
 
 
 class StepperExchange(Exchange):
@@ -94,6 +103,14 @@ class StepperExchange(Exchange):
     def sent(self) -> Sent:
         """Return the share of the values that the last step sent."""
         return Sent(density=self._stepper.density)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the stepper keeps."""
+        return self._stepper.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what ``state_dict`` gave."""
+        self._stepper.load_state_dict(state)
 
 
 class _Nothing:
@@ -147,6 +164,47 @@ class LocalSteps(Stepper):
             values.copy_(part.view_as(values))
 
 
+class Compressed(Stepper):
+    """The optimizer's updates, compressed: ``weir.torch.compress``."""
+
+    def __init__(
+        self, model: nn.Module, optimizer: Optimizer, group: dist.ProcessGroup, config: TrainConfig
+    ) -> None:
+        super().__init__(model, optimizer, group, config)
+        self.density = config.update_share
+        self._compressed = compress(
+            model,
+            optimizer,
+            process_group=group,
+            bits=config.update_bits,
+            share=config.update_share,
+            seed=config.seed,
+        )
+
+    def step(self) -> None:
+        """Make the optimizer's step, which is a compressed one."""
+        self.optimizer.step()
+
+    @contextlib.contextmanager
+    def shared(self) -> Iterator[None]:
+        """Show the shared point while the block runs; floating-point buffers become their mean."""
+        average_buffers(self.model)
+        with self._compressed.shared_point():
+            yield
+
+    def finish(self) -> None:
+        """Deliver all that is pending."""
+        self._compressed.finish()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the shared point, this worker's weights and the optimizer's moments."""
+        return self._compressed.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what ``state_dict`` gave, bit for bit."""
+        self._compressed.load_state_dict(state)
+
+
 def _values(model: nn.Module) -> list[Tensor]:
     """Return a model's parameters and floating-point buffers."""
     return [
@@ -165,5 +223,5 @@ def _kept(model: nn.Module) -> Iterator[None]:
 
 Way = Callable[[nn.Module, Optimizer, dist.ProcessGroup, TrainConfig], Stepper]
 
-WAYS: Final[dict[str, Way]] = {"alone": Alone, "gloo-local": LocalSteps}
+WAYS: Final[dict[str, Way]] = {"alone": Alone, "gloo-local": LocalSteps, "compress": Compressed}
 """Ways that take the place of the optimizer's step, by the names of their methods."""

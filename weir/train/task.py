@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from weir.train.config import PRESETS, Data, TrainConfig
+from weir.train.config import Data, TrainConfig
 from weir.train.data import Dataset, Split, digits, library_bytes, modules, restored_digits, stdlib
 from weir.train.models import make_model
 from weir.train.models.dlrm import clicks
@@ -19,6 +19,8 @@ from weir.train.models.gnn import graphs
 from weir.train.models.unet import scenes
 
 _EVALUATION_BATCH = 64
+
+_MOMENTUM = 0.9
 
 _CLOSE = 0.25  # a value that is so close to its target counts as right
 
@@ -54,9 +56,11 @@ def make_task(config: TrainConfig) -> Task:
 
 def make_optimizer(config: TrainConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """Return the optimizer that the model is trained by."""
-    match PRESETS[config.model].optimizer:
+    match config.trained_by:
         case "sgd":
             return torch.optim.SGD(parameters, lr=config.lr)
+        case "momentum":
+            return torch.optim.SGD(parameters, lr=config.lr, momentum=_MOMENTUM)
         case "adam":
             return torch.optim.Adam(parameters, lr=config.lr)
         case "adamw":

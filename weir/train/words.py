@@ -5,17 +5,19 @@ from typing import Final
 
 from weir.methods import find_method
 from weir.report.words import percent, workers
-from weir.train.config import PRESETS, TrainConfig
+from weir.train.config import TrainConfig
 from weir.train.record import RunRecord
 
 NOT_KNOWN: Final = "–"
-_OPTIMIZERS: Final = {"adam": "Adam", "adamw": "AdamW"}
+_WITH_HISTORY: Final = {"adam": "Adam", "adamw": "AdamW", "momentum": "SGD"}
 _SETTINGS: Final = {
     "density": "density",
     "threshold": "threshold",
     "block": "block",
     "powersgd_rank": "rank",
     "local_steps": "steps of its own",
+    "update_bits": "bits",
+    "update_share": "share",
     "group_size": "groups of",
 }
 
@@ -47,6 +49,8 @@ def method_words(config: TrainConfig) -> str:
     parts += [f"{words} {value:g}" for words, value in settings.items() if value is not None]
     if "density" in method.uses and config.warmup_steps:
         parts.append(f"{config.warmup_steps} steps of warm-up")
+    if config.optimizer is not None:
+        parts.append(f"by {config.optimizer}")
     if config.rule is not None:
         parts.append(f"encoding {config.rule}")
     if config.lane_bits is not None:
@@ -57,14 +61,20 @@ def method_words(config: TrainConfig) -> str:
 
 
 def caution(config: TrainConfig) -> str:
-    """Return what speaks against a method for this model's optimizer; empty where nothing does."""
-    optimizer = PRESETS[config.model].optimizer
-    if optimizer == "sgd" or config.method == "dense" or find_method(config.method).kind != "sparsifier":
+    """Return what speaks against a method for the optimizer; empty where nothing does."""
+    from weir.host_agent.torch.advice import held_back
+
+    optimizer, divides = _WITH_HISTORY.get(config.trained_by), config.trained_by != "momentum"
+    if optimizer is None or find_method(config.method).kind != "sparsifier":
         return ""
-    return (
-        f"{config.method} with {_OPTIMIZERS[optimizer]}: what arrives late is scaled up again, and such runs "
-        "have ended worse than one worker alone; weir compare --methods alone,gloo-powersgd tells"
-    )
+    if config.method != "dense":
+        name = f"--method {config.method}"
+    elif config.push_filter != "0" and divides:
+        name = f"--push-filter {config.push_filter}"
+    else:
+        return ""
+    servers = config.mode == "ps"
+    return held_back(name, optimizer, divides=divides, servers=servers, compress="--method compress")
 
 
 def network_line(config: TrainConfig) -> str:

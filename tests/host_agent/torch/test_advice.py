@@ -35,9 +35,9 @@ class _Said(logging.Handler):
         self._log.removeHandler(self)
 
 
-def make(kind: str) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+def make(kind: str, **options: float) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     model = torch.nn.Linear(20, 20)
-    return model, getattr(torch.optim, kind)(model.parameters(), lr=0.01)
+    return model, getattr(torch.optim, kind)(model.parameters(), lr=0.01, **options)
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +46,8 @@ def world() -> Iterator[World]:
         yield world
 
 
-def said_of_hook(sparsifier: str, kind: str) -> list[str]:
-    model, optimizer = make(kind)
+def said_of_hook(sparsifier: str, kind: str, **options: float) -> list[str]:
+    model, optimizer = make(kind, **options)
     with _Said() as said:
         ddp = DistributedDataParallel(model)
         ddp.register_comm_hook(weir.torch.HookState(ddp, sparsifier=sparsifier), weir.torch.hook)
@@ -61,6 +61,15 @@ def test_a_hook_that_holds_gradients_back_warns_beside_adam(world: World) -> Non
     first, other = world.run(said_of_hook, "topk", "AdamW")
     assert len(first) == 1 and not other
     assert "'topk'" in first[0] and "AdamW" in first[0] and "weir.torch.compress" in first[0]
+
+
+def said_of_momentum() -> list[str]:
+    return said_of_hook("topk", "SGD", momentum=0.9)
+
+
+def test_a_hook_that_holds_gradients_back_warns_beside_momentum(world: World) -> None:
+    (words,) = world.run(said_of_momentum)[0]
+    assert "SGD repeats those that come late" in words and "weir.torch.compress" in words
 
 
 def said_of_two_hooks() -> list[str]:
