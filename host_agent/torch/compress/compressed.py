@@ -44,8 +44,7 @@ class CompressedUpdates:
         self._parameters = parameters_of(self._model, optimizer)
         layout = UpdateLayout(list(self._parameters), [one.shape for one in self._parameters.values()])
         self._stage = UpdateStage(layout, settings, self._rule, group.size())
-        self._weights, self._gradient = layout.empty(), layout.empty()
-        self._swapped = False
+        self._own: torch.Tensor | None = None  # this worker's weights, while the model is at the shared point
         self._hidden: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
         self._submit("begin", self._begin).wait()
         self._hooks = [
@@ -79,14 +78,13 @@ class CompressedUpdates:
         After the ``with`` block the weights are this worker's own again, bit for bit. No step may be made
         inside.
         """
-        self._weights_of_model()
+        self._own = self._weights()
         self._to_model(self._stage.shared)
-        self._swapped = True
         try:
             yield self._model
         finally:
-            self._swapped = False
-            self._to_model(self._weights)
+            own, self._own = self._own, None
+            self._to_model(own)
 
     def finish(self) -> None:
         """Deliver all that is pending, at its full width; then all workers have the same weights.
@@ -109,7 +107,7 @@ class CompressedUpdates:
         optimizer's moments. Rates are in the optimizer's own state, as ever.
         """
         self._refuse_swapped()
-        return {**self._stage.state_dict(), "weights": self._weights_of_model().clone()}
+        return {**self._stage.state_dict(), "weights": self._weights()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from the state of this rank, weights included.
@@ -139,7 +137,6 @@ class CompressedUpdates:
             agreed = zlib.crc32(repr(options).encode())  # or the shared point would not be the same
             work = self._submit("step", partial(self._step, gradients, options), agreed)
         work.wait()
-        self._to_model(self._weights)
         self._hidden = [(one, one.grad) for one in self._parameters.values() if one.grad is not None]
         for parameter, _ in self._hidden:
             parameter.grad = None
@@ -164,22 +161,17 @@ class CompressedUpdates:
         with torch.no_grad():
             for tensor in (*self._model.parameters(), *self._model.buffers()):
                 self._broadcast(tensor)
-        self._stage.begin(self._weights_of_model())
+        self._stage.begin(list(self._parameters.values()))
 
     def _step(self, gradients: list[torch.Tensor | None], options: dict[str, list[float]]) -> None:
-        layout = self._stage.layout
-        layout.gather(gradients, self._gradient)
-        self._stage.step(
-            self._group.connection,
-            self._weights_of_model(),
-            self._gradient,
-            [gradient is not None for gradient in gradients],
-            {name: layout.column(numbers) for name, numbers in options.items()},
-        )
+        numbers = {name: torch.tensor(each, dtype=torch.float64) for name, each in options.items()}
+        given = [None if one is None else _in_main_memory(one) for one in gradients]
+        with self._in_main_memory() as weights:
+            self._stage.step(self._group.connection, weights, given, numbers)
 
     def _finish(self) -> None:
-        self._stage.finish(self._group.connection, self._weights_of_model())
-        self._to_model(self._weights)
+        with self._in_main_memory() as weights:
+            self._stage.finish(self._group.connection, weights)
         with torch.no_grad():
             for buffer in self._model.buffers():
                 if buffer.is_floating_point():
@@ -196,16 +188,36 @@ class CompressedUpdates:
 
     # The model's weights.
 
-    def _weights_of_model(self) -> torch.Tensor:
-        return self._stage.layout.gather(list(self._parameters.values()), self._weights)
+    @contextlib.contextmanager
+    def _in_main_memory(self) -> Iterator[list[torch.Tensor]]:
+        """Yield the parameters' memory, to be overwritten; of others a copy, which is written back."""
+        with torch.no_grad():
+            parameters = list(self._parameters.values())
+            memory = [_in_main_memory(one) for one in parameters]
+            try:
+                yield memory
+            finally:
+                for parameter, own in zip(parameters, memory, strict=True):
+                    if parameter.data_ptr() != own.data_ptr():
+                        parameter.copy_(own)
+                torch.autograd.graph.increment_version(parameters)
+
+    def _weights(self) -> torch.Tensor:
+        """Return a copy of this worker's weights, in rows."""
+        return self._stage.layout.gather(list(self._parameters.values()), self._stage.layout.empty())
 
     def _to_model(self, rows: torch.Tensor) -> None:
         with torch.no_grad():
             self._stage.layout.scatter(rows, list(self._parameters.values()))
 
     def _refuse_swapped(self) -> None:
-        if self._swapped:
+        if self._own is not None:
             raise RuntimeError("the model is at the shared point: leave shared_point() first")
+
+
+def _in_main_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as C reads it: its own memory, or a copy."""
+    return tensor.detach().cpu().contiguous()
 
 
 def compress(
