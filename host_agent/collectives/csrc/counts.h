@@ -24,26 +24,28 @@ static inline void pack_counts(const uint8_t *restrict values, uint32_t count, u
 {
     const uint32_t length = lanes_of(count, digits);
     memset(lanes, 0, length * sizeof *lanes);
-    for (uint32_t at = 0, weight = 1; at < count; at += length, weight *= base) {
-        const uint32_t here = count - at < length ? count - at : length;
-        for (uint32_t i = 0; i < here; i++) lanes[i] += weight * values[at + i];
+    for (uint32_t weight = 1; count; weight *= base) {
+        const uint32_t here = count < length ? count : length;
+        for (uint32_t i = 0; i < here; i++) lanes[i] += weight * values[i];
+        values += here, count -= here;
     }
 }
 
 /* The inverse. */
-static inline void unpack_digits(const uint32_t *restrict lanes, uint32_t count, uint32_t base,
-                                 uint32_t digits, uint16_t *restrict sums)
+__attribute__((always_inline)) static inline void
+unpack_digits(const uint32_t *lanes, uint32_t count, uint32_t base, uint32_t digits, uint16_t *restrict sums)
 {
     uint32_t rest[CHUNK / LEAST_DIGITS];
     const uint32_t length = lanes_of(count, digits);
     memcpy(rest, lanes, length * sizeof *rest);
-    for (uint32_t at = 0; at < count; at += length) {
-        const uint32_t here = count - at < length ? count - at : length;
+    while (count) {
+        const uint32_t here = count < length ? count : length;
         for (uint32_t i = 0; i < here; i++) {
             const uint32_t above = rest[i] / base;
-            sums[at + i] = (uint16_t)(rest[i] - above * base);
+            sums[i] = (uint16_t)(rest[i] - above * base);
             rest[i] = above;
         }
+        sums += here, count -= here;
     }
 }
 
@@ -52,7 +54,9 @@ static inline void unpack_counts(const uint32_t *lanes, uint32_t count, uint32_t
                                  uint16_t *sums)
 {
 #define WITH_BASE(constant)                                                                                  \
-    case constant: unpack_digits(lanes, count, constant, digits, sums); break;
+    case constant:                                                                                           \
+        unpack_digits(lanes, count, constant, digits, sums);                                                 \
+        break;
     switch (base) {
         WITH_BASE(2)
         WITH_BASE(3)
@@ -65,7 +69,8 @@ static inline void unpack_counts(const uint32_t *lanes, uint32_t count, uint32_t
         WITH_BASE(13)
         WITH_BASE(16)
         WITH_BASE(17)
-    default: unpack_digits(lanes, count, base, digits, sums);
+    default:
+        unpack_digits(lanes, count, base, digits, sums);
     }
 #undef WITH_BASE
 }

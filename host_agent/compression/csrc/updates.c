@@ -168,8 +168,8 @@ void weir_updates_sgd(const part *parts, uint64_t count, const sgd *options, con
             const uint32_t length = length_of(p, row);
             float *values = p->values + row * ROW;
             if (of.stepping)
-                sgd_row(&of, length, p->gradient ? p->gradient + row * ROW : ZEROS, shared + at, momentum + at,
-                        values);
+                sgd_row(&of, length, p->gradient ? p->gradient + row * ROW : ZEROS, shared + at,
+                        momentum + at, values);
             else
                 pending_row(length, shared + at, values);
             norms[p->row + row] = norm_of(values, length);
@@ -214,18 +214,22 @@ double weir_updates_round(const float *values, uint64_t rows, const float *units
                           uint8_t *counts)
 {
     double noise = 0;
-    for (uint64_t row = 0; row < rows; row++, values += ROW, counts += ROW) {
+    for (uint64_t row = 0; row < rows; row++) {
+        const float *restrict from = values + row * ROW;
+        uint8_t *restrict to = counts + row * ROW;
         const uint32_t key = scramble((uint32_t)seed ^ scramble((uint32_t)(seed >> 32) + (uint32_t)row));
         const float unit = units[row] > 0 ? units[row] : 1;
         float parts[ROW];
+        uint32_t rounded[ROW];
         for (uint32_t i = 0; i < ROW; i++) {
-            float place = values[i] / unit;
+            float place = from[i] / unit;
             place = place < -most ? -most : place > most ? most : place;
             const float down = floorf(place), above = place - down;
             const float chance = (float)(int32_t)(scramble(key + i) >> 8) * 0x1p-24f;
-            counts[i] = (uint8_t)(int32_t)(down + most + (chance < above ? 1.0f : 0.0f));
+            rounded[i] = (uint32_t)(int32_t)(down + most) + (chance < above);
             parts[i] = above * (1 - above);
         }
+        for (uint32_t i = 0; i < ROW; i++) to[i] = (uint8_t)rounded[i];
         noise += (double)magnitudes(parts) * ((double)unit * unit);
     }
     return noise;
@@ -246,7 +250,7 @@ void weir_updates_signs(const part *parts, const int64_t *rows, uint64_t count, 
             const uint32_t length = length_of(p, row - p->row);
             uint8_t *to = plus + i * ROW;
             memset(to + length, 1, ROW - length);
-            for (uint32_t j = 0; j < length; j++) to[j] = !signbit(values[j]);
+            for (uint32_t j = 0; j < length; j++) to[j] = signbit(values[j]) ? 0 : 1;
         }
         pack_counts(plus, here * ROW, base, digits, lanes);
     }
