@@ -35,16 +35,25 @@ static inline const part *seek(const part *p, uint64_t row)
     return p;
 }
 
-/* The sum of the magnitudes of a row: always in this order. */
-static inline float magnitudes(const float *values)
-{
-    float sums[VECTOR] = {0};
-    for (uint32_t i = 0; i < ROW; i += VECTOR)
-        for (uint32_t j = 0; j < VECTOR; j++) sums[j] += fabsf(values[i + j]);
-    float total = 0;
-    for (uint32_t j = 0; j < VECTOR; j++) total += sums[j];
-    return total;
-}
+/* The sum over a row of a function of its values: always in this order. */
+#define DEFINE_SUM(name, OF)                                                                                 \
+    static inline float name(const float *values)                                                            \
+    {                                                                                                        \
+        float sums[VECTOR] = {0}, total = 0;                                                                 \
+        for (uint32_t i = 0; i < ROW; i += VECTOR)                                                           \
+            for (uint32_t j = 0; j < VECTOR; j++) sums[j] += OF(values[i + j]);                              \
+        for (uint32_t j = 0; j < VECTOR; j++) total += sums[j];                                              \
+        return total;                                                                                        \
+    }
+#define SQUARE(x) ((x) * (x))
+DEFINE_SUM(magnitudes, fabsf)
+DEFINE_SUM(squares, SQUARE)
+
+/* Sums over a row. norm, energy: of the magnitudes and of the squares of what is pending. moved: of the squares of
+ * the step. */
+typedef struct {
+    float norm, energy, moved;
+} sums;
 
 /* For each part, whether its gradient holds NaN or infinity. */
 void weir_updates_spoilt(const part *parts, uint64_t count, uint8_t *spoilt)
@@ -76,7 +85,7 @@ typedef struct {
 
 static inline void adam_row(const adam *of, uint32_t length, float correction, const float *restrict gradient,
                             const float *restrict shared, float *restrict first, const float *restrict mean,
-                            float *restrict own, float *restrict values)
+                            float *restrict own, float *restrict values, float *restrict steps)
 {
     const float least = correction ? of->least : of->whole;
     for (uint32_t i = 0; i < length; i++) {
@@ -88,31 +97,34 @@ static inline void adam_row(const adam *of, uint32_t length, float correction, c
             const float bound = own[i] * least;
             square = square > bound ? square : bound;
         }
-        const float step = first[i] / (sqrtf(square) + of->eps) * of->rate;
-        values[i] = (values[i] - shared[i]) + step;
+        steps[i] = first[i] / (sqrtf(square) + of->eps) * of->rate;
+        values[i] = (values[i] - shared[i]) + steps[i];
     }
 }
 
-static inline void pending_row(uint32_t length, const float *restrict shared, float *restrict values)
+/* A row of a parameter that makes no step. */
+static inline void pending_row(uint32_t length, const float *restrict shared, float *restrict values,
+                               float *restrict steps)
 {
-    for (uint32_t i = 0; i < length; i++) values[i] -= shared[i];
+    for (uint32_t i = 0; i < length; i++) values[i] -= shared[i], steps[i] = 0;
 }
 
-/* What is pending of a row, filled up by zeros: its magnitudes. */
-static inline float norm_of(const float *values, uint32_t length)
+/* The sums of a row: zeros fill up what is pending, and the step. */
+static inline sums sums_of(const float *values, const float *steps, uint32_t length)
 {
-    if (length == ROW) return magnitudes(values);
-    float whole[ROW] = {0};
+    if (length == ROW) return (sums){magnitudes(values), squares(values), squares(steps)};
+    float whole[ROW] = {0}, all[ROW] = {0};
     memcpy(whole, values, length * sizeof *whole);
-    return magnitudes(whole);
+    memcpy(all, steps, length * sizeof *all);
+    return (sums){magnitudes(whole), squares(whole), squares(all)};
 }
 
 static const float ZEROS[ROW];
 
-/* Makes Adam's step of the parts: values become pending. norms: of each row the sum of magnitudes of what is pending.
- * first, mean, own (NULL: none), shared: rows. corrections: of `mean`, of each row; 0: it was never sampled. */
+/* Makes Adam's step of the parts: values become pending. found: the sums of each row. first, mean, own (NULL: none),
+ * shared: rows. corrections: of `mean`, of each row; 0: it was never sampled. */
 void weir_updates_adam(const part *parts, uint64_t count, const adam *options, const float *shared,
-                       float *first, const float *mean, float *own, const float *corrections, float *norms)
+                       float *first, const float *mean, float *own, const float *corrections, sums *found)
 {
     for (uint64_t k = 0; k < count; k++) {
         const part *p = parts + k;
@@ -121,16 +133,16 @@ void weir_updates_adam(const part *parts, uint64_t count, const adam *options, c
             const uint64_t at = (p->row + row) * ROW;
             const uint32_t length = length_of(p, row);
             const float *gradient = p->gradient ? p->gradient + row * ROW : ZEROS;
-            float *values = p->values + row * ROW;
+            float *values = p->values + row * ROW, steps[ROW];
             if (!of.stepping)
-                pending_row(length, shared + at, values);
+                pending_row(length, shared + at, values, steps);
             else if (length == ROW && own)
                 adam_row(&of, ROW, corrections[p->row + row], gradient, shared + at, first + at, mean + at,
-                         own + at, values);
+                         own + at, values, steps);
             else
                 adam_row(&of, length, corrections[p->row + row], gradient, shared + at, first + at, mean + at,
-                         own ? own + at : NULL, values);
-            norms[p->row + row] = norm_of(values, length);
+                         own ? own + at : NULL, values, steps);
+            found[p->row + row] = sums_of(values, steps, length);
         }
     }
 }
@@ -148,17 +160,18 @@ static inline float with_momentum(const sgd *of, float gradient, float *momentum
 }
 
 static inline void sgd_row(const sgd *of, uint32_t length, const float *restrict gradient,
-                           const float *restrict shared, float *restrict momentum, float *restrict values)
+                           const float *restrict shared, float *restrict momentum, float *restrict values,
+                           float *restrict steps)
 {
     for (uint32_t i = 0; i < length; i++) {
-        const float step = with_momentum(of, of->clip * gradient[i], momentum + i) * -of->rate;
-        values[i] = (values[i] - shared[i]) + step;
+        steps[i] = with_momentum(of, of->clip * gradient[i], momentum + i) * -of->rate;
+        values[i] = (values[i] - shared[i]) + steps[i];
     }
 }
 
 /* Makes the step of SGD, as weir_updates_adam. */
 void weir_updates_sgd(const part *parts, uint64_t count, const sgd *options, const float *shared,
-                      float *momentum, float *norms)
+                      float *momentum, sums *found)
 {
     for (uint64_t k = 0; k < count; k++) {
         const part *p = parts + k;
@@ -166,13 +179,13 @@ void weir_updates_sgd(const part *parts, uint64_t count, const sgd *options, con
         for (uint64_t row = 0; row < rows_of(p); row++) {
             const uint64_t at = (p->row + row) * ROW;
             const uint32_t length = length_of(p, row);
-            float *values = p->values + row * ROW;
+            float *values = p->values + row * ROW, steps[ROW];
             if (of.stepping)
                 sgd_row(&of, length, p->gradient ? p->gradient + row * ROW : ZEROS, shared + at,
-                        momentum + at, values);
+                        momentum + at, values, steps);
             else
-                pending_row(length, shared + at, values);
-            norms[p->row + row] = norm_of(values, length);
+                pending_row(length, shared + at, values, steps);
+            found[p->row + row] = sums_of(values, steps, length);
         }
     }
 }

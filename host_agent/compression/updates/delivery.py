@@ -21,6 +21,7 @@ from weir.host_agent.collectives.counts import CountLanes
 from weir.host_agent.collectives.float_sum import HostVector, encode
 from weir.host_agent.collectives.packing import LANE_ERROR, LaneFormat, WholeLanes, lane_format
 from weir.host_agent.collectives.tensor_memory import array_of
+from weir.host_agent.compression.updates.harm import Delivered
 from weir.host_agent.compression.updates.layout import ROW
 from weir.host_agent.compression.updates.parts import Parts
 from weir.wire.definition import Op
@@ -37,7 +38,7 @@ class Pending:
 
     Attributes:
         parts: its parameters, which hold them; become weights, of a shared point that has moved.
-        norms: float32[rows], sums of magnitudes in each row.
+        norms: float32[rows], sums of magnitudes in each row; for signs only.
         rows: those in turn, ascending; None: all.
         shared: the shared point, float32[rows, ROW].
         factors: float32[parameters], by which the shared point is multiplied first.
@@ -53,8 +54,8 @@ class Pending:
 class Delivery(Protocol):
     """A form of sums of pending values."""
 
-    def deliver(self, communicator: Communicator, pending: Pending) -> None:
-        """Sum over all workers, which make the same call, and end the step.
+    def deliver(self, communicator: Communicator, pending: Pending) -> Delivered:
+        """Sum over all workers, which make the same call, and end the step; return what was delivered.
 
         If the network fails, the parameters hold what is pending, and the shared point is as it was.
         """
@@ -63,7 +64,7 @@ class Delivery(Protocol):
 class Signs:
     """One bit to a value, with the scale that all workers know."""
 
-    def deliver(self, communicator: Communicator, pending: Pending) -> None:
+    def deliver(self, communicator: Communicator, pending: Pending) -> Delivered:
         """Sum scales, then signs."""
         workers, parts, rows = communicator.size, pending.parts, pending.rows
         norms, lengths = pending.norms, parts.layout.lengths
@@ -73,6 +74,7 @@ class Signs:
         form = CountLanes(workers)
         lanes = communicator.reduce(parts.signs(rows, form), Op.ADD)
         parts.settle_signs(rows, scales, lanes, form, pending.shared, pending.factors)
+        return Delivered(scales.square().mul_(lengths), scales * norms)
 
 
 class FixedPoint:
@@ -81,11 +83,12 @@ class FixedPoint:
     def __init__(self, bits: Literal[8, 16, 32], workers: int) -> None:
         self._form = lane_format(bits, LANE_ERROR, workers)
 
-    def deliver(self, communicator: Communicator, pending: Pending) -> None:
+    def deliver(self, communicator: Communicator, pending: Pending) -> Delivered:
         """Sum in fixed point."""
         wanted = pending.parts.value_rows(pending.rows)
         own, mean = self.mean(communicator, wanted)
         pending.parts.settle(pending.rows, own, mean, pending.shared, pending.factors)
+        return Delivered(own.square().sum(1), wanted.mul_(own).sum(1))
 
     def mean(self, communicator: Communicator, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return what a worker puts into the sum of rows, and the mean of all workers'."""

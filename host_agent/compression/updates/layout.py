@@ -46,6 +46,11 @@ class UpdateLayout:
         """Return float32[rows, ROW] of zeros."""
         return torch.zeros(self.rows, ROW)
 
+    def rows_of(self, index: int) -> slice:
+        """Return the rows of a parameter."""
+        first = self.starts[index] // ROW
+        return slice(first, first - (-self.sizes[index] // ROW))
+
     def part(self, rows: torch.Tensor, index: int) -> torch.Tensor:
         """Return one parameter's values in a tensor of rows, flat; a view."""
         start = self.starts[index]

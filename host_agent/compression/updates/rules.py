@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, Protocol
 import torch
 
 from weir.host_agent.compression import bindings
+from weir.host_agent.compression.updates.harm import Sums
 from weir.host_agent.compression.updates.layout import UpdateLayout
 from weir.host_agent.compression.updates.moments import LEAST, MeanSquares
 from weir.host_agent.compression.updates.parts import Parts, pointer
@@ -57,7 +58,7 @@ class Step:
 class Rule(Protocol):
     """Steps of an optimizer, and its state on one worker."""
 
-    def update(self, parts: Parts, step: Step, sample: Sample | None, shared: torch.Tensor) -> torch.Tensor:
+    def update(self, parts: Parts, step: Step, sample: Sample | None, shared: torch.Tensor) -> Sums:
         """Overwrite every parameter by what is pending of it once the step is made.
 
         Args:
@@ -67,7 +68,7 @@ class Rule(Protocol):
             shared: the shared point, float32[rows, ROW].
 
         Returns:
-            The sum of magnitudes of what is pending in each row: float32[rows].
+            Sums of what is pending, and of the step.
         """
 
     def decay(self, parts: Parts, step: Step, shared: torch.Tensor) -> torch.Tensor:
@@ -90,18 +91,18 @@ class Sgd:
         self._momentum = layout.empty()
         self._of_decay = layout.empty()
 
-    def update(self, parts: Parts, step: Step, sample: Sample | None, shared: torch.Tensor) -> torch.Tensor:
+    def update(self, parts: Parts, step: Step, sample: Sample | None, shared: torch.Tensor) -> Sums:
         """Make the step of this worker's gradient."""
-        norms, given = torch.empty(len(shared)), _of_sgd(step)
+        sums, given = torch.empty(len(shared), len(Sums._fields)), _of_sgd(step)
         bindings.library().weir_updates_sgd(
             parts.address,
             parts.count,
             pointer(given),
             pointer(shared),
             pointer(self._momentum),
-            pointer(norms),
+            pointer(sums),
         )
-        return norms
+        return Sums(*sums.t().contiguous())
 
     def decay(self, parts: Parts, step: Step, shared: torch.Tensor) -> torch.Tensor:
         """Make the step of the gradient of weight decay, at the shared point."""
@@ -139,7 +140,7 @@ class Adam:
         self._first = layout.empty()
         self._squares = MeanSquares(layout, exact=exact)
 
-    def update(self, parts: Parts, step: Step, sample: Sample | None, shared: torch.Tensor) -> torch.Tensor:
+    def update(self, parts: Parts, step: Step, sample: Sample | None, shared: torch.Tensor) -> Sums:
         """Make the step of this worker's momentum over the shared second moments."""
         assert sample is not None
         options, made = step.options, step.steps.clamp_min(1)
@@ -159,7 +160,7 @@ class Adam:
             options["eps"],
             -options["lr"] / (1 - options["beta1"].pow(made)),
         )
-        norms = torch.empty(len(shared))
+        sums = torch.empty(len(shared), len(Sums._fields))
         bindings.library().weir_updates_adam(
             parts.address,
             parts.count,
@@ -169,9 +170,9 @@ class Adam:
             pointer(self._squares.mean),
             pointer(self._squares.own),
             pointer(self._squares.corrections),
-            pointer(norms),
+            pointer(sums),
         )
-        return norms
+        return Sums(*sums.t().contiguous())
 
     def decay(self, parts: Parts, step: Step, shared: torch.Tensor) -> torch.Tensor:
         """Return AdamW's factors."""

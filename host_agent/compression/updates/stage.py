@@ -23,6 +23,7 @@ import torch
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.non_finite import culprits
 from weir.host_agent.compression.updates.delivery import FixedPoint, Pending, ValueBits, delivery
+from weir.host_agent.compression.updates.harm import Harm, HarmMeter
 from weir.host_agent.compression.updates.layout import UpdateLayout
 from weir.host_agent.compression.updates.parts import Parts
 from weir.host_agent.compression.updates.rotation import Rotation
@@ -88,7 +89,6 @@ class UpdateStage:
         self.layout, self.settings = layout, settings
         self.steps = 0
         self.norm: float | None = None
-        self._workers = workers
         sampled = Rotation(layout.rows, settings.sample_share, settings.seed + 1, settings.sample_whole_steps)
         self._sampler = Sampler(
             sampled, settings.sample_bits, settings.seed, noise=settings.clip_norm is not None
@@ -99,6 +99,7 @@ class UpdateStage:
         self._whole = FixedPoint(32, workers)
         exact = settings.sample_share == 1 and settings.sample_bits == 32
         self._rule = make_rule(rule, layout, workers, exact=exact)
+        self._meter = HarmMeter(layout)
         self._shared = layout.empty()
         self._made = torch.zeros(len(layout.names), dtype=torch.int64)  # steps of each parameter
 
@@ -139,12 +140,18 @@ class UpdateStage:
             sample, clip = self._clip(sample, self.settings.clip_norm)
         self._made += stepping
         step = Step(options, stepping, self._made, clip)
-        norms = self._rule.update(parts, step, sample, self._shared)
+        sums = self._rule.update(parts, step, sample, self._shared)
         factors = self._rule.decay(parts, step, self._shared)
         rows = None if self._sent.is_whole(self.steps) else self._sent.turn(self.steps)
         with self._ahead(parts):
-            self._delivery.deliver(communicator, Pending(parts, norms, rows, self._shared, factors))
+            pending = Pending(parts, sums.norms, rows, self._shared, factors)
+            done = self._delivery.deliver(communicator, pending)
+        self._meter.note(sums, rows, done)
         self.steps += 1
+
+    def harm(self, index: int | None = None) -> Harm:
+        """Return the harm of the last step on this worker, to a parameter, None: to all together."""
+        return self._meter.harm(self._shared, index)
 
     def finish(self, communicator: Communicator, weights: Sequence[torch.Tensor]) -> None:
         """Deliver all that is pending, in whole lanes: all workers have the same weights then."""
@@ -170,27 +177,21 @@ class UpdateStage:
     def state_dict(self) -> dict[str, Any]:
         """Return all that the next step needs, but for this worker's weights."""
         return {
-            "workers": self._workers,
             "settings": self.settings.__dict__.copy(),
             "names": list(self.layout.names),
             "steps": self.steps,
             "made": self._made,
             "shared": self._shared,
             "rule": self._rule.state_dict(),
+            "harm": self._meter.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state, bit for bit.
+        """Go on from a state; of a stage of as many workers, bit for bit.
 
         Raises:
-            ValueError: it is of other parameters, settings or of another number of workers.
+            ValueError: it is of other parameters or settings.
         """
-        if state["workers"] != self._workers:
-            raise ValueError(
-                f"this state is of one of {state['workers']} workers, here are {self._workers}: what each "
-                "has pending cannot be divided among others. Call finish() while the old group stands, save "
-                "the model, and begin with it"
-            )
         if state["names"] != list(self.layout.names):
             raise ValueError("this state is of other parameters")
         if state["settings"] != self.settings.__dict__:
@@ -199,6 +200,7 @@ class UpdateStage:
         self._made.copy_(state["made"])
         self._shared.copy_(state["shared"])
         self._rule.load_state_dict(state["rule"])
+        self._meter.load_state_dict(state["harm"])
 
     def _agree(
         self, communicator: Communicator, parts: Parts, gradients: Sequence[torch.Tensor | None]

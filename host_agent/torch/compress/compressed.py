@@ -11,7 +11,9 @@ import torch
 import torch.distributed as dist
 
 from weir.host_agent.collectives.operation import Call
+from weir.host_agent.collectives.tensor_memory import byte_view
 from weir.host_agent.compression.updates.delivery import ValueBits
+from weir.host_agent.compression.updates.harm import Harm
 from weir.host_agent.compression.updates.layout import UpdateLayout
 from weir.host_agent.compression.updates.samples import SampleBits
 from weir.host_agent.compression.updates.stage import UpdateSettings, UpdateStage
@@ -45,6 +47,7 @@ class CompressedUpdates:
         layout = UpdateLayout(list(self._parameters), [one.shape for one in self._parameters.values()])
         self._stage = UpdateStage(layout, settings, self._rule, group.size())
         self._own: torch.Tensor | None = None  # this worker's weights, while the model is at the shared point
+        self._loaded = False  # since the last step
         self._hidden: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
         self._submit("begin", self._begin).wait()
         self._hooks = [
@@ -63,6 +66,13 @@ class CompressedUpdates:
         ``clip_norm``.
         """
         return self._stage.norm
+
+    def harm(self, name: str | None = None) -> Harm:
+        """Return the harm of the last step on this worker, to a parameter, None: to all together.
+
+        Nothing is sent for it. ``as_dict()`` is for loggers.
+        """
+        return self._stage.harm(None if name is None else self._stage.layout.names.index(name))
 
     def pending(self, name: str) -> torch.Tensor:
         """Return what a parameter has applied here and not yet delivered: this worker's own, in its shape."""
@@ -109,15 +119,24 @@ class CompressedUpdates:
         self._refuse_swapped()
         return {**self._stage.state_dict(), "weights": self._weights()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from the state of this rank, weights included.
+    def load_state_dict(self, state: dict[str, Any], *, joins: bool = False) -> None:
+        """Go on from the state of this rank, weights included; of a group of as many workers bit for bit.
+
+        In a group of other workers, each that stays loads its own state. What one that has left had pending
+        is lost: call ``finish()`` before, if it can be. The next step checks that all are at one point.
+
+        Args:
+            state: of this rank.
+            joins: it is another worker's, and this one is new: it begins at the shared point, with that
+                worker's moments, and nothing pending.
 
         Raises:
-            ValueError: it is of another number of workers, of other parameters or other settings.
+            ValueError: it is of other parameters or other settings.
         """
         self._refuse_swapped()
         self._stage.load_state_dict(state)
-        self._to_model(state["weights"])
+        self._to_model(state["shared"] if joins else state["weights"])
+        self._loaded = True
 
     # What the optimizer calls.
 
@@ -134,9 +153,12 @@ class CompressedUpdates:
                     raise TypeError(
                         f"{name} has a sparse gradient (sparse=True in an Embedding): make it dense"
                     )
-            agreed = zlib.crc32(repr(options).encode())  # or the shared point would not be the same
-            work = self._submit("step", partial(self._step, gradients, options), agreed)
+            agreed = [zlib.crc32(repr(options).encode())]  # or the shared point would not be the same
+            if self._loaded:
+                agreed += [self.steps, zlib.crc32(byte_view(self._stage.shared).data)]
+            work = self._submit("step", partial(self._step, gradients, options), *agreed)
         work.wait()
+        self._loaded = False
         self._hidden = [(one, one.grad) for one in self._parameters.values() if one.grad is not None]
         for parameter, _ in self._hidden:
             parameter.grad = None

@@ -76,11 +76,14 @@ class Case:
         """Make a step, and check what is pending then: ``expected`` for the parameters that made one."""
         parts = Parts(self.layout, self.values, self.gradients)
         before = rows_of(self.layout, self.values) - array(self.shared)
-        norms = rule.update(parts, step, sample, self.shared)
+        sums = rule.update(parts, step, sample, self.shared)
         stepped = per_row(self.layout, step.stepping.float()) > 0
         pending = np.where(stepped, before + expected, before).astype(np.float32)
         same(parts.value_rows(None), pending)
-        torch.testing.assert_close(norms, torch.from_numpy(np.abs(pending)).double().sum(1).float())
+        moved = torch.from_numpy(np.where(stepped, expected, 0)).double()
+        magnitudes = torch.from_numpy(np.abs(pending)).double()
+        for found, wanted in zip(sums, (magnitudes, magnitudes.square(), moved.square()), strict=True):
+            torch.testing.assert_close(found, wanted.sum(1).float())
         rest = self.layout.gather([None] * self.count, self.layout.empty())
         Parts(self.layout, self.values).settle(
             torch.empty(0, dtype=torch.int64), rest[:0], rest[:0], self.shared, torch.ones(self.count)

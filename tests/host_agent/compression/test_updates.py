@@ -396,12 +396,129 @@ def clone(state: Any) -> Any:
     return state.clone() if isinstance(state, torch.Tensor) else state
 
 
-def test_states_of_other_workers_and_settings_are_refused() -> None:
+def test_states_of_other_settings_and_parameters_are_refused() -> None:
     state = Workers(2, UpdateSettings()).stages[0].state_dict()
-    with pytest.raises(ValueError, match=r"2 workers, here are 3.*finish"):
-        Workers(3, UpdateSettings()).stages[0].load_state_dict(state)
     with pytest.raises(ValueError, match="other settings"):
         Workers(2, UpdateSettings(share=0.5)).stages[0].load_state_dict(state)
+    with pytest.raises(ValueError, match="other parameters"):
+        Workers(2, UpdateSettings()).stages[0].load_state_dict({**state, "names": ["x", *NAMES[1:]]})
+
+
+@pytest.mark.parametrize("rule", ["adam", "sgd"])
+def test_a_failed_sum_leaves_the_step_in_the_weights_and_the_shared_point_alone(rule: Any) -> None:
+    """A worker that loses its network mid-step has its own steps still, all of them pending."""
+
+    class Failing(InMemoryGroup):
+        """Its last reduction of a step fails."""
+
+        left = 1000
+
+        def reduce(self, call: Any) -> Any:
+            self.left -= 1
+            if self.left < 0:
+                raise ConnectionError("gone")
+            return super().reduce(call)
+
+    values = {**(ADAMW if rule == "adam" else SGD), "weight_decay": 0.0}
+    workers = Workers(1, UpdateSettings(), rule)
+    workers.step(lambda _: gradients(0, 0), options(values))
+    ahead, point = workers.weights[0], workers.shared.clone()
+    group = Failing(1)
+    workers.group = group
+    before = group.left
+    workers.step(lambda _: gradients(1, 0), options(values))
+    used = before - group.left
+    expected, moved = workers.weights[0], workers.shared.clone()
+    again = Workers(1, UpdateSettings(), rule)
+    again.step(lambda _: gradients(0, 0), options(values))
+    again.group = Failing(1)
+    again.group.left = used - 1
+    with pytest.raises(ConnectionError):
+        again.step(lambda _: gradients(1, 0), options(values))
+    assert torch.equal(again.shared, point)
+    assert not torch.equal(moved, point)
+    assert not torch.equal(again.weights[0], ahead)
+    torch.testing.assert_close(again.weights[0], expected, rtol=0, atol=1e-6)
+
+
+def test_workers_leave_and_join() -> None:
+    """Those that stay keep what is pending; one that joins begins at the shared point, with moments."""
+    settings = UpdateSettings(share=0.3, sample_whole_steps=2)
+    using = options({**ADAMW, "weight_decay": 0.0})
+    workers = Workers(3, settings)
+    for step in range(5):
+        workers.step(lambda worker, step=step: gradients(step, worker), using)
+    point, kept = workers.shared.clone(), workers.pending()[:2]
+    fewer = Workers(4, settings)
+    for worker, stage in enumerate(fewer.stages):
+        source = worker if worker < 2 else 0  # workers 2 and 3 are new
+        stage.load_state_dict(clone(workers.stages[source].state_dict()))
+        values = workers.weights[source] if worker < 2 else point
+        layout().scatter(values, fewer.parameters[worker])
+    assert torch.equal(fewer.shared, point)
+    assert all(map(torch.equal, fewer.pending(), [*kept, 0 * point, 0 * point]))
+    wanted = [torch.zeros(point.shape, dtype=torch.float64) for _ in range(4)]
+    for stage, total in zip(fewer.stages, wanted, strict=True):
+        watch(stage, total)
+    for step in range(5, 25):
+        fewer.step(lambda worker, step=step: gradients(step, worker), using)
+    moved = fewer.shared.double() - point.double()
+    rest = torch.stack(fewer.pending()).double().mean(0) - sum(kept).double() / 4
+    assert (torch.stack(wanted).mean(0) - moved - rest).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("bits", [1, 8])
+def test_harm_is_what_a_worker_can_measure_itself(bits: Any) -> None:
+    """Against the weights and shared points before and after a step, of which a part is in turn."""
+    workers, place = Workers(3, UpdateSettings(bits=bits, share=0.4, sample_whole_steps=1)), layout()
+    using, last = options({**ADAMW, "weight_decay": 0.0}), torch.zeros(place.rows)
+    for step in range(6):
+        wanted = torch.zeros(place.rows, ROW, dtype=torch.float64)
+        stage: Any = workers.stages[1]
+        update = stage._rule.update
+        watch(stage, wanted)
+        point = workers.shared.clone()
+        before = (workers.weights[1] - point).double()
+        workers.step(lambda worker, step=step: gradients(step, worker), using)
+        stage._rule.update = update
+        rest = (workers.weights[1] - workers.shared).double()
+        pending = before + wanted
+        delivered = pending - rest
+        last[(workers.shared != point).any(1)] = step
+    for index in (None, 0, 3):
+        rows = slice(None) if index is None else place.rows_of(index)
+        harm = stage.harm(index)
+        each = [
+            float(one[rows].norm()) for one in (rest, wanted, pending, delivered, workers.shared.double())
+        ]
+        assert harm.pending == pytest.approx(each[0] / each[1], rel=1e-3)
+        assert harm.distance == pytest.approx(each[0] / each[4], rel=1e-3)
+        product = float((pending[rows] * delivered[rows]).sum())
+        assert harm.cosine == pytest.approx(product / (each[2] * each[3]), rel=1e-3)
+        assert harm.oldest == int((5 - last[rows]).max())
+        lengths = place.lengths[rows]
+        assert harm.age == pytest.approx(float(((5 - last[rows]) * lengths).sum() / lengths.sum()))
+
+
+def test_more_waits_where_less_is_sent() -> None:
+    """Whole, half and a tenth in turn; sent at full width, nothing waits."""
+    found = []
+    for settings in (
+        UpdateSettings(bits=32),
+        UpdateSettings(),
+        UpdateSettings(share=0.5),
+        UpdateSettings(share=0.1),
+    ):
+        workers = Workers(2, settings)
+        for step in range(30):
+            workers.step(lambda worker, step=step: gradients(step, worker), options(ADAMW))
+        found.append(workers.stages[0].harm())
+    pending, cosines, ages = zip(*((one.pending, one.cosine, one.age) for one in found), strict=True)
+    assert list(pending) == sorted(pending)
+    assert list(ages) == sorted(ages)
+    assert pending[0] < 1e-6
+    assert cosines[0] == pytest.approx(1)
+    assert min(cosines) == cosines[-1]
 
 
 def test_nan_on_one_worker_raises_on_all_and_changes_nothing() -> None:
