@@ -34,7 +34,7 @@ OPTIONS: Final[Mapping[RuleName, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Step:
-    """What a step is made by, the same on all workers.
+    """Options of a step, and the parameters that make it; the same on all workers.
 
     Attributes:
         options: of the optimizer.
