@@ -21,9 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weir.host_agent.collectives import bindings
-from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.transport.arrays import address_of, contiguous
-from weir.wire.definition import Op
 
 MOST: Final = (1 << 16) - 1
 """The greatest sum that there is a form for."""
@@ -85,7 +83,3 @@ class CountLanes:
             contiguous(lanes, "lanes", np.uint32), count, self.base, self.digits, address_of(sums)
         )
         return sums
-
-    def sum(self, communicator: Communicator, counts: Counts) -> Sums:
-        """Return the sums of all workers' counts. No sum may be above ``most``."""
-        return self.unpack(communicator.reduce(self.pack(counts), Op.ADD), counts.size)

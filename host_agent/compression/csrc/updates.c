@@ -248,6 +248,23 @@ double weir_updates_round(const float *values, uint64_t rows, const float *units
     return noise;
 }
 
+/* The mean gradient of so many rows, of the sums of all workers' counts. units: of one of them, of each row. none: the
+ * sum that stands for zero. */
+void weir_updates_mean(const uint32_t *lanes, uint64_t count, const float *units, float none, uint32_t base,
+                       uint32_t digits, float *mean)
+{
+    uint16_t sums[CHUNK];
+    for (uint64_t row = 0; row < count; row++) {
+        const uint64_t within = row % CHUNK_ROWS;
+        if (!within) {
+            unpack_counts(lanes, (uint32_t)block_length(count, row, CHUNK_ROWS) * ROW, base, digits, sums);
+            lanes += lanes_of(CHUNK, digits);
+        }
+        float *restrict to = mean + row * ROW;
+        for (uint32_t i = 0; i < ROW; i++) to[i] = ((float)sums[within * ROW + i] - none) * units[row];
+    }
+}
+
 /* The signs of pending values, of some rows, as counts: 1 for plus. rows: NULL: all. */
 void weir_updates_signs(const part *parts, const int64_t *rows, uint64_t count, uint32_t base,
                         uint32_t digits, uint32_t *lanes)

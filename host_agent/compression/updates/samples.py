@@ -82,9 +82,11 @@ class Sampler:
         added: float = bindings.library().weir_updates_round(
             pointer(own), len(rows), pointer(unit), most, seed, address_of(counts)
         )
-        sums = CountLanes(2 * most * workers).sum(communicator, counts)
-        mean = torch.from_numpy(sums).to(torch.float32).view(own.shape).sub_(workers * most)
-        mean.mul_((unit / workers).unsqueeze(1))
+        form, mean, unit = CountLanes(2 * most * workers), own, unit / workers
+        lanes = communicator.reduce(form.pack(counts), Op.ADD)
+        bindings.library().weir_updates_mean(
+            address_of(lanes), len(rows), pointer(unit), most * workers, form.base, form.digits, pointer(mean)
+        )
         if not self._noise:
             return Sample(rows, mean, 0.0)
         noise = sum_whole(communicator, torch.tensor([added], dtype=torch.float32))
@@ -98,6 +100,6 @@ def steps_of(workers: int) -> int:
 
 def squared_norm(sample: Sample, layout: UpdateLayout) -> float:
     """Return the squared norm of the whole mean gradient as a sample of it says."""
-    square = float(sample.mean.double().square().sum()) - sample.noise
+    square = float(torch.linalg.vector_norm(sample.mean, dtype=torch.float64)) ** 2 - sample.noise
     share = float(layout.lengths[sample.rows].sum()) / layout.values
     return max(0.0, square) / share
