@@ -2,6 +2,7 @@
 """Compressed updates for torch: the optimizer's step becomes a compressed one, the loop stays as it is."""
 
 import contextlib
+import weakref
 import zlib
 from collections.abc import Callable, Hashable, Iterator
 from functools import partial
@@ -24,6 +25,7 @@ from weir.host_agent.torch.unwrapping import unwrapped
 from weir.host_agent.torch.work import QueuedWork
 
 _NAME: Final = "weir.torch.compress"
+_COMPRESSED: Final[weakref.WeakSet[torch.optim.Optimizer]] = weakref.WeakSet()  # whose steps are compressed
 
 
 class CompressedUpdates:
@@ -40,6 +42,8 @@ class CompressedUpdates:
         settings: UpdateSettings,
         group: WeirProcessGroup,
     ) -> None:
+        if optimizer in _COMPRESSED:
+            raise ValueError("this optimizer's steps are compressed already: close() that first")
         self.settings = settings
         self._rule = rule_of(optimizer)
         self._model, self._optimizer, self._group = unwrapped(model), optimizer, group
@@ -50,6 +54,7 @@ class CompressedUpdates:
         self._loaded = False  # since the last step
         self._hidden: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
         self._submit("begin", self._begin).wait()
+        _COMPRESSED.add(optimizer)
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -109,6 +114,7 @@ class CompressedUpdates:
         """Let the optimizer make its own steps again, from no state. What is pending stays."""
         for hook in self._hooks:
             hook.remove()
+        _COMPRESSED.discard(self._optimizer)
 
     def state_dict(self) -> dict[str, Any]:
         """Return this worker's state, to go on bit for bit: save it on every rank.
@@ -288,7 +294,8 @@ def compress(
 
     Raises:
         TypeError: another optimizer, parameters that are not float32, or a group of another backend.
-        ValueError: a setting out of range, or an optimizer that has made steps.
+        ValueError: a setting out of range, or an optimizer that has made steps, or whose steps are compressed
+            already.
 
     Example::
 

@@ -320,6 +320,10 @@ def refused(what: str) -> str:
             loss_of(model, batch(0)).backward()
             optimizer.step()
             weir.torch.compress(model, optimizer)
+        elif what == "twice":
+            weir.torch.compress(model, optimizer).close()
+            weir.torch.compress(model, optimizer)
+            weir.torch.compress(model, optimizer)
         elif what == "half":
             weir.torch.compress(model.half(), optimizer)
         elif what == "closure":
@@ -348,6 +352,7 @@ def refused(what: str) -> str:
             "TypeError: compress knows the steps of torch.optim's SGD, Adam, AdamW, not those of Adagrad",
         ),
         ("steps", "ValueError: the optimizer has already made steps"),
+        ("twice", "ValueError: this optimizer's steps are compressed already"),
         ("half", "TypeError: embedding.weight is torch.float16"),
         ("closure", "TypeError: step() takes no closure"),
         ("swapped", "RuntimeError: the model is at the shared point"),
