@@ -84,4 +84,12 @@ CASES: Final[tuple[Case, ...]] = (
         {"elements": "20000", "changed": "0.01"},
         repeats=7,
     ),
+    Case(
+        "gradients",
+        "updates",
+        "A compressed step's own time, as a share of the backward pass of GPT-2, and torch's optimizers.",
+        "a minute, 5 GB",
+        {"model": "tiny", "batch": "1", "length": "16"},
+        repeats=5,
+    ),
 )

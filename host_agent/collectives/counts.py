@@ -8,6 +8,8 @@ With b^d <= 2^32 a lane holds d of them:
     sums up to   1   2   3   4   5   6   7   8  12  15  16  31  255
     digits      32  20  16  13  12  11  10  10   8   8   7   6    4
 
+Counts go in chunks of CHUNK, each to the fewest lanes that hold it.
+
 A sign is such a count: 1 for plus, 0 for minus. The sum of n signs is then 2 k - n, for the digit k. All
 workers must be in the sum: one that is left out would count as so many minus signs.
 """
@@ -19,12 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from weir.host_agent.collectives import bindings
-from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.transport.arrays import address_of, contiguous
-from weir.wire.definition import Op
 
 MOST: Final = (1 << 16) - 1
 """The greatest sum that there is a form for."""
+
+CHUNK: Final = 1 << 14
+"""Counts that are packed at a time: as csrc/counts.h has it."""
 
 Counts = npt.NDArray[np.uint8]
 Sums = npt.NDArray[np.uint16]
@@ -62,7 +65,8 @@ class CountLanes:
 
     def lanes(self, count: int) -> int:
         """Return how many lanes so many counts take."""
-        return -(-count // self.digits)
+        whole, rest = divmod(count, CHUNK)
+        return whole * -(-CHUNK // self.digits) - (-rest // self.digits)
 
     def pack(self, counts: Counts) -> npt.NDArray[np.uint32]:
         """Return the lanes of some counts, none of them above ``most``."""
@@ -79,7 +83,3 @@ class CountLanes:
             contiguous(lanes, "lanes", np.uint32), count, self.base, self.digits, address_of(sums)
         )
         return sums
-
-    def sum(self, communicator: Communicator, counts: Counts) -> Sums:
-        """Return the sums of all workers' counts. No sum may be above ``most``."""
-        return self.unpack(communicator.reduce(self.pack(counts), Op.ADD), counts.size)

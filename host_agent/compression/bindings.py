@@ -3,7 +3,7 @@
 
 import ctypes
 import functools
-from ctypes import POINTER, Structure, c_float, c_int, c_uint32, c_uint64
+from ctypes import POINTER, Structure, c_double, c_float, c_int, c_uint32, c_uint64
 from ctypes import c_void_p as pointer
 from pathlib import Path
 from typing import Final
@@ -57,6 +57,26 @@ SIGNATURES: Final[native.Signatures] = {
     "weir_changes_count": (c_uint64, (pointer, c_uint64)),
     "weir_changes_take": (None, (pointer, c_uint64, c_uint32, pointer, pointer)),
     "weir_changes_put": (None, (pointer, c_uint64, c_uint32, pointer, pointer)),
+    "weir_updates_spoilt": (None, (pointer, c_uint64, pointer)),
+    "weir_updates_take": (None, (pointer, pointer, c_uint64, c_int, pointer)),
+    "weir_updates_adam": (None, (pointer, c_uint64, *[pointer] * 7)),
+    "weir_updates_sgd": (None, (pointer, c_uint64, *[pointer] * 4)),
+    "weir_updates_sgd_decay": (None, (pointer, c_uint64, *[pointer] * 3)),
+    "weir_updates_squares": (None, (pointer, pointer, c_uint64, pointer, pointer, pointer)),
+    "weir_updates_round": (c_double, (pointer, c_uint64, pointer, c_float, c_uint64, pointer)),
+    "weir_updates_mean": (None, (pointer, c_uint64, pointer, c_float, c_uint32, c_uint32, pointer)),
+    "weir_updates_signs": (None, (pointer, pointer, c_uint64, c_uint32, c_uint32, pointer)),
+    "weir_updates_settle": (
+        None,
+        (pointer, c_uint64, pointer, pointer, c_uint64, pointer, pointer, pointer),
+    ),
+    "weir_updates_settle_signs": (
+        None,
+        (
+            *(pointer, c_uint64, pointer, pointer, c_uint64, pointer, pointer),
+            *(c_uint32, c_uint32, c_uint32, pointer),
+        ),
+    ),
 }
 
 

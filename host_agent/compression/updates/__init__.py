@@ -11,18 +11,20 @@ step of old parameters. Modules:
 
 ==========  ========================================================================================
 layout      parameters in rows of 256 values: the unit of scales, samples and selection
+parts       parameters where they lie in memory, as C reads them
 rotation    which rows are in turn at a step, the same on all workers
 rules       the steps of SGD, Adam and AdamW, of one worker's gradient
 samples     the mean gradient of some rows, in few bits: for second moments, and for clipping
 moments     the second moments of the mean gradient, from samples
 delivery    how pending values are summed: one bit each with a scale that all know, or fixed point
+harm        how much waits, for how long, and how far a worker is from the shared point
 stage       one worker's step, over any communicator
 ==========  ========================================================================================
 
 Example::
 
-    stage = UpdateStage(communicator, layout, settings, rule="adamw")
+    stage = UpdateStage(layout, settings, "adam", communicator.size)
     stage.begin(weights)                             # worker 0's weights become the shared point
-    stage.step(weights, gradients, used, options)    # overwrites this worker's weights
-    stage.finish(weights)                            # nothing is pending any more
+    stage.step(communicator, weights, gradients, options)  # overwrites this worker's weights
+    stage.finish(communicator, weights)              # nothing is pending any more
 """

@@ -11,7 +11,8 @@ of the sum of signs: what one worker holds back would be what the others believe
 In both, what is not delivered is exactly known to the worker, and stays pending.
 """
 
-from typing import Final, Literal, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
 
 import torch
 
@@ -20,7 +21,10 @@ from weir.host_agent.collectives.counts import CountLanes
 from weir.host_agent.collectives.float_sum import HostVector, encode
 from weir.host_agent.collectives.packing import LANE_ERROR, LaneFormat, WholeLanes, lane_format
 from weir.host_agent.collectives.tensor_memory import array_of
+from weir.host_agent.compression.updates.harm import Delivered
 from weir.host_agent.compression.updates.layout import ROW
+from weir.host_agent.compression.updates.parts import Parts
+from weir.wire.definition import Op
 
 ValueBits = Literal[1, 8, 16, 32]
 VALUE_BITS: Final[tuple[ValueBits, ...]] = (1, 8, 16, 32)
@@ -28,38 +32,49 @@ VALUE_BITS: Final[tuple[ValueBits, ...]] = (1, 8, 16, 32)
 _SCALES_IN_A_BLOCK: Final = 64  # row scales that share an exponent: those of few layers
 
 
-class Delivered(NamedTuple):
-    """The delivered values of a sum, in its shape. own: this worker's; mean: of all workers'."""
+@dataclass(frozen=True)
+class Pending:
+    """The pending values of a worker, and the shared point that they are delivered to.
 
-    own: torch.Tensor
-    mean: torch.Tensor
+    Attributes:
+        parts: its parameters, which hold them; become weights, of a shared point that has moved.
+        norms: float32[rows], sums of magnitudes in each row; for signs only.
+        rows: those in turn, ascending; None: all.
+        shared: the shared point, float32[rows, ROW].
+        factors: float32[parameters], by which the shared point is multiplied first.
+    """
+
+    parts: Parts
+    norms: torch.Tensor
+    rows: torch.Tensor | None
+    shared: torch.Tensor
+    factors: torch.Tensor
 
 
 class Delivery(Protocol):
     """A form of sums of pending values."""
 
-    def deliver(self, communicator: Communicator, wanted: torch.Tensor, lengths: torch.Tensor) -> Delivered:
-        """Sum over all workers, which make the same call.
+    def deliver(self, communicator: Communicator, pending: Pending) -> Delivered:
+        """Sum over all workers, which make the same call, and end the step; return what was delivered.
 
-        Args:
-            communicator: of all workers.
-            wanted: float32[rows, ROW], finite.
-            lengths: float32[rows, 1], values of a row that count.
+        If the network fails, the parameters hold what is pending, and the shared point is as it was.
         """
 
 
 class Signs:
     """One bit to a value, with the scale that all workers know."""
 
-    def deliver(self, communicator: Communicator, wanted: torch.Tensor, lengths: torch.Tensor) -> Delivered:
+    def deliver(self, communicator: Communicator, pending: Pending) -> Delivered:
         """Sum scales, then signs."""
-        workers = communicator.size
-        scales = torch.linalg.vector_norm(wanted, 1, 1, keepdim=True).div_(lengths)
-        scales = sum_whole(communicator, scales).div_(workers)
-        plus = torch.signbit(wanted).logical_not_()
-        counts = CountLanes(workers).sum(communicator, array_of(plus.view(torch.uint8).view(-1)))
-        signs = torch.from_numpy(counts).to(torch.float32).view(wanted.shape).mul_(2).sub_(workers)
-        return Delivered(torch.copysign(scales, wanted), signs.mul_(scales / workers))
+        workers, parts, rows = communicator.size, pending.parts, pending.rows
+        norms, lengths = pending.norms, parts.layout.lengths
+        if rows is not None:
+            norms, lengths = norms[rows], lengths[rows]
+        scales = sum_whole(communicator, norms / lengths).div_(workers)
+        form = CountLanes(workers)
+        lanes = communicator.reduce(parts.signs(rows, form), Op.ADD)
+        parts.settle_signs(rows, scales, lanes, form, pending.shared, pending.factors)
+        return Delivered(scales.square().mul_(lengths), scales * norms)
 
 
 class FixedPoint:
@@ -68,10 +83,17 @@ class FixedPoint:
     def __init__(self, bits: Literal[8, 16, 32], workers: int) -> None:
         self._form = lane_format(bits, LANE_ERROR, workers)
 
-    def deliver(self, communicator: Communicator, wanted: torch.Tensor, lengths: torch.Tensor) -> Delivered:
+    def deliver(self, communicator: Communicator, pending: Pending) -> Delivered:
         """Sum in fixed point."""
-        own, total = _summed(communicator, wanted, self._form, ROW)
-        return Delivered(own, total.div_(communicator.size))
+        wanted = pending.parts.value_rows(pending.rows)
+        own, mean = self.mean(communicator, wanted)
+        pending.parts.settle(pending.rows, own, mean, pending.shared, pending.factors)
+        return Delivered(own.square().sum(1), wanted.mul_(own).sum(1))
+
+    def mean(self, communicator: Communicator, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what a worker puts into the sum of rows, and the mean of all workers'."""
+        own, total = _summed(communicator, rows, self._form, ROW)
+        return own, total.div_(communicator.size)
 
 
 def delivery(bits: ValueBits, workers: int) -> Delivery:

@@ -17,7 +17,7 @@ class UpdateLayout:
         names: of the parameters.
         rows: how many rows there are.
         owner: int64[rows], the parameter that a row is of.
-        lengths: float32[rows, 1], values of a row that are a parameter's.
+        lengths: float32[rows], values of a row that are a parameter's.
 
     Args:
         names: the same on every worker.
@@ -32,11 +32,10 @@ class UpdateLayout:
         self.rows = len(self.owner)
         ends = torch.tensor(counts).cumsum(0).tolist()
         self.starts = [ROW * (end - count) for end, count in zip(ends, counts, strict=True)]
-        real = torch.zeros(self.rows * ROW, dtype=torch.bool)
-        for start, size in zip(self.starts, self.sizes, strict=True):
-            real[start : start + size] = True
-        self._padding = torch.nonzero(~real).flatten()
-        self.lengths = real.view(self.rows, ROW).sum(1, keepdim=True).to(torch.float32)
+        self.lengths = torch.full((self.rows,), float(ROW))
+        for start, count, size in zip(self.starts, counts, self.sizes, strict=True):
+            if count:
+                self.lengths[start // ROW + count - 1] = size - ROW * (count - 1)
 
     @property
     def values(self) -> int:
@@ -46,6 +45,11 @@ class UpdateLayout:
     def empty(self) -> torch.Tensor:
         """Return float32[rows, ROW] of zeros."""
         return torch.zeros(self.rows, ROW)
+
+    def rows_of(self, index: int) -> slice:
+        """Return the rows of a parameter."""
+        first = self.starts[index] // ROW
+        return slice(first, first - (-self.sizes[index] // ROW))
 
     def part(self, rows: torch.Tensor, index: int) -> torch.Tensor:
         """Return one parameter's values in a tensor of rows, flat; a view."""
@@ -65,16 +69,3 @@ class UpdateLayout:
         """Overwrite the parameters' tensors by their values in ``rows``."""
         for index, tensor in enumerate(tensors):
             tensor.copy_(self.part(rows, index).view(tensor.shape))
-
-    def clear_padding(self, rows: torch.Tensor) -> None:
-        """Zero the values of a tensor of rows that are no parameter's."""
-        rows.view(-1)[self._padding] = 0
-
-    def column(self, numbers: Sequence[float]) -> torch.Tensor:
-        """Return a number of each parameter for all of its rows: float64[rows, 1]."""
-        return torch.tensor(numbers, dtype=torch.float64)[self.owner].unsqueeze(1)
-
-    def describe(self, value: int) -> str:
-        """Return in words which element of which parameter a value of the rows is."""
-        index = int(self.owner[value // ROW])
-        return f"{self.names[index]}[{value - self.starts[index]}]"

@@ -19,73 +19,67 @@ from typing import Any, Final
 
 import torch
 
+from weir.host_agent.compression import bindings
 from weir.host_agent.compression.updates.layout import UpdateLayout
+from weir.host_agent.compression.updates.parts import pointer
 from weir.host_agent.compression.updates.samples import Sample
 
-_LEAST: Final = 0.5  # of own / sqrt(n)
+LEAST: Final = 0.5
+"""Of own / sqrt(n): the least root."""
 
 
 class MeanSquares:
-    """Second moments of the mean gradient, the same on all workers, and of this worker's own.
+    """Second moments of the mean gradient, the same on all workers, and room for this worker's own.
+
+    Attributes:
+        mean: float32[rows, ROW].
+        own: likewise, which the optimizer's pass keeps; None: not needed.
+        corrections: float32[rows], of the bias of ``mean``; 0: the row was never sampled.
 
     Args:
         layout: of the parameters.
-        workers: how many the mean is of.
         exact: all rows are sampled at every step, at full width.
     """
 
-    def __init__(self, layout: UpdateLayout, workers: int, *, exact: bool) -> None:
-        self._workers = workers
-        self._mean = layout.empty()
-        self._own = None if exact else layout.empty()
-        self._last = torch.zeros(
-            layout.rows, dtype=torch.int64
-        )  # steps of a row's parameter at its last sample
+    def __init__(self, layout: UpdateLayout, *, exact: bool) -> None:
+        self._owner = layout.owner
+        self.mean = layout.empty()
+        self.own = None if exact else layout.empty()
+        self.corrections = torch.zeros(layout.rows)
+        # Steps of a row's parameter at its last sample.
+        self._last = torch.zeros(layout.rows, dtype=torch.int64)
 
-    def add(self, sample: Sample, own: torch.Tensor, steps: torch.Tensor, decay: torch.Tensor) -> None:
-        """Take a step's gradients in.
+    def add(self, sample: Sample, steps: torch.Tensor, stepping: torch.Tensor, decay: torch.Tensor) -> None:
+        """Take a sample of the mean gradient in.
 
         Args:
-            sample: of the mean gradient.
-            own: this worker's gradient.
-            steps: int64[rows], how many steps each row's parameter has made, this one included. Of a
-                parameter that is not in the step they are those of its last sample or less.
-            decay: float64[rows, 1]; 1: the row is not in the step.
+            sample: of this step.
+            steps: int64[parameters], how many steps each parameter has made, this one included.
+            stepping: bool[parameters], whether it makes one now; rows of others are left alone.
+            decay: float64[parameters].
         """
-        rows = sample.rows
-        stepped = decay[rows].flatten() < 1
-        rows, mean = rows[stepped], sample.mean[stepped]
-        age = (steps[rows] - self._last[rows]).unsqueeze(1)
-        kept = decay[rows].pow(age)
-        self._mean[rows] = self._mean[rows] * kept.float() + mean.square() * (1 - kept).float()
-        self._last[rows] = steps[rows]
-        if self._own is not None:
-            self._own.lerp_(own.square(), (1 - decay).float())
-
-    def roots(self, steps: torch.Tensor, decay: torch.Tensor) -> torch.Tensor:
-        """Return the roots of the second moments, their bias corrected: float32[rows, ROW].
-
-        steps, decay: see ``add``.
-        """
-        roots = self._mean * (1 / _weights(decay, self._last)).float()
-        if self._own is not None:
-            least = torch.where(self._last == 0, 1.0, _LEAST**2 / self._workers).unsqueeze(1)
-            torch.maximum(roots, self._own * (least / _weights(decay, steps)).float(), out=roots)
-        return roots.sqrt_()
+        rows, mean = sample.rows, sample.mean
+        if not bool(stepping.all()):
+            taken = stepping[self._owner[rows]]
+            rows, mean = rows[taken], mean[taken]
+        owner = self._owner[rows]
+        steps, decay = steps[owner], decay[owner]
+        kept = decay.pow(steps - self._last[rows])
+        old, new = kept.float(), (1 - kept).float()
+        bindings.library().weir_updates_squares(
+            pointer(self.mean), pointer(rows), len(rows), pointer(mean), pointer(old), pointer(new)
+        )
+        self.corrections[rows] = (1 / (1 - decay.pow(steps))).float()
+        self._last[rows] = steps
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that the next step needs."""
-        return {"mean": self._mean, "own": self._own, "last": self._last}
+        return {"mean": self.mean, "own": self.own, "last": self._last, "corrections": self.corrections}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state of the same layout."""
-        self._mean.copy_(state["mean"])
+        self.mean.copy_(state["mean"])
         self._last.copy_(state["last"])
-        if self._own is not None:
-            self._own.copy_(state["own"])
-
-
-def _weights(decay: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the weights that so many steps have, float64[rows, 1]; 1 where there was none."""
-    weights = 1 - decay.pow(steps.unsqueeze(1))
-    return torch.where(weights > 0, weights, 1.0)
+        self.corrections.copy_(state["corrections"])
+        if self.own is not None:
+            self.own.copy_(state["own"])

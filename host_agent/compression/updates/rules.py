@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of optimizers, of one worker's gradient, in tensors of rows.
+"""Steps of optimizers, of one worker's gradient, in one pass over the memory of the parameters.
 
 Each is linear in the gradient once the second moments are given, and these are the same on all workers. So
 the mean of the workers' steps is the step of their mean gradient: momentum may stay with the worker.
@@ -9,17 +9,21 @@ where all workers know it: decay that waited with pending values would come late
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
 import torch
 
+from weir.host_agent.compression import bindings
+from weir.host_agent.compression.updates.harm import Sums
 from weir.host_agent.compression.updates.layout import UpdateLayout
-from weir.host_agent.compression.updates.moments import MeanSquares
+from weir.host_agent.compression.updates.moments import LEAST, MeanSquares
+from weir.host_agent.compression.updates.parts import Parts, pointer
 from weir.host_agent.compression.updates.samples import Sample
 
 RuleName = Literal["sgd", "adam"]
 Options = Mapping[str, torch.Tensor]
-"""Options of an optimizer as float64[rows, 1], as torch names them. Those with two states are 0 or 1."""
+"""Options of an optimizer as float64[parameters], as torch names them. Those with two states are 0 or 1."""
 
 OPTIONS: Final[Mapping[RuleName, tuple[str, ...]]] = {
     "sgd": ("lr", "momentum", "dampening", "nesterov", "weight_decay"),
@@ -28,28 +32,50 @@ OPTIONS: Final[Mapping[RuleName, tuple[str, ...]]] = {
 """Names of what ``Options`` hold."""
 
 
-class Rule(Protocol):
-    """Steps of an optimizer, and its state on one worker.
+@dataclass(frozen=True)
+class Step:
+    """Options of a step, and the parameters that make it; the same on all workers.
 
-    ``stepping`` is float64[rows, 1]: 1 where the row's parameter is in the step, else 0. ``steps`` is
-    int64[rows]: steps that the row's parameter has made, this one included.
+    Attributes:
+        options: of the optimizer.
+        stepping: bool[parameters], those in the step.
+        steps: int64[parameters], steps that each has made, this one included.
+        clip: a factor of all gradients.
     """
 
-    def update(
-        self,
-        gradient: torch.Tensor,
-        sample: Sample | None,
-        shared: torch.Tensor,
-        options: Options,
-        stepping: torch.Tensor,
-        steps: torch.Tensor,
-    ) -> torch.Tensor:
-        """Return what is added to this worker's weights. gradient and sample may be overwritten."""
+    options: Options
+    stepping: torch.Tensor
+    steps: torch.Tensor
+    clip: float = 1.0
 
-    def decay(
-        self, shared: torch.Tensor, options: Options, stepping: torch.Tensor, steps: torch.Tensor
-    ) -> None:
-        """Overwrite the shared point by what weight decay leaves of it."""
+    def columns(self, *values: torch.Tensor | float) -> torch.Tensor:
+        """Return numbers of each parameter side by side, float32: first whether it is in the step."""
+        like = self.stepping.double()
+        columns = [torch.as_tensor(value, dtype=torch.float64).expand_as(like) for value in values]
+        return torch.stack([like, *columns], 1).float()
+
+
+class Rule(Protocol):
+    """Steps of an optimizer, and its state on one worker."""
+
+    def update(self, parts: Parts, step: Step, sample: Sample | None, shared: torch.Tensor) -> Sums:
+        """Overwrite every parameter by what is pending of it once the step is made.
+
+        Args:
+            parts: of this worker: weights, and gradients.
+            step: how it is made.
+            sample: of the mean gradient; may be overwritten.
+            shared: the shared point, float32[rows, ROW].
+
+        Returns:
+            Sums of what is pending, and of the step.
+        """
+
+    def decay(self, parts: Parts, step: Step, shared: torch.Tensor) -> torch.Tensor:
+        """Return factors that weight decay multiplies the shared point by: float32[parameters].
+
+        Where it is no factor, it is taken off ``shared`` here.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that the next step needs."""
@@ -65,26 +91,27 @@ class Sgd:
         self._momentum = layout.empty()
         self._of_decay = layout.empty()
 
-    def update(
-        self,
-        gradient: torch.Tensor,
-        sample: Sample | None,
-        shared: torch.Tensor,
-        options: Options,
-        stepping: torch.Tensor,
-        steps: torch.Tensor,
-    ) -> torch.Tensor:
-        """Return the step of this worker's gradient."""
-        return _with_momentum(self._momentum, gradient, options, stepping, steps).mul_(-options["lr"].float())
+    def update(self, parts: Parts, step: Step, sample: Sample | None, shared: torch.Tensor) -> Sums:
+        """Make the step of this worker's gradient."""
+        sums, given = torch.empty(len(shared), len(Sums._fields)), _of_sgd(step)
+        bindings.library().weir_updates_sgd(
+            parts.address,
+            parts.count,
+            pointer(given),
+            pointer(shared),
+            pointer(self._momentum),
+            pointer(sums),
+        )
+        return Sums(*sums.t().contiguous())
 
-    def decay(
-        self, shared: torch.Tensor, options: Options, stepping: torch.Tensor, steps: torch.Tensor
-    ) -> None:
+    def decay(self, parts: Parts, step: Step, shared: torch.Tensor) -> torch.Tensor:
         """Make the step of the gradient of weight decay, at the shared point."""
-        if bool(options["weight_decay"].any()):
-            pull = shared * options["weight_decay"].float()
-            pull = _with_momentum(self._of_decay, pull, options, stepping, steps)
-            shared.sub_(pull.mul_(options["lr"].float()))
+        if bool(step.options["weight_decay"].any()):
+            given = _of_sgd(step)
+            bindings.library().weir_updates_sgd_decay(
+                parts.address, parts.count, pointer(given), pointer(shared), pointer(self._of_decay)
+            )
+        return torch.ones(parts.count)
 
     def state_dict(self) -> dict[str, Any]:
         """Return both momenta."""
@@ -96,60 +123,61 @@ class Sgd:
         self._of_decay.copy_(state["of_decay"])
 
 
-def _with_momentum(
-    buffer: torch.Tensor,
-    gradient: torch.Tensor,
-    options: Options,
-    stepping: torch.Tensor,
-    steps: torch.Tensor,
-) -> torch.Tensor:
-    """Take a gradient into a momentum, and return what a step of rate 1 subtracts."""
-    momentum = options["momentum"]
-    first = (steps == 1).unsqueeze(1) | (momentum == 0)
-    taken = stepping * torch.where(first, 1.0, 1 - options["dampening"])
-    kept = torch.where(stepping > 0, momentum, 1.0)
-    buffer.mul_(kept.float()).add_(gradient * taken.float())
-    ahead = torch.where(options["nesterov"] > 0, gradient + momentum.float() * buffer, buffer)
-    return ahead.mul_(stepping.float())
+def _of_sgd(step: Step) -> torch.Tensor:
+    """Return ``sgd`` of updates.c."""
+    options, momentum = step.options, step.options["momentum"]
+    taken = torch.where((step.steps == 1) | (momentum == 0), 1.0, 1 - options["dampening"])
+    return step.columns(
+        step.clip, taken, momentum, options["nesterov"], momentum, options["lr"], options["weight_decay"]
+    )
 
 
 class Adam:
     """Adam and AdamW, with the second moments of the mean gradient."""
 
     def __init__(self, layout: UpdateLayout, workers: int, *, exact: bool) -> None:
+        self._workers = workers
         self._first = layout.empty()
-        self._squares = MeanSquares(layout, workers, exact=exact)
+        self._squares = MeanSquares(layout, exact=exact)
 
-    def update(
-        self,
-        gradient: torch.Tensor,
-        sample: Sample | None,
-        shared: torch.Tensor,
-        options: Options,
-        stepping: torch.Tensor,
-        steps: torch.Tensor,
-    ) -> torch.Tensor:
-        """Return the step of this worker's momentum over the shared second moments."""
+    def update(self, parts: Parts, step: Step, sample: Sample | None, shared: torch.Tensor) -> Sums:
+        """Make the step of this worker's momentum over the shared second moments."""
         assert sample is not None
-        pull = (options["weight_decay"] * (1 - options["decoupled"])).float()
+        options, made = step.options, step.steps.clamp_min(1)
+        pull = options["weight_decay"] * (1 - options["decoupled"])
         if bool(pull.any()):  # into both moments, as Adam has it
-            gradient = gradient.add_(pull * shared)
-            sample = sample._replace(mean=sample.mean + (pull * shared)[sample.rows])
-        kept = torch.where(stepping > 0, options["beta1"], 1.0)
-        self._first.lerp_(gradient, (1 - kept).float())
-        decay = torch.where(stepping > 0, options["beta2"], 1.0)
-        self._squares.add(sample, gradient, steps, decay)
-        roots = self._squares.roots(steps, options["beta2"])
-        weights = 1 - options["beta1"].pow(steps.unsqueeze(1))
-        rate = options["lr"] / torch.where(weights > 0, weights, 1.0) * stepping
-        return self._first.div(roots.add_(options["eps"].float())).mul_(-rate.float())
+            of_rows = pull[parts.layout.owner[sample.rows]].float().unsqueeze(1)
+            sample = sample._replace(mean=sample.mean + of_rows * shared[sample.rows])
+        self._squares.add(sample, step.steps, step.stepping, options["beta2"])
+        whole = 1 / (1 - options["beta2"].pow(made))
+        given = step.columns(
+            step.clip,
+            pull,
+            1 - options["beta1"],
+            1 - options["beta2"],
+            whole,
+            whole * LEAST**2 / self._workers,
+            options["eps"],
+            -options["lr"] / (1 - options["beta1"].pow(made)),
+        )
+        sums = torch.empty(len(shared), len(Sums._fields))
+        bindings.library().weir_updates_adam(
+            parts.address,
+            parts.count,
+            pointer(given),
+            pointer(shared),
+            pointer(self._first),
+            pointer(self._squares.mean),
+            pointer(self._squares.own),
+            pointer(self._squares.corrections),
+            pointer(sums),
+        )
+        return Sums(*sums.t().contiguous())
 
-    def decay(
-        self, shared: torch.Tensor, options: Options, stepping: torch.Tensor, steps: torch.Tensor
-    ) -> None:
-        """Multiply the shared point by AdamW's factor."""
-        lost = options["lr"] * options["weight_decay"] * options["decoupled"] * stepping
-        shared.mul_((1 - lost).float())
+    def decay(self, parts: Parts, step: Step, shared: torch.Tensor) -> torch.Tensor:
+        """Return AdamW's factors."""
+        options = step.options
+        return (1 - options["lr"] * options["weight_decay"] * options["decoupled"] * step.stepping).float()
 
     def state_dict(self) -> dict[str, Any]:
         """Return both moments."""

@@ -18,9 +18,12 @@ import torch
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.counts import CountLanes
 from weir.host_agent.collectives.tensor_memory import array_of
+from weir.host_agent.compression import bindings
 from weir.host_agent.compression.updates.delivery import FixedPoint, sum_whole
 from weir.host_agent.compression.updates.layout import UpdateLayout
+from weir.host_agent.compression.updates.parts import Parts, pointer
 from weir.host_agent.compression.updates.rotation import Rotation
+from weir.host_agent.transport.arrays import address_of
 from weir.wire.definition import Op
 
 SampleBits = Literal[4, 32]
@@ -47,28 +50,23 @@ class Sampler:
     """One worker's part in samples.
 
     Args:
-        layout: of the parameters.
         rotation: which rows are sampled when.
         bits: of a value: 4, or 32 for its full width.
         seed: of the rounding, which is another on every worker.
         noise: the workers tell each other how much the rounding adds, which takes two round trips.
     """
 
-    def __init__(
-        self, layout: UpdateLayout, rotation: Rotation, bits: SampleBits, seed: int, *, noise: bool
-    ) -> None:
+    def __init__(self, rotation: Rotation, bits: SampleBits, seed: int, *, noise: bool) -> None:
         if bits not in SAMPLE_BITS:
             raise ValueError(f"{bits!r} bits to a sample: there are {', '.join(map(str, SAMPLE_BITS))}")
-        self._layout, self._rotation = layout, rotation
-        self._bits, self._seed, self._noise = bits, seed, noise
+        self._rotation, self._bits, self._seed, self._noise = rotation, bits, seed, noise
 
-    def sample(self, communicator: Communicator, gradient: torch.Tensor, step: int) -> Sample:
-        """Return the step's rows of the mean gradient. gradient: this worker's, finite."""
+    def sample(self, communicator: Communicator, parts: Parts, step: int) -> Sample:
+        """Return the step's rows of the mean gradient. parts: of this worker, whose gradients are finite."""
         rows = self._rotation.turn(step)
-        own = gradient[rows]
+        own = parts.gradient_rows(rows)
         if self._bits == 32:
-            whole = FixedPoint(32, communicator.size)
-            return Sample(rows, whole.deliver(communicator, own, self._layout.lengths[rows]).mean, 0.0)
+            return Sample(rows, FixedPoint(32, communicator.size).mean(communicator, own)[1], 0.0)
         return self._in_few_bits(communicator, rows, own, step)
 
     def _in_few_bits(
@@ -76,23 +74,23 @@ class Sampler:
     ) -> Sample:
         workers = communicator.size
         most = steps_of(workers)
-        largest = own.abs().amax(1)
+        largest = torch.linalg.vector_norm(own, torch.inf, 1)
         communicator.reduce(array_of(largest).view(np.uint32), Op.MAX)  # magnitudes sort as their bits do
-        unit = (largest / most).unsqueeze(1)
-        places = (own / torch.where(unit > 0, unit, 1.0)).clamp_(-most, most)
-        seed = ((self._seed * _PRIME + communicator.rank) * _PRIME + step) % (1 << 63)
-        generator = torch.Generator().manual_seed(seed)
-        down = places.floor()
-        above = places - down
-        rounded = down + (torch.rand(own.shape, generator=generator) < above)
-        counts = rounded.add_(most).to(torch.uint8)
-        sums = CountLanes(2 * most * workers).sum(communicator, array_of(counts.view(-1)))
-        mean = torch.from_numpy(sums).to(torch.float32).view(own.shape).sub_(workers * most)
-        mean.mul_(unit / workers)
+        unit = largest / most
+        seed = ((self._seed * _PRIME + communicator.rank) * _PRIME + step) % (1 << 64)
+        counts = np.empty(own.numel(), np.uint8)
+        added: float = bindings.library().weir_updates_round(
+            pointer(own), len(rows), pointer(unit), most, seed, address_of(counts)
+        )
+        form, mean, unit = CountLanes(2 * most * workers), own, unit / workers
+        lanes = communicator.reduce(form.pack(counts), Op.ADD)
+        bindings.library().weir_updates_mean(
+            address_of(lanes), len(rows), pointer(unit), most * workers, form.base, form.digits, pointer(mean)
+        )
         if not self._noise:
             return Sample(rows, mean, 0.0)
-        noise = (above * (1 - above) * unit.square()).sum(dtype=torch.float64).float().view(1)
-        return Sample(rows, mean, float(sum_whole(communicator, noise)) / workers**2)
+        noise = sum_whole(communicator, torch.tensor([added], dtype=torch.float32))
+        return Sample(rows, mean, float(noise) / workers**2)
 
 
 def steps_of(workers: int) -> int:
@@ -102,6 +100,6 @@ def steps_of(workers: int) -> int:
 
 def squared_norm(sample: Sample, layout: UpdateLayout) -> float:
     """Return the squared norm of the whole mean gradient as a sample of it says."""
-    square = float(sample.mean.double().square().sum()) - sample.noise
+    square = float(torch.linalg.vector_norm(sample.mean, dtype=torch.float64)) ** 2 - sample.noise
     share = float(layout.lengths[sample.rows].sum()) / layout.values
     return max(0.0, square) / share

@@ -12,7 +12,8 @@ that were wanted, less those delivered, are the pending part but for 2 T 2^-24 o
 delivered itself is known exactly, on all workers.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,11 +22,12 @@ import torch
 
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.non_finite import culprits
-from weir.host_agent.collectives.tensor_memory import array_of
-from weir.host_agent.compression.updates.delivery import ValueBits, delivery
+from weir.host_agent.compression.updates.delivery import FixedPoint, Pending, ValueBits, delivery
+from weir.host_agent.compression.updates.harm import Harm, HarmMeter
 from weir.host_agent.compression.updates.layout import UpdateLayout
+from weir.host_agent.compression.updates.parts import Parts
 from weir.host_agent.compression.updates.rotation import Rotation
-from weir.host_agent.compression.updates.rules import Options, RuleName, make_rule
+from weir.host_agent.compression.updates.rules import Options, RuleName, Step, make_rule
 from weir.host_agent.compression.updates.samples import Sample, SampleBits, Sampler, squared_norm
 
 _TINY: Final = 1e-6  # as torch has it where it clips
@@ -87,17 +89,17 @@ class UpdateStage:
         self.layout, self.settings = layout, settings
         self.steps = 0
         self.norm: float | None = None
-        self._workers = workers
         sampled = Rotation(layout.rows, settings.sample_share, settings.seed + 1, settings.sample_whole_steps)
         self._sampler = Sampler(
-            layout, sampled, settings.sample_bits, settings.seed, noise=settings.clip_norm is not None
+            sampled, settings.sample_bits, settings.seed, noise=settings.clip_norm is not None
         )
         self._samples = rule == "adam" or settings.clip_norm is not None
         self._sent = Rotation(layout.rows, settings.share, settings.seed)
         self._delivery = delivery(settings.bits, workers)
-        self._whole = delivery(32, workers)
+        self._whole = FixedPoint(32, workers)
         exact = settings.sample_share == 1 and settings.sample_bits == 32
         self._rule = make_rule(rule, layout, workers, exact=exact)
+        self._meter = HarmMeter(layout)
         self._shared = layout.empty()
         self._made = torch.zeros(len(layout.names), dtype=torch.int64)  # steps of each parameter
 
@@ -106,83 +108,90 @@ class UpdateStage:
         """Return the shared point: float32[rows, ROW]."""
         return self._shared
 
-    def begin(self, weights: torch.Tensor) -> None:
+    def begin(self, weights: Sequence[torch.Tensor]) -> None:
         """Let weights, the same on all workers, be the shared point."""
-        self._shared.copy_(weights)
+        self.layout.gather(weights, self._shared)
 
     def step(
         self,
         communicator: Communicator,
-        weights: torch.Tensor,
-        gradient: torch.Tensor,
-        used: Sequence[bool],
+        weights: Sequence[torch.Tensor],
+        gradients: Sequence[torch.Tensor | None],
         options: Options,
     ) -> None:
         """Make a step: overwrite this worker's weights.
 
         Args:
             communicator: of all workers, which make the same call.
-            weights: float32[rows, ROW], this worker's.
-            gradient: likewise; zero where there is none. Is overwritten.
-            used: for each parameter, whether it has a gradient on this worker. One that has none on any
-                worker makes no step.
-            options: of the optimizer, by row; the same on all workers.
+            weights: this worker's, contiguous float32 in main memory.
+            gradients: likewise; None: this worker has none. A parameter that has none on any worker makes no
+                step.
+            options: of the optimizer, the same on all workers.
 
         Raises:
             NonFiniteError: some worker's gradient holds NaN or infinity. On all workers, and nothing has
                 changed.
         """
-        stepping = self._agree(communicator, gradient, used)
-        sample = self._sampler.sample(communicator, gradient, self.steps) if self._samples else None
+        parts = Parts(self.layout, weights, gradients)
+        stepping = self._agree(communicator, parts, gradients)
+        sample = self._sampler.sample(communicator, parts, self.steps) if self._samples else None
+        clip = 1.0
         if sample is not None and self.settings.clip_norm is not None:
-            sample = self._clip(gradient, sample, self.settings.clip_norm)
+            sample, clip = self._clip(sample, self.settings.clip_norm)
         self._made += stepping
-        active = stepping[self.layout.owner].double().unsqueeze(1)
-        made = self._made[self.layout.owner]
-        pending = weights - self._shared
-        pending += self._rule.update(gradient, sample, self._shared, options, active, made)
-        self._rule.decay(self._shared, options, active, made)
-        whole = self._sent.is_whole(self.steps)
-        rows = slice(None) if whole else self._sent.turn(self.steps)  # a view, or a copy
-        done = self._delivery.deliver(communicator, pending[rows], self.layout.lengths[rows])
-        self._shared[rows] += done.mean
-        pending[rows] -= done.own
-        torch.add(self._shared, pending, out=weights)
-        self.layout.clear_padding(self._shared)
-        self.layout.clear_padding(weights)
+        step = Step(options, stepping, self._made, clip)
+        sums = self._rule.update(parts, step, sample, self._shared)
+        factors = self._rule.decay(parts, step, self._shared)
+        rows = None if self._sent.is_whole(self.steps) else self._sent.turn(self.steps)
+        with self._ahead(parts):
+            pending = Pending(parts, sums.norms, rows, self._shared, factors)
+            done = self._delivery.deliver(communicator, pending)
+        self._meter.note(sums, rows, done)
         self.steps += 1
 
-    def finish(self, communicator: Communicator, weights: torch.Tensor) -> None:
+    def harm(self, index: int | None = None) -> Harm:
+        """Return the harm of the last step on this worker, to a parameter, None: to all together."""
+        return self._meter.harm(self._shared, index)
+
+    def finish(self, communicator: Communicator, weights: Sequence[torch.Tensor]) -> None:
         """Deliver all that is pending, in whole lanes: all workers have the same weights then."""
-        done = self._whole.deliver(communicator, weights - self._shared, self.layout.lengths)
-        self._shared += done.mean
-        self.layout.clear_padding(self._shared)
-        weights.copy_(self._shared)
+        parts = Parts(self.layout, weights)
+        for index, one in enumerate(weights):
+            one.sub_(self.layout.part(self._shared, index).view(one.shape))
+        kept = torch.ones(parts.count)
+        with self._ahead(parts):
+            pending = Pending(parts, self._shared.new_empty(0), None, self._shared, kept)
+            self._whole.deliver(communicator, pending)
+        self.layout.scatter(self._shared, weights)
+
+    @contextlib.contextmanager
+    def _ahead(self, parts: Parts) -> Iterator[None]:
+        """Let parameters that hold what is pending be weights again, where it is not delivered."""
+        try:
+            yield
+        except BaseException:
+            for index, one in enumerate(parts.values):
+                one.add_(self.layout.part(self._shared, index).view(one.shape))
+            raise
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that the next step needs, but for this worker's weights."""
         return {
-            "workers": self._workers,
             "settings": self.settings.__dict__.copy(),
             "names": list(self.layout.names),
             "steps": self.steps,
             "made": self._made,
             "shared": self._shared,
             "rule": self._rule.state_dict(),
+            "harm": self._meter.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state, bit for bit.
+        """Go on from a state; of a stage of as many workers, bit for bit.
 
         Raises:
-            ValueError: it is of other parameters, settings or of another number of workers.
+            ValueError: it is of other parameters or settings.
         """
-        if state["workers"] != self._workers:
-            raise ValueError(
-                f"this state is of one of {state['workers']} workers, here are {self._workers}: what each "
-                "has pending cannot be divided among others. Call finish() while the old group stands, save "
-                "the model, and begin with it"
-            )
         if state["names"] != list(self.layout.names):
             raise ValueError("this state is of other parameters")
         if state["settings"] != self.settings.__dict__:
@@ -191,28 +200,25 @@ class UpdateStage:
         self._made.copy_(state["made"])
         self._shared.copy_(state["shared"])
         self._rule.load_state_dict(state["rule"])
+        self._meter.load_state_dict(state["harm"])
 
     def _agree(
-        self, communicator: Communicator, gradient: torch.Tensor, used: Sequence[bool]
+        self, communicator: Communicator, parts: Parts, gradients: Sequence[torch.Tensor | None]
     ) -> torch.Tensor:
         """Return which parameters have a gradient on some worker: bool. Raises NonFiniteError."""
-        spoilt = torch.zeros(len(self.layout.names), dtype=torch.bool)
-        bad = torch.nonzero(~torch.isfinite(gradient.sum(1))).flatten()
-        bad = bad[~torch.isfinite(gradient[bad]).all(1)]
-        spoilt[self.layout.owner[bad]] = True
-        flags = communicator.any_of(np.stack([np.asarray(used, np.bool_), array_of(spoilt)]))
+        used, spoilt = np.array([one is not None for one in gradients]), parts.spoilt()
+        flags = communicator.any_of(np.stack([used, spoilt]))
         if flags[1].any():
             everyone = np.zeros((communicator.size, flags.shape[1]), np.bool_)
-            everyone[communicator.rank] = array_of(spoilt)
+            everyone[communicator.rank] = spoilt
             everyone = communicator.any_of(everyone)
             raise culprits(
                 everyone, lambda index: f"gradient of {self.layout.names[index]}", communicator.rank
             )
         return torch.from_numpy(flags[0].copy())
 
-    def _clip(self, gradient: torch.Tensor, sample: Sample, limit: float) -> Sample:
-        """Scale this worker's gradient as the mean gradient is to be clipped; return the sample of it."""
+    def _clip(self, sample: Sample, limit: float) -> tuple[Sample, float]:
+        """Return the sample of the mean gradient as it is clipped, and the factor of all gradients."""
         self.norm = squared_norm(sample, self.layout) ** 0.5
         factor = min(1.0, limit / (self.norm + _TINY))
-        gradient.mul_(factor)
-        return sample._replace(mean=sample.mean * factor)
+        return sample._replace(mean=sample.mean.mul_(factor)), factor

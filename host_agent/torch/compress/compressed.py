@@ -2,6 +2,7 @@
 """Compressed updates for torch: the optimizer's step becomes a compressed one, the loop stays as it is."""
 
 import contextlib
+import weakref
 import zlib
 from collections.abc import Callable, Hashable, Iterator
 from functools import partial
@@ -11,7 +12,9 @@ import torch
 import torch.distributed as dist
 
 from weir.host_agent.collectives.operation import Call
+from weir.host_agent.collectives.tensor_memory import byte_view
 from weir.host_agent.compression.updates.delivery import ValueBits
+from weir.host_agent.compression.updates.harm import Harm
 from weir.host_agent.compression.updates.layout import UpdateLayout
 from weir.host_agent.compression.updates.samples import SampleBits
 from weir.host_agent.compression.updates.stage import UpdateSettings, UpdateStage
@@ -22,6 +25,7 @@ from weir.host_agent.torch.unwrapping import unwrapped
 from weir.host_agent.torch.work import QueuedWork
 
 _NAME: Final = "weir.torch.compress"
+_COMPRESSED: Final[weakref.WeakSet[torch.optim.Optimizer]] = weakref.WeakSet()  # whose steps are compressed
 
 
 class CompressedUpdates:
@@ -38,16 +42,19 @@ class CompressedUpdates:
         settings: UpdateSettings,
         group: WeirProcessGroup,
     ) -> None:
+        if optimizer in _COMPRESSED:
+            raise ValueError("this optimizer's steps are compressed already: close() that first")
         self.settings = settings
         self._rule = rule_of(optimizer)
         self._model, self._optimizer, self._group = unwrapped(model), optimizer, group
         self._parameters = parameters_of(self._model, optimizer)
         layout = UpdateLayout(list(self._parameters), [one.shape for one in self._parameters.values()])
         self._stage = UpdateStage(layout, settings, self._rule, group.size())
-        self._weights, self._gradient = layout.empty(), layout.empty()
-        self._swapped = False
+        self._own: torch.Tensor | None = None  # this worker's weights, while the model is at the shared point
+        self._loaded = False  # since the last step
         self._hidden: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
         self._submit("begin", self._begin).wait()
+        _COMPRESSED.add(optimizer)
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -64,6 +71,13 @@ class CompressedUpdates:
         ``clip_norm``.
         """
         return self._stage.norm
+
+    def harm(self, name: str | None = None) -> Harm:
+        """Return the harm of the last step on this worker, to a parameter, None: to all together.
+
+        Nothing is sent for it. ``as_dict()`` is for loggers.
+        """
+        return self._stage.harm(None if name is None else self._stage.layout.names.index(name))
 
     def pending(self, name: str) -> torch.Tensor:
         """Return the updates of a parameter that this worker has applied and not yet delivered, in its shape.
@@ -83,14 +97,13 @@ class CompressedUpdates:
         After the ``with`` block the weights are this worker's own again, bit for bit. No step may be made
         inside.
         """
-        self._weights_of_model()
+        self._own = self._weights()
         self._to_model(self._stage.shared)
-        self._swapped = True
         try:
             yield self._model
         finally:
-            self._swapped = False
-            self._to_model(self._weights)
+            own, self._own = self._own, None
+            self._to_model(own)
 
     def finish(self) -> None:
         """Deliver all that is pending, at its full width; then all workers have the same weights.
@@ -105,6 +118,7 @@ class CompressedUpdates:
         """Let the optimizer make its own steps again, from no state. What is pending stays."""
         for hook in self._hooks:
             hook.remove()
+        _COMPRESSED.discard(self._optimizer)
 
     def state_dict(self) -> dict[str, Any]:
         """Return this worker's state, to go on bit for bit: save it on every rank.
@@ -113,17 +127,26 @@ class CompressedUpdates:
         optimizer's moments. Rates are in the optimizer's own state, as ever.
         """
         self._refuse_swapped()
-        return {**self._stage.state_dict(), "weights": self._weights_of_model().clone()}
+        return {**self._stage.state_dict(), "weights": self._weights()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from the state of this rank, weights included.
+    def load_state_dict(self, state: dict[str, Any], *, joins: bool = False) -> None:
+        """Go on from the state of this rank, weights included; of a group of as many workers bit for bit.
+
+        In a group of other workers, each that stays loads its own state. What one that has left had pending
+        is lost: call ``finish()`` before, if it can be. The next step checks that all are at one point.
+
+        Args:
+            state: of this rank.
+            joins: it is another worker's, and this one is new: it begins at the shared point, with that
+                worker's moments, and nothing pending.
 
         Raises:
-            ValueError: it is of another number of workers, of other parameters or other settings.
+            ValueError: it is of other parameters or other settings.
         """
         self._refuse_swapped()
         self._stage.load_state_dict(state)
-        self._to_model(state["weights"])
+        self._to_model(state["shared"] if joins else state["weights"])
+        self._loaded = True
 
     # What the optimizer calls.
 
@@ -140,10 +163,12 @@ class CompressedUpdates:
                     raise TypeError(
                         f"{name} has a sparse gradient (sparse=True in an Embedding): make it dense"
                     )
-            agreed = zlib.crc32(repr(options).encode())  # or the shared point would not be the same
-            work = self._submit("step", partial(self._step, gradients, options), agreed)
+            agreed = [zlib.crc32(repr(options).encode())]  # or the shared point would not be the same
+            if self._loaded:
+                agreed += [self.steps, zlib.crc32(byte_view(self._stage.shared).data)]
+            work = self._submit("step", partial(self._step, gradients, options), *agreed)
         work.wait()
-        self._to_model(self._weights)
+        self._loaded = False
         self._hidden = [(one, one.grad) for one in self._parameters.values() if one.grad is not None]
         for parameter, _ in self._hidden:
             parameter.grad = None
@@ -168,22 +193,17 @@ class CompressedUpdates:
         with torch.no_grad():
             for tensor in (*self._model.parameters(), *self._model.buffers()):
                 self._broadcast(tensor)
-        self._stage.begin(self._weights_of_model())
+        self._stage.begin(list(self._parameters.values()))
 
     def _step(self, gradients: list[torch.Tensor | None], options: dict[str, list[float]]) -> None:
-        layout = self._stage.layout
-        layout.gather(gradients, self._gradient)
-        self._stage.step(
-            self._group.connection,
-            self._weights_of_model(),
-            self._gradient,
-            [gradient is not None for gradient in gradients],
-            {name: layout.column(numbers) for name, numbers in options.items()},
-        )
+        numbers = {name: torch.tensor(each, dtype=torch.float64) for name, each in options.items()}
+        given = [None if one is None else _in_main_memory(one) for one in gradients]
+        with self._in_main_memory() as weights:
+            self._stage.step(self._group.connection, weights, given, numbers)
 
     def _finish(self) -> None:
-        self._stage.finish(self._group.connection, self._weights_of_model())
-        self._to_model(self._weights)
+        with self._in_main_memory() as weights:
+            self._stage.finish(self._group.connection, weights)
         with torch.no_grad():
             for buffer in self._model.buffers():
                 if buffer.is_floating_point():
@@ -200,16 +220,36 @@ class CompressedUpdates:
 
     # The model's weights.
 
-    def _weights_of_model(self) -> torch.Tensor:
-        return self._stage.layout.gather(list(self._parameters.values()), self._weights)
+    @contextlib.contextmanager
+    def _in_main_memory(self) -> Iterator[list[torch.Tensor]]:
+        """Yield the parameters' memory, to be overwritten; of others a copy, which is written back."""
+        with torch.no_grad():
+            parameters = list(self._parameters.values())
+            memory = [_in_main_memory(one) for one in parameters]
+            try:
+                yield memory
+            finally:
+                for parameter, own in zip(parameters, memory, strict=True):
+                    if parameter.data_ptr() != own.data_ptr():
+                        parameter.copy_(own)
+                torch.autograd.graph.increment_version(parameters)
+
+    def _weights(self) -> torch.Tensor:
+        """Return a copy of this worker's weights, in rows."""
+        return self._stage.layout.gather(list(self._parameters.values()), self._stage.layout.empty())
 
     def _to_model(self, rows: torch.Tensor) -> None:
         with torch.no_grad():
             self._stage.layout.scatter(rows, list(self._parameters.values()))
 
     def _refuse_swapped(self) -> None:
-        if self._swapped:
+        if self._own is not None:
             raise RuntimeError("the model is at the shared point: leave shared_point() first")
+
+
+def _in_main_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as C reads it: its own memory, or a copy."""
+    return tensor.detach().cpu().contiguous()
 
 
 def compress(
@@ -258,7 +298,8 @@ def compress(
 
     Raises:
         TypeError: another optimizer, parameters that are not float32, or a group of another backend.
-        ValueError: a setting out of range, or an optimizer that has made steps.
+        ValueError: a setting out of range, or an optimizer that has made steps, or whose steps are compressed
+            already.
 
     Example::
 

@@ -11,11 +11,12 @@ import torch
 
 from weir.host_agent.collectives import InMemoryGroup, NonFiniteError, counts
 from weir.host_agent.collectives.counts import CountLanes
-from weir.host_agent.compression.updates.delivery import Signs
+from weir.host_agent.compression.updates.delivery import Pending, Signs
 from weir.host_agent.compression.updates.layout import ROW, UpdateLayout
 from weir.host_agent.compression.updates.moments import MeanSquares
+from weir.host_agent.compression.updates.parts import Parts
 from weir.host_agent.compression.updates.rotation import Rotation
-from weir.host_agent.compression.updates.rules import Options
+from weir.host_agent.compression.updates.rules import Adam, Options, Step
 from weir.host_agent.compression.updates.samples import Sample, Sampler, squared_norm, steps_of
 from weir.host_agent.compression.updates.stage import UpdateSettings, UpdateStage
 
@@ -32,8 +33,8 @@ def layout() -> UpdateLayout:
 
 
 def options(values: dict[str, float], **by_parameter: list[float]) -> Options:
-    columns = {name: layout().column([value] * len(NAMES)) for name, value in values.items()}
-    return {**columns, **{name: layout().column(each) for name, each in by_parameter.items()}}
+    same = {name: [value] * len(NAMES) for name, value in values.items()}
+    return {name: torch.tensor(each, dtype=torch.float64) for name, each in {**same, **by_parameter}.items()}
 
 
 def gradients(step: int, worker: int, scale: float = 1.0) -> list[torch.Tensor]:
@@ -49,13 +50,13 @@ class Workers:
     settings: UpdateSettings
     rule: Any = "adam"
     stages: list[UpdateStage] = field(default_factory=list)
-    weights: list[torch.Tensor] = field(default_factory=list)
+    parameters: list[list[torch.Tensor]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.group = InMemoryGroup(self.size)
         torch.manual_seed(0)
-        start = layout().gather([torch.randn(shape) for shape in SHAPES], layout().empty())
-        self.weights = [start.clone() for _ in range(self.size)]
+        start = [torch.randn(shape) for shape in SHAPES]
+        self.parameters = [[one.clone() for one in start] for _ in range(self.size)]
         self.stages = [UpdateStage(layout(), self.settings, self.rule, self.size) for _ in range(self.size)]
         for stage in self.stages:
             stage.begin(start)
@@ -65,9 +66,8 @@ class Workers:
             own = given(worker)
             self.stages[worker].step(
                 self.group.communicators[worker],
-                self.weights[worker],
-                layout().gather(own, layout().empty()),
-                [gradient is not None for gradient in own],
+                self.parameters[worker],
+                own,
                 using,
             )
 
@@ -77,11 +77,16 @@ class Workers:
         self.group.run(
             [
                 lambda worker=worker: self.stages[worker].finish(
-                    self.group.communicators[worker], self.weights[worker]
+                    self.group.communicators[worker], self.parameters[worker]
                 )
                 for worker in range(self.size)
             ]
         )
+
+    @property
+    def weights(self) -> list[torch.Tensor]:
+        """Copies of all workers' weights, in rows."""
+        return [layout().gather(own, layout().empty()) for own in self.parameters]
 
     @property
     def shared(self) -> torch.Tensor:
@@ -184,14 +189,15 @@ def test_what_was_wanted_was_delivered_or_is_pending(settings: UpdateSettings, r
 
 
 def watch(stage: UpdateStage, total: torch.Tensor) -> None:
-    """Add up what a stage's rule returns."""
+    """Add up the steps of a stage's rule."""
     rule: Any = stage._rule
     update = rule.update
 
-    def watched(*args: Any) -> torch.Tensor:
-        found: torch.Tensor = update(*args)
-        total.add_(found)
-        return found
+    def watched(parts: Parts, step: Any, sample: Any, shared: torch.Tensor) -> torch.Tensor:
+        before = parts.value_rows(None) - shared
+        norms: torch.Tensor = update(parts, step, sample, shared)
+        total.add_(parts.value_rows(None).double() - before.double())
+        return norms
 
     rule.update = watched
 
@@ -211,7 +217,7 @@ def test_after_the_last_delivery_all_weights_are_the_same(settings: UpdateSettin
 def test_gradients_are_computed_ahead_of_the_wire() -> None:
     """A worker that has something pending has it in its weights: they are not the shared point."""
     workers = Workers(2, UpdateSettings(share=0.05))
-    before = [weights.clone() for weights in workers.weights]
+    before = workers.weights
     workers.step(lambda worker: gradients(0, worker), options({**ADAMW, "weight_decay": 0.0}))
     for weights, earlier in zip(workers.weights, before, strict=True):
         moved = (weights != earlier).float().mean() / (layout().values / weights.numel())
@@ -244,35 +250,41 @@ def test_decay_leaves_what_is_pending_alone() -> None:
 
 def test_all_workers_quantise_by_one_scale_the_mean_of_theirs() -> None:
     """Of workers with magnitudes 1 and 3 the scale is 2 on both; opposite signs cancel."""
-    group = InMemoryGroup(2)
-    lengths = torch.full((1, 1), float(ROW))
-    wanted = [torch.ones(1, ROW), 3 * torch.ones(1, ROW)]
-    wanted[1][0, ROW // 2 :] *= -1
-    found = group.run(
-        [
-            lambda rank=rank: Signs().deliver(group.communicators[rank], wanted[rank], lengths)
-            for rank in (0, 1)
-        ]
-    )
-    half = torch.ones(1, ROW // 2)
-    assert torch.equal(found[0].own, 2 * torch.ones(1, ROW))
-    assert torch.equal(found[1].own, torch.cat([2 * half, -2 * half], 1))
-    for each in found:
-        assert torch.equal(each.mean, torch.cat([2 * half, 0 * half], 1))
+    group, place = InMemoryGroup(2), UpdateLayout(["a"], [(ROW,)])
+    wanted = [torch.ones(ROW), 3 * torch.ones(ROW)]
+    wanted[1][ROW // 2 :] *= -1
+    points = [place.empty() for _ in wanted]
+
+    def deliver(rank: int) -> None:
+        norms = wanted[rank].abs().sum().view(1)
+        pending = Pending(Parts(place, [wanted[rank]]), norms, None, points[rank], torch.ones(1))
+        Signs().deliver(group.communicators[rank], pending)
+
+    group.run([lambda rank=rank: deliver(rank) for rank in (0, 1)])
+    half = torch.ones(ROW // 2)
+    for point in points:
+        assert torch.equal(point.flatten(), torch.cat([2 * half, 0 * half]))
+    # Weights are the shared point and the rest of what was wanted: 1 - 2, 3 - 2 and -3 + 2.
+    assert torch.equal(wanted[0], torch.cat([half, -half]))
+    assert torch.equal(wanted[1], torch.cat([3 * half, -half]))
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 8])
 def test_samples_are_the_mean_gradient_on_average(size: int) -> None:
     """Over many roundings; and the squared norm that is estimated leaves the roundings out."""
     group, place = InMemoryGroup(size), layout()
-    own = [place.gather(gradients(0, worker), place.empty()).clone() for worker in range(size)]
+    given = [gradients(0, worker) for worker in range(size)]
+    own = [place.gather(each, place.empty()) for each in given]
+    parts = [Parts(place, each, each) for each in given]
     mean = torch.stack(own).mean(0)
-    samplers = [Sampler(place, Rotation(place.rows, 1.0, 0), 4, 3, noise=True) for _ in range(size)]
+    samplers = [Sampler(Rotation(place.rows, 1.0, 0), 4, 3, noise=True) for _ in range(size)]
     total, norms, tries = torch.zeros_like(mean), [], 200
     for step in range(tries):
         found = group.run(
             [
-                lambda rank=rank, step=step: samplers[rank].sample(group.communicators[rank], own[rank], step)
+                lambda rank=rank, step=step: samplers[rank].sample(
+                    group.communicators[rank], parts[rank], step
+                )
                 for rank in range(size)
             ]
         )
@@ -364,15 +376,16 @@ def test_a_restart_goes_on_bit_for_bit(rule: Any) -> None:
 
     steps(0, 5)
     saved = [
-        (clone(stage.state_dict()), weights.clone())
-        for stage, weights in zip(workers.stages, workers.weights, strict=True)
+        (clone(stage.state_dict()), [one.clone() for one in own])
+        for stage, own in zip(workers.stages, workers.parameters, strict=True)
     ]
     steps(5, 9)
-    expected = [*(weights.clone() for weights in workers.weights), workers.shared.clone()]
+    expected = [*workers.weights, workers.shared.clone()]
     workers = Workers(3, settings, rule)
-    for stage, weights, (state, own) in zip(workers.stages, workers.weights, saved, strict=True):
+    for stage, parameters, (state, own) in zip(workers.stages, workers.parameters, saved, strict=True):
         stage.load_state_dict(state)
-        weights.copy_(own)
+        for parameter, one in zip(parameters, own, strict=True):
+            parameter.copy_(one)
     steps(5, 9)
     assert all(map(torch.equal, [*workers.weights, workers.shared], expected))
 
@@ -383,17 +396,134 @@ def clone(state: Any) -> Any:
     return state.clone() if isinstance(state, torch.Tensor) else state
 
 
-def test_states_of_other_workers_and_settings_are_refused() -> None:
+def test_states_of_other_settings_and_parameters_are_refused() -> None:
     state = Workers(2, UpdateSettings()).stages[0].state_dict()
-    with pytest.raises(ValueError, match=r"2 workers, here are 3.*finish"):
-        Workers(3, UpdateSettings()).stages[0].load_state_dict(state)
     with pytest.raises(ValueError, match="other settings"):
         Workers(2, UpdateSettings(share=0.5)).stages[0].load_state_dict(state)
+    with pytest.raises(ValueError, match="other parameters"):
+        Workers(2, UpdateSettings()).stages[0].load_state_dict({**state, "names": ["x", *NAMES[1:]]})
+
+
+@pytest.mark.parametrize("rule", ["adam", "sgd"])
+def test_a_failed_sum_leaves_the_step_in_the_weights_and_the_shared_point_alone(rule: Any) -> None:
+    """A worker that loses its network mid-step has its own steps still, all of them pending."""
+
+    class Failing(InMemoryGroup):
+        """Its last reduction of a step fails."""
+
+        left = 1000
+
+        def reduce(self, call: Any) -> Any:
+            self.left -= 1
+            if self.left < 0:
+                raise ConnectionError("gone")
+            return super().reduce(call)
+
+    values = {**(ADAMW if rule == "adam" else SGD), "weight_decay": 0.0}
+    workers = Workers(1, UpdateSettings(), rule)
+    workers.step(lambda _: gradients(0, 0), options(values))
+    ahead, point = workers.weights[0], workers.shared.clone()
+    group = Failing(1)
+    workers.group = group
+    before = group.left
+    workers.step(lambda _: gradients(1, 0), options(values))
+    used = before - group.left
+    expected, moved = workers.weights[0], workers.shared.clone()
+    again = Workers(1, UpdateSettings(), rule)
+    again.step(lambda _: gradients(0, 0), options(values))
+    again.group = Failing(1)
+    again.group.left = used - 1
+    with pytest.raises(ConnectionError):
+        again.step(lambda _: gradients(1, 0), options(values))
+    assert torch.equal(again.shared, point)
+    assert not torch.equal(moved, point)
+    assert not torch.equal(again.weights[0], ahead)
+    torch.testing.assert_close(again.weights[0], expected, rtol=0, atol=1e-6)
+
+
+def test_workers_leave_and_join() -> None:
+    """Those that stay keep what is pending; one that joins begins at the shared point, with moments."""
+    settings = UpdateSettings(share=0.3, sample_whole_steps=2)
+    using = options({**ADAMW, "weight_decay": 0.0})
+    workers = Workers(3, settings)
+    for step in range(5):
+        workers.step(lambda worker, step=step: gradients(step, worker), using)
+    point, kept = workers.shared.clone(), workers.pending()[:2]
+    fewer = Workers(4, settings)
+    for worker, stage in enumerate(fewer.stages):
+        source = worker if worker < 2 else 0  # workers 2 and 3 are new
+        stage.load_state_dict(clone(workers.stages[source].state_dict()))
+        values = workers.weights[source] if worker < 2 else point
+        layout().scatter(values, fewer.parameters[worker])
+    assert torch.equal(fewer.shared, point)
+    assert all(map(torch.equal, fewer.pending(), [*kept, 0 * point, 0 * point]))
+    wanted = [torch.zeros(point.shape, dtype=torch.float64) for _ in range(4)]
+    for stage, total in zip(fewer.stages, wanted, strict=True):
+        watch(stage, total)
+    for step in range(5, 25):
+        fewer.step(lambda worker, step=step: gradients(step, worker), using)
+    moved = fewer.shared.double() - point.double()
+    rest = torch.stack(fewer.pending()).double().mean(0) - sum(kept).double() / 4
+    assert (torch.stack(wanted).mean(0) - moved - rest).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("bits", [1, 8])
+def test_harm_is_what_a_worker_can_measure_itself(bits: Any) -> None:
+    """Against the weights and shared points before and after a step, of which a part is in turn."""
+    workers, place = Workers(3, UpdateSettings(bits=bits, share=0.4, sample_whole_steps=1)), layout()
+    using, last = options({**ADAMW, "weight_decay": 0.0}), torch.zeros(place.rows)
+    for step in range(6):
+        wanted = torch.zeros(place.rows, ROW, dtype=torch.float64)
+        stage: Any = workers.stages[1]
+        update = stage._rule.update
+        watch(stage, wanted)
+        point = workers.shared.clone()
+        before = (workers.weights[1] - point).double()
+        workers.step(lambda worker, step=step: gradients(step, worker), using)
+        stage._rule.update = update
+        rest = (workers.weights[1] - workers.shared).double()
+        pending = before + wanted
+        delivered = pending - rest
+        last[(workers.shared != point).any(1)] = step
+    for index in (None, 0, 3):
+        rows = slice(None) if index is None else place.rows_of(index)
+        harm = stage.harm(index)
+        each = [
+            float(one[rows].norm()) for one in (rest, wanted, pending, delivered, workers.shared.double())
+        ]
+        assert harm.pending == pytest.approx(each[0] / each[1], rel=1e-3)
+        assert harm.distance == pytest.approx(each[0] / each[4], rel=1e-3)
+        product = float((pending[rows] * delivered[rows]).sum())
+        assert harm.cosine == pytest.approx(product / (each[2] * each[3]), rel=1e-3)
+        assert harm.oldest == int((5 - last[rows]).max())
+        lengths = place.lengths[rows]
+        assert harm.age == pytest.approx(float(((5 - last[rows]) * lengths).sum() / lengths.sum()))
+
+
+def test_more_waits_where_less_is_sent() -> None:
+    """Whole, half and a tenth in turn; sent at full width, nothing waits."""
+    found = []
+    for settings in (
+        UpdateSettings(bits=32),
+        UpdateSettings(),
+        UpdateSettings(share=0.5),
+        UpdateSettings(share=0.1),
+    ):
+        workers = Workers(2, settings)
+        for step in range(30):
+            workers.step(lambda worker, step=step: gradients(step, worker), options(ADAMW))
+        found.append(workers.stages[0].harm())
+    pending, cosines, ages = zip(*((one.pending, one.cosine, one.age) for one in found), strict=True)
+    assert list(pending) == sorted(pending)
+    assert list(ages) == sorted(ages)
+    assert pending[0] < 1e-3
+    assert cosines[0] == pytest.approx(1)
+    assert min(cosines) == cosines[-1]
 
 
 def test_nan_on_one_worker_raises_on_all_and_changes_nothing() -> None:
     workers = Workers(2, UpdateSettings())
-    before = workers.weights[0].clone()
+    before = workers.weights[0]
 
     def given(worker: int) -> list[torch.Tensor]:
         found = gradients(0, worker)
@@ -411,25 +541,30 @@ def test_nan_on_one_worker_raises_on_all_and_changes_nothing() -> None:
 def test_a_sample_weighs_as_many_steps_as_have_passed_since_the_last() -> None:
     """Gradients of 1 at step 1 and of 2 at step 11, at a decay of 0.9."""
     place = layout()
-    squares = MeanSquares(place, 4, exact=False)
-    decay = place.column([0.9] * len(NAMES))
-    rows, nothing = torch.arange(place.rows), place.empty()
+    squares = MeanSquares(place, exact=False)
+    decay, rows = torch.full((len(NAMES),), 0.9, dtype=torch.float64), torch.arange(place.rows)
     for step, value in ((1, 1.0), (11, 2.0)):
-        steps = torch.full((place.rows,), step)
-        squares.add(Sample(rows, torch.full((place.rows, ROW), value), 0.0), nothing, steps, decay)
-    expected = ((0.9**10 * 0.1 * 1 + (1 - 0.9**10) * 4) / (1 - 0.9**11)) ** 0.5
-    found = squares.roots(torch.full((place.rows,), 15), decay)
+        steps = torch.full((len(NAMES),), step)
+        sample = Sample(rows, torch.full((place.rows, ROW), value), 0.0)
+        squares.add(sample, steps, torch.ones(len(NAMES), dtype=torch.bool), decay)
+    expected = (0.9**10 * 0.1 * 1 + (1 - 0.9**10) * 4) / (1 - 0.9**11)
+    found = squares.mean * squares.corrections.unsqueeze(1)
     torch.testing.assert_close(found, torch.full_like(found, expected))
 
 
 def test_roots_are_half_of_what_noise_alone_would_have_at_least() -> None:
-    """Of 4 workers, samples of zero, and own gradients of 1: half of 1 / sqrt(4)."""
+    """Of 4 workers, samples of zero, and own gradients of 1: half of 1 / sqrt(4). Never sampled: 1."""
     place = layout()
-    squares = MeanSquares(place, 4, exact=False)
-    decay, steps = place.column([0.9] * len(NAMES)), torch.ones(place.rows, dtype=torch.int64)
-    own = torch.ones(place.rows, ROW)
-    squares.add(Sample(torch.arange(place.rows), place.empty(), 0.0), own, steps, decay)
-    torch.testing.assert_close(squares.roots(steps, decay), own / 4)
+    given = [torch.ones(shape) for shape in SHAPES]
+    step = Step(options({**ADAMW, "lr": 0.1}), torch.ones(4, dtype=torch.bool), torch.ones(4).long())
+    weights = [torch.zeros(shape) for shape in SHAPES]
+    sampled = torch.tensor([0, 1])
+    parts = Parts(place, weights, given)
+    Adam(place, 4, exact=False).update(parts, step, Sample(sampled, torch.zeros(2, ROW), 0.0), place.empty())
+    found = parts.value_rows(None)[:, 0]
+    expected = torch.full((place.rows,), -0.1)
+    expected[sampled] *= 4
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("wrong", [{"share": 0.0}, {"sample_share": 1.5}, {"bits": 2}, {"sample_bits": 8}])

@@ -224,6 +224,93 @@ def test_a_restart_goes_on_bit_for_bit(world: World) -> None:
     assert all(world.run(restarted))
 
 
+def stepper(model: nn.Module, optimizer: torch.optim.Optimizer, first: int, last: int) -> None:
+    for step in range(first, last):
+        optimizer.zero_grad()
+        loss_of(model, batch(step)).backward()
+        optimizer.step()
+
+
+def elastic() -> tuple[bool, bytes]:
+    """Rank 2 leaves a training, which goes on without it, and comes back to it as a new worker."""
+    options: dict[str, Any] = {"share": 0.3, "sample_whole_steps": 2}
+    model, compressed, _ = train(4, **options)
+    state, own = compressed.state_dict(), flat(model)
+    compressed.close()
+    pair = dist.new_group([0, 1])
+    kept = True
+    if dist.get_rank() < 2:
+        model, optimizer = make("AdamW")
+        compressed = weir.torch.compress(model, optimizer, process_group=pair, **options)
+        compressed.load_state_dict(state)
+        kept = torch.equal(flat(model), own)
+        stepper(model, optimizer, 4, 8)
+        compressed.close()
+        state = compressed.state_dict()
+    handed = [state]
+    dist.broadcast_object_list(handed, 0)
+    model, optimizer = make("AdamW")
+    compressed = weir.torch.compress(model, optimizer, **options)
+    joins = dist.get_rank() == 2
+    compressed.load_state_dict(handed[0] if joins else state, joins=joins)
+    if joins:
+        kept = not any(compressed.pending(name).any() for name in state["names"])
+    stepper(model, optimizer, 8, 12)
+    with compressed.shared_point() as shared:
+        return kept and compressed.steps == 12, digest(flat(shared))
+
+
+def test_workers_leave_and_join(world: World) -> None:
+    """In groups of 3, 2 and 3 workers, by the states of those that stay."""
+    kept, points = zip(*world.run(elastic), strict=True)
+    assert all(kept)
+    assert len(set(points)) == 1
+
+
+def elsewhere() -> str:
+    """Rank 1 goes on from a state of another step."""
+    model, optimizer = make("AdamW")
+    compressed = weir.torch.compress(model, optimizer)
+    state = compressed.state_dict()
+    stepper(model, optimizer, 0, 1)
+    compressed.load_state_dict(state if dist.get_rank() else compressed.state_dict())
+    try:
+        stepper(model, optimizer, 1, 2)
+    except weir.torch.GroupBrokenError as error:
+        return str(error)
+    return "nothing was raised"
+
+
+def test_ranks_that_go_on_from_other_points_are_told() -> None:
+    with World(2) as world:
+        assert all("weir.torch.compress(step" in said for said in world.run(elsewhere))
+
+
+def in_other_memory(layout: torch.memory_format) -> bytes:
+    torch.manual_seed(0)
+    model: nn.Module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 36, 10))
+    model = model.to(memory_format=layout)
+    assert next(model.parameters()).is_contiguous() == (layout is torch.contiguous_format)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    weir.torch.compress(model, optimizer)
+    for step in range(3):
+        torch.manual_seed(10 * step + dist.get_rank())
+        for one in model.parameters():
+            one.grad = torch.randn(one.shape)
+        before = [one._version for one in model.parameters()]
+        optimizer.step()
+        assert all(one._version > old for one, old in zip(model.parameters(), before, strict=True))
+    return digest(flat(model))
+
+
+def test_parameters_may_lie_in_memory_in_another_order(world: World) -> None:
+    """They make the same steps, and autograd notices that they have changed."""
+    usual, other = (
+        world.run(in_other_memory, layout) for layout in (torch.contiguous_format, torch.channels_last)
+    )
+    assert usual == other
+
+
 def refused(what: str) -> str:
     model, optimizer = make("AdamW")
     try:
@@ -232,6 +319,10 @@ def refused(what: str) -> str:
         elif what == "steps":
             loss_of(model, batch(0)).backward()
             optimizer.step()
+            weir.torch.compress(model, optimizer)
+        elif what == "twice":
+            weir.torch.compress(model, optimizer).close()
+            weir.torch.compress(model, optimizer)
             weir.torch.compress(model, optimizer)
         elif what == "half":
             weir.torch.compress(model.half(), optimizer)
@@ -261,6 +352,7 @@ def refused(what: str) -> str:
             "TypeError: compress knows the steps of torch.optim's SGD, Adam, AdamW, not those of Adagrad",
         ),
         ("steps", "ValueError: the optimizer has already made steps"),
+        ("twice", "ValueError: this optimizer's steps are compressed already"),
         ("half", "TypeError: embedding.weight is torch.float16"),
         ("closure", "TypeError: step() takes no closure"),
         ("swapped", "RuntimeError: the model is at the shared point"),
