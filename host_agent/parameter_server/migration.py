@@ -65,6 +65,7 @@ def plan_moves(
 
     A move counts by what it saves on all links, or by what it takes from the busier of its two servers; it
     makes no server busier than the busiest one was, and leaves each at most its share of the elements.
+    Servers take turns, each with its costliest units first: what leaves one makes room for what comes.
 
     Args:
         reports: of all servers, in order.
@@ -87,7 +88,8 @@ def plan_moves(
     units = np.concatenate([table[1:, 0] for table in tables]).astype(np.int64)
     uses = np.concatenate([table[1:, 1:].view(np.float32) for table in tables]).astype(np.float64)
     moves = []
-    for row in np.argsort(-uses.sum(axis=1), kind="stable"):
+    places = np.concatenate([np.arange(len(table) - 1) for table in tables])
+    for row in np.argsort(places, kind="stable"):
         unit, size = int(units[row]), int(sizes[units[row]])
         here, total = int(owner[unit]), float(uses[row].sum())
         local = uses[row] if together else np.zeros(servers)

@@ -40,7 +40,7 @@ from weir.host_agent.parameter_server.handover import make_handover, view_of, vi
 from weir.host_agent.parameter_server.journal import Arrays, Journal, under
 from weir.host_agent.parameter_server.messages import NOTHING, Kind, Lost, Message, runs_of
 from weir.host_agent.parameter_server.migration import report_of
-from weir.host_agent.parameter_server.payload import Patch, PayloadError, Words, decode
+from weir.host_agent.parameter_server.payload import Patch, PayloadError, Words, decode, decode_places
 from weir.host_agent.parameter_server.reader import NO_UNITS, Reader
 from weir.host_agent.parameter_server.routing import Integers, Table, runs_from
 from weir.host_agent.parameter_server.value_filter import Bits, FilterRule, Floats
@@ -653,8 +653,8 @@ class ServerMachine:
         try:
             units = self.table.units.decode(handover.pushed_units)
             size = int(self.table.units.sizes[units].sum())
-            for views in views_of(handover).values():
-                decode(views, size)
+            for places in views_of(handover).values():
+                decode_places(places, size)
         except ValueError:
             return False
         return handover.payload.size == self._width * size
