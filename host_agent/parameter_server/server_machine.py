@@ -141,7 +141,7 @@ class ServerMachine:
         table: where units are at first.
         optimizer: over the server's units; its parameters are those to begin with.
         journal: the server goes on where it ends.
-        begun: there are parameters; otherwise a BEGIN brings them, and before that nobody can join.
+        begun: there are parameters; otherwise a BEGIN brings them, and until then who joins must wait.
     """
 
     def __init__(
@@ -162,6 +162,7 @@ class ServerMachine:
         self.handed_over = 0
         """Elements of the units that were handed to other servers."""
         self._hold(table.of(index))
+        self._waiting: dict[int, Message] = {}  # who joins once there are parameters
         self._newest: dict[int, int] = {}  # the greatest incarnation so far, also of who has left
         self._pushes = 0  # applied, of all workers
         self._pending: dict[int, Message] = {}  # of a round
@@ -227,11 +228,12 @@ class ServerMachine:
         """
         kind = message.kind
         if kind is Kind.BEGIN:
-            return [] if self.begun else self._check(message) or self._record(message)
+            return [] if self.begun else self._check(message) or self._begin(message)
         if kind is Kind.JOIN:
-            if not self.begun and message.taken:
-                return self._refuse(message, "stranger", "knows of more than the server, which has no state")
-            return self._join(message) if self.begun else []
+            return self._join(message) if self.begun else self._wait_for_begin(message)
+        if kind is Kind.LEAVE and not self.begun:
+            self._waiting.pop(message.member, None)
+            return []
         if kind is Kind.HANDOVER:
             if not self._can_read(message):
                 return []
@@ -312,6 +314,20 @@ class ServerMachine:
     def _refuse(self, message: Message, reason: str, sentence: str) -> list[Message]:
         self.refusals[reason] += 1
         return [message.refused(f"worker {message.member} {sentence}")]
+
+    def _wait_for_begin(self, join: Message) -> list[Message]:
+        if join.taken:
+            return self._refuse(join, "stranger", "knows of more than the server, which has no state")
+        self._waiting[join.member] = join
+        return []
+
+    def _begin(self, message: Message) -> list[Message]:
+        """Begin with parameters, and let those join who have asked before."""
+        sent = self._record(message)
+        for join in self._waiting.values():
+            sent += self._join(join)
+        self._waiting.clear()
+        return sent
 
     def _join(self, message: Message) -> list[Message]:
         worker = message.member

@@ -31,7 +31,7 @@ from weir.host_agent.parameter_server.flow_ends import WorkerEnd
 from weir.host_agent.parameter_server.messages import Message
 from weir.host_agent.parameter_server.payload import PayloadError
 from weir.host_agent.parameter_server.residual import Residual
-from weir.host_agent.parameter_server.terms import Terms
+from weir.host_agent.parameter_server.terms import SILENCE_S, Terms
 from weir.host_agent.parameter_server.value_filter import Floats, parse_filter
 from weir.host_agent.parameter_server.worker_machine import UnitSet, WorkerMachine, WorkerRules
 from weir.host_agent.torch.connection import GroupBrokenError
@@ -103,6 +103,7 @@ class FlowSession:
         self._meeting, self._terms, self._rank = Meeting(store), terms, rank
         self._holds_store = holds_store
         self._timeout_s = timeout.total_seconds()
+        self._say_each_s = min(SILENCE_S, terms.silence_s or SILENCE_S) / 4
         self._said, self._rate = "", 0.0
         self._waits = WaitLines(log)
         self._gave_up = False
@@ -385,12 +386,13 @@ class FlowSession:
             place = self._meeting.find(line.index)
             if place is not None and place != line.place:
                 self._call(line, place)
-        if line.end is None:
+                return
+        # Before it has joined: the call's hello arrives, and asking again would bring the model again.
+        if line.end is None or self.worker.lines[line.index].made is None:
             return
-        if (waits and silent > _PATIENCE_S) or silent > self._terms.silence_s / 4:
+        if (waits and silent > _PATIENCE_S) or silent > self._say_each_s:
             line.asked = now
-            joined = self.worker.lines[line.index].made is not None
-            line.end.submit((self.worker.alive if joined else self.worker.hello)(line.index))
+            line.end.submit(self.worker.alive(line.index))
 
     def _call(self, line: _Line, place: Place) -> None:
         """Open flows to a server, give it all that it may lack, and ask it for what is lacking here."""

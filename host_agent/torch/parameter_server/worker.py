@@ -76,7 +76,8 @@ class ParameterServer:
             None: so it is where there are as many servers as workers.
         overlap: where the switches sum, push gradients while backward makes others. They must not be changed
             before ``step``, and hyper-parameters are taken when the first of a step is there.
-        silence_s: of flows: seconds after which a silent worker is taken out.
+        silence_s: of flows: seconds after which a silent worker is taken out, and the others go on without
+            it. None: 60; where workers make all steps together they wait for it, until ``timeout``.
         loss_budget: of Parameter Flow: the share of a push's values that may be lost on their way, the
             smallest first; they are held again, and pushed later.
         rendezvous: where workers and servers meet: ``tcp://host:port`` or ``file:///path``. None:
@@ -124,7 +125,7 @@ class ParameterServer:
         migrate_every: int = 0,
         together: bool | None = None,
         overlap: bool = False,
-        silence_s: float = SILENCE_S,
+        silence_s: float | None = None,
         loss_budget: float = 0.0,
         rendezvous: str | None = None,
         rank: int | None = None,
@@ -165,7 +166,7 @@ class ParameterServer:
             consistency,
             push_filter,
             pull_filter,
-            silence_s,
+            SILENCE_S if silence_s is None and consistency != "sync" else silence_s,
             loss_budget,
             owner is not None,
             migrate_every,

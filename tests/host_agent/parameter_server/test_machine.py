@@ -604,8 +604,7 @@ def test_a_server_that_has_lost_its_state_says_so_to_a_worker_that_knows_more() 
     server = ServerMachine(0, alone(30), Sum(np.zeros(30, np.float32)), ServerRules(), begun=False)
     worker = WorkerMachine(0, 1, np.empty(30, np.uint32), alone(30), WorkerRules(), Residual(30))
     server.handle(worker.beginning(0, model))
-    for answer in server.handle(worker.hello(0)):
-        worker.on_message(0, answer)
+    _exchange(server, [worker], worker.hello(0))
     assert worker.ready
     again = ServerMachine(0, alone(30), Sum(np.zeros(30, np.float32)), ServerRules(), begun=False)
     (answer,) = again.handle(worker.hello(0))
@@ -619,11 +618,14 @@ def test_a_server_without_parameters_waits_for_them(tmp_path: Path) -> None:
         0, alone(30), Sum(np.zeros(30, np.float32)), ServerRules(), Journal(tmp_path), begun=False
     )
     worker = WorkerMachine(0, 1, np.empty(30, np.uint32), alone(30), WorkerRules(), Residual(30))
-    assert server.handle(worker.hello(0)) == []
-    assert server.handle(worker.beginning(0, model)) == []
+    gone = WorkerMachine(1, 1, np.empty(30, np.uint32), alone(30), WorkerRules(), Residual(30))
+    for message in (worker.hello(0), gone.hello(0), gone.leave()):
+        assert server.handle(message) == []
+    for answer in server.handle(worker.beginning(0, model)):
+        worker.on_message(0, answer)
+    assert np.array_equal(worker.words, model.view(np.uint32)), "it need not ask again"
+    assert server.workers == (0,)
     assert server.handle(worker.beginning(0, model + 1)) == [], "there are some already"
-    _exchange(server, [worker], worker.hello(0))
-    assert np.array_equal(worker.words, model.view(np.uint32))
 
 
 class Settings(Sum):
