@@ -168,7 +168,7 @@ class FlowServer:
         return self.server.is_over
 
     def _awaited(self, now: float) -> str:
-        """Return words for what this server waits for, and which workers are silent meanwhile; "": nothing."""
+        """Return words for what this server waits for, and which workers are silent; "": for nothing."""
         words = self.server.awaited()
         for worker in self.server.workers if words else ():
             silent = now - self._silent_since.setdefault(worker, now)
