@@ -22,7 +22,8 @@ from weir.host_agent.parameter_server.clocks import parse_consistency
 from weir.host_agent.parameter_server.flow_ends import ServerEnds, WorkerEnd
 from weir.host_agent.parameter_server.journal import Journal, JournalError
 from weir.host_agent.parameter_server.routing import Table
-from weir.host_agent.parameter_server.server_machine import ServerMachine, ServerRules
+from weir.host_agent.parameter_server.server_machine import ServerMachine
+from weir.host_agent.parameter_server.server_rules import ServerRules
 from weir.host_agent.parameter_server.terms import Terms
 from weir.host_agent.parameter_server.value_filter import parse_filter
 from weir.host_agent.torch.parameter_server.meeting import CallOfWorker, Meeting, Place

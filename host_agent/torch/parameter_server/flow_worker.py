@@ -55,6 +55,7 @@ _PATIENCE_S: Final = 0.5
 class _Line:
     """This worker's dealings with one server.
 
+    knows: the server has got something by these flows. Before it has read the call it drops what comes.
     heard, news, asked: times of the server's last word, of the last one that brought this worker on, and of
     this worker's last question.
     """
@@ -64,6 +65,7 @@ class _Line:
     end: WorkerEnd | None = None
     inbox: deque[Message] = field(default_factory=deque)
     outbox: deque[Message] = field(default_factory=deque)
+    knows: bool = False
     heard: float = field(default_factory=time.monotonic)
     news: float = field(default_factory=time.monotonic)
     asked: float = 0.0
@@ -371,10 +373,11 @@ class FlowSession:
                 for line in self._lines:
                     self._look_after(line, now)
             for line in self._lines:
-                while line.end is not None and line.outbox:
+                if line.end is None:
+                    continue
+                line.knows |= bool(line.end.settlements())
+                while line.knows and line.outbox:
                     line.end.submit(line.outbox.popleft())
-                if line.end is not None:
-                    line.end.settlements()
         return self._stopping
 
     def _look_after(self, line: _Line, now: float) -> None:
@@ -415,14 +418,14 @@ class FlowSession:
         call = CallOfWorker(self._rank, incarnation, ip, port, up, down, place.start)
         self._meeting.call(line.index, call)
         line.asked = time.monotonic()
+        line.knows = False
         line.outbox.clear()
-        if self._beginnings and not self.worker.lines[line.index].taken:
-            end.submit(self._beginnings[line.index])
         end.submit(self.worker.hello(line.index))
-        for push in self.worker.unapplied(line.index):
-            end.submit(push)
+        if self._beginnings and not self.worker.lines[line.index].taken:
+            line.outbox.append(self._beginnings[line.index])
+        line.outbox += self.worker.unapplied(line.index)
         if self._leaving:
-            end.submit(self.worker.leave())
+            line.outbox.append(self.worker.leave())
 
     def _arrived(self) -> None:
         with self._change:

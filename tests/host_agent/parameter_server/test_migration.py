@@ -12,7 +12,8 @@ from weir.host_agent.parameter_server.messages import Message
 from weir.host_agent.parameter_server.migration import MARGIN, plan_moves, report_of
 from weir.host_agent.parameter_server.residual import Residual
 from weir.host_agent.parameter_server.routing import Integers, ParameterInfo, Table, Units
-from weir.host_agent.parameter_server.server_machine import ServerMachine, ServerRules
+from weir.host_agent.parameter_server.server_machine import ServerMachine
+from weir.host_agent.parameter_server.server_rules import ServerRules
 from weir.host_agent.parameter_server.value_filter import FilterRule
 from weir.host_agent.parameter_server.worker_machine import UnitSet, WorkerMachine, WorkerRules
 
@@ -111,7 +112,7 @@ def test_migrations_change_nothing_and_take_the_optimizers_state_along(optimizer
         for worker in machines.workers:
             np.testing.assert_array_equal(worker.words.view(np.float32), models[-1])
         assert (machines.workers[1].moved > 50) == moves
-        assert (sum(server.handed_over for server in machines.servers) > 0) == moves
+        assert (sum(server.holdings.handed_over for server in machines.servers) > 0) == moves
     np.testing.assert_array_equal(models[0], models[1])
 
 
