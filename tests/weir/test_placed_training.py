@@ -2,6 +2,7 @@
 """``weir train --placement``: the switch's ports carry what a plan predicts, and the model learns."""
 
 import json
+import re
 import sysconfig
 from pathlib import Path
 
@@ -70,6 +71,8 @@ def test_the_command_trains_by_a_plan_and_says_what_its_links_carried(plans: dic
     status, output = run("train", "--mode", "ps", "--placement", str(plans["local"]), "--epochs", "2")
     assert status == 0, output
     assert "sends, predicted" in output and "AUC" in output and "on the links" in output
+    off = [float(share) for share in re.findall(r"([+-]\d+\.\d)%", output)]
+    assert len(off) == 2 * MACHINES and max(map(abs, off)) < 5, output
 
 
 @pytest.mark.parametrize(
