@@ -34,7 +34,7 @@ from weir.host_agent.torch.connection import GroupBrokenError
 from weir.host_agent.torch.ds_sync import DsSync, NoSlotsError
 from weir.host_agent.torch.hook import HookState, StepStats, hook
 from weir.host_agent.torch.overlap import LayersFirst
-from weir.host_agent.torch.parameter_server import ParameterServer, Server
+from weir.host_agent.torch.parameter_server import ParameterServer
 from weir.host_agent.torch.parameter_server.team import register as _register_team
 from weir.host_agent.torch.point_to_point import MessageError
 from weir.host_agent.torch.process_group import WeirProcessGroup
@@ -55,7 +55,6 @@ __all__ = [
     "NoSlotsError",
     "NonFiniteError",
     "ParameterServer",
-    "Server",
     "Span",
     "Sparsifier",
     "SparsifierOptions",

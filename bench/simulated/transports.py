@@ -19,7 +19,8 @@ from weir.host_agent.parameter_server.clocks import Consistency
 from weir.host_agent.parameter_server.flow_ends import ServerEnds, WorkerEnd
 from weir.host_agent.parameter_server.residual import Residual
 from weir.host_agent.parameter_server.routing import ParameterInfo, Table
-from weir.host_agent.parameter_server.server_machine import ServerMachine, ServerRules
+from weir.host_agent.parameter_server.server_machine import ServerMachine
+from weir.host_agent.parameter_server.server_rules import ServerRules
 from weir.host_agent.parameter_server.terms import OptimizerSpec
 from weir.host_agent.parameter_server.worker_machine import WorkerMachine, WorkerRules
 from weir.host_agent.torch.parameter_server.shard_optimizer import UnitsOptimizer

@@ -22,7 +22,8 @@ from weir.host_agent.flows import FlowConfig
 from weir.host_agent.parameter_server import routing
 from weir.host_agent.parameter_server.messages import Message
 from weir.host_agent.parameter_server.residual import MomentumResidual, Residual
-from weir.host_agent.parameter_server.server_machine import ServerMachine, ServerRules
+from weir.host_agent.parameter_server.server_machine import ServerMachine
+from weir.host_agent.parameter_server.server_rules import ServerRules
 from weir.host_agent.parameter_server.value_filter import FilterRule
 from weir.host_agent.parameter_server.worker_machine import WorkerMachine, WorkerRules
 from weir.host_agent.torch.parameter_server.shard_optimizer import UnitsOptimizer, spec_of

@@ -16,8 +16,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from weir.host_agent.parameter_server.journal import Arrays
+from weir.host_agent.parameter_server.messages import NOTHING
 from weir.host_agent.parameter_server.payload import Words
 from weir.host_agent.parameter_server.routing import Integers
+from weir.host_agent.parameter_server.value_filter import Bits
 
 SHARE: Final = 0.01
 """Of the units that a server tells of, the costliest; at least FEW."""
@@ -28,6 +31,57 @@ SLACK: Final = 0.1
 
 MARGIN: Final = 2.0
 """A move must save so many times its own cost in as many turns as were counted: access may have changed."""
+
+
+class Costs:
+    """A server's count of the elements of its units that have travelled, by worker, and its latest report.
+
+    Args:
+        workers: how many there are.
+        sizes: elements of each unit of the model.
+        every: steps of worker 0 after which it gets a report; 0: nothing is counted.
+    """
+
+    def __init__(self, workers: int, sizes: Integers, every: int) -> None:
+        self._sizes, self._every = sizes, every
+        self._use = np.zeros((workers, sizes.size if every else 0), np.float32)
+        self._report: tuple[int, Words] = (0, NOTHING)  # by number of the update that brings it
+
+    def count(self, worker: int, units: Integers, covered: Bits) -> None:
+        """Count the covered elements of units."""
+        if self._every and worker < len(self._use) and covered.any():
+            starts = np.concatenate([[0], np.cumsum(self._sizes[units])[:-1]])
+            self._use[worker, units] += np.add.reduceat(covered, starts, dtype=np.float32)
+
+    def due(self, made: int) -> bool:
+        """Return whether a report is due to a worker 0 that has made so many steps."""
+        return bool(self._every and made) and made % self._every == 0
+
+    def report(self, number: int, mine: Bits, server: int, together: bool) -> None:
+        """Make the report that an update brings, and count from here on; see ``report_of``."""
+        self._report = number, report_of(self._use, mine, server, together)
+        self._use[:] = 0
+
+    def forget(self) -> None:
+        """Count from here on, as units have moved."""
+        self._report = 0, NOTHING
+        self._use[:] = 0
+
+    def report_in(self, number: int) -> Words:
+        """Return the report that an update to worker 0 brings."""
+        return self._report[1] if number and number == self._report[0] else NOTHING
+
+    def arrays(self) -> Arrays:
+        """Return the state, by name."""
+        return {
+            "use": self._use,
+            "report": self._report[1],
+            "report-number": np.array([self._report[0]], np.int64),
+        }
+
+    def load(self, arrays: Arrays) -> None:
+        """Take over a state that ``arrays`` gave."""
+        self._use, self._report = arrays["use"], (int(arrays["report-number"][0]), arrays["report"])
 
 
 def report_of(
@@ -65,6 +119,7 @@ def plan_moves(
 
     A move counts by what it saves on all links, or by what it takes from the busier of its two servers; it
     makes no server busier than the busiest one was, and leaves each at most its share of the elements.
+    Servers take turns, each with its costliest units first: what leaves one makes room for what comes.
 
     Args:
         reports: of all servers, in order.
@@ -87,7 +142,8 @@ def plan_moves(
     units = np.concatenate([table[1:, 0] for table in tables]).astype(np.int64)
     uses = np.concatenate([table[1:, 1:].view(np.float32) for table in tables]).astype(np.float64)
     moves = []
-    for row in np.argsort(-uses.sum(axis=1), kind="stable"):
+    places = np.concatenate([np.arange(len(table) - 1) for table in tables])
+    for row in np.argsort(places, kind="stable"):
         unit, size = int(units[row]), int(sizes[units[row]])
         here, total = int(owner[unit]), float(uses[row].sum())
         local = uses[row] if together else np.zeros(servers)

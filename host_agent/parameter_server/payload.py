@@ -104,13 +104,16 @@ def encode(plan: Plan, vector: Words) -> Words:
     """Write down the covered elements of a vector, in ``plan.words`` words."""
     if vector.shape != (plan.length,) or vector.dtype != np.uint32:
         raise ValueError(f"the plan is for {plan.length} words, not for {vector.dtype} {vector.shape}")
+    return np.concatenate([encode_places(plan), vector[plan.covered]])
+
+
+def encode_places(plan: Plan) -> Words:
+    """Write down which elements are covered, without their values."""
     count = np.count_nonzero(plan.chosen) if plan.form in (Form.LIST, Form.WIDE_LIST) else 0
     head = np.array(
         [plan.form | (plan.block.bit_length() - 1) << 8 | plan.levels << 16, plan.length, count], np.uint32
     )
-    if plan.form is Form.DENSE:
-        return np.concatenate([head, vector])
-    return np.concatenate([head, *_index(plan), vector[plan.covered]])
+    return np.concatenate([head, *([] if plan.form is Form.DENSE else _index(plan))])
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,22 @@ class Patch:
 
 def decode(payload: Words, length: int) -> Patch:
     """Return what a payload of a vector of ``length`` words says. Raises PayloadError."""
+    places, values = _read(payload, length)
+    if values.size != np.count_nonzero(places):
+        raise PayloadError(f"{values.size} values came for {np.count_nonzero(places)} elements")
+    return Patch(length, places, values)
+
+
+def decode_places(payload: Words, length: int) -> Bits:
+    """Return which elements ``encode_places`` wrote down. Raises PayloadError."""
+    places, values = _read(payload, length)
+    if values.size:
+        raise PayloadError(f"{values.size} values came where there are none")
+    return places
+
+
+def _read(payload: Words, length: int) -> tuple[Bits, Words]:
+    """Return which elements a payload is of, and what follows."""
     if payload.size < HEAD_WORDS:
         raise PayloadError(f"a payload of {payload.size} words is too short for its head")
     kind, said, count = map(int, payload[:HEAD_WORDS])
@@ -156,11 +175,7 @@ def decode(payload: Words, length: int) -> Patch:
         if levels:
             raise PayloadError("a list has no levels")
         chosen, taken = _read_list(body, blocks, count, wide=form == Form.WIDE_LIST)
-    places = _spread(chosen, 1 << log2, length)
-    values = body[taken:]
-    if values.size != np.count_nonzero(places):
-        raise PayloadError(f"{values.size} values came for {np.count_nonzero(places)} elements")
-    return Patch(length, places, values)
+    return _spread(chosen, 1 << log2, length), body[taken:]
 
 
 def _elements(found: npt.NDArray[np.intp], block: int, length: int) -> int:

@@ -27,104 +27,25 @@ Example::
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from weir.host_agent.parameter_server.clocks import Clocks, Consistency
+from weir.host_agent.parameter_server.clocks import Clocks
 from weir.host_agent.parameter_server.feed import UNKNOWN, Feed, Update
-from weir.host_agent.parameter_server.handover import make_handover, view_of, views_of
+from weir.host_agent.parameter_server.holdings import Holdings
 from weir.host_agent.parameter_server.journal import Arrays, Journal, under
 from weir.host_agent.parameter_server.messages import NOTHING, Kind, Lost, Message, runs_of
-from weir.host_agent.parameter_server.migration import report_of
-from weir.host_agent.parameter_server.payload import Patch, PayloadError, Words, decode
-from weir.host_agent.parameter_server.reader import NO_UNITS, Reader
-from weir.host_agent.parameter_server.routing import Integers, Table, runs_from
-from weir.host_agent.parameter_server.value_filter import Bits, FilterRule, Floats
+from weir.host_agent.parameter_server.migration import Costs
+from weir.host_agent.parameter_server.payload import Patch, PayloadError, decode
+from weir.host_agent.parameter_server.reader import Reader
+from weir.host_agent.parameter_server.routing import Integers, Table
+from weir.host_agent.parameter_server.server_rules import Optimizer, ServerRules
+from weir.host_agent.parameter_server.value_filter import Bits, Floats
 
 MOST_EARLY: Final = 64
 """Pushes of a worker that may wait for one before them. A worker sends them again, so none is lost."""
-
-
-class Optimizer(Protocol):
-    """The use that a server makes of pushes, over its units one after another. Deterministic: the journal
-    plays pushes again.
-    """
-
-    @property
-    def parameters(self) -> Floats:
-        """Return the server's elements of the model; the same array until ``rearrange``."""
-        ...
-
-    def step(
-        self, gradient: Floats, touched: Integers | None, lr: float, share: float, settings: str
-    ) -> None:
-        """Change the parameters.
-
-        Args:
-            gradient: zero where nothing was pushed.
-            touched: elements that were pushed, ascending; None: all.
-            lr: learning rate.
-            share: of it, at most 1 / workers where each worker makes only its part of a step.
-            settings: the last that the pushing worker has sent.
-        """
-        ...
-
-    def arrays(self) -> Arrays:
-        """Return the state besides the parameters, by name."""
-        ...
-
-    def load(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Take over a state that ``arrays`` gave."""
-        ...
-
-    def rows(self, places: Integers) -> Floats:
-        """Return float32[k, n]: the parameters and each part of the state at some elements."""
-        ...
-
-    def rearrange(self, units: Integers, source: Integers, rows: Floats, steps: int) -> None:
-        """Have other units from now on.
-
-        Args:
-            units: these.
-            source: for each of their elements where it comes from: the elements until now, then ``rows``.
-            rows: of elements that come, as ``rows`` of another server gave them.
-            steps: at least so many steps were made.
-        """
-        ...
-
-    @property
-    def steps(self) -> int:
-        """Return how many steps were made."""
-        ...
-
-
-@dataclass(frozen=True)
-class ServerRules:
-    """The rules of a server.
-
-    Attributes:
-        consistency: who gets an update when.
-        filter: of what the server sends.
-        peak_lr: the learning rate to which the schedule "lr" relates.
-        journal_limit: bytes of the journal after which a checkpoint is made.
-        tempered: what is stale moves the model less, see ``ServerMachine``.
-        workers: how many there are in the job.
-        report_every: steps of worker 0 after which it hears what units have cost; 0: never.
-        together: server m is on the machine of worker m.
-    """
-
-    consistency: Consistency = field(default_factory=lambda: Consistency(None))
-    filter: FilterRule = field(default_factory=FilterRule)
-    peak_lr: float = 1.0
-    journal_limit: int = 64 << 20
-    tempered: bool = True
-    workers: int = 1
-    report_every: int = 0
-    together: bool = False
 
 
 class ServerMachine:
@@ -141,7 +62,7 @@ class ServerMachine:
         table: where units are at first.
         optimizer: over the server's units; its parameters are those to begin with.
         journal: the server goes on where it ends.
-        begun: there are parameters; otherwise a BEGIN brings them, and before that nobody can join.
+        begun: there are parameters; otherwise a BEGIN brings them, and until then who joins must wait.
     """
 
     def __init__(
@@ -154,29 +75,29 @@ class ServerMachine:
         *,
         begun: bool = True,
     ) -> None:
-        self.index, self.table, self.optimizer = index, table, optimizer
+        self.index, self.optimizer = index, optimizer
+        self.holdings = Holdings(index, table, optimizer, rules.workers)
         self.rules, self.begun = rules, begun
         self.clocks = Clocks()
         self.readers: dict[int, Reader] = {}
         self.refusals: Counter[str] = Counter()
-        self.handed_over = 0
-        """Elements of the units that were handed to other servers."""
-        self._hold(table.of(index))
+        self._waiting: dict[int, Message] = {}  # who joins once there are parameters
         self._newest: dict[int, int] = {}  # the greatest incarnation so far, also of who has left
         self._pushes = 0  # applied, of all workers
         self._pending: dict[int, Message] = {}  # of a round
         self._early: dict[int, dict[int, Message]] = {}
-        self._expected: set[int] = set()  # servers that are to hand over units
-        self._handed: dict[tuple[int, int], Message] = {}  # by epoch and server, what they have
-        self._outgoing: dict[tuple[int, int], Message] = {}  # by epoch and server, until it is taken
-        self._report: tuple[int, Words] = (0, NOTHING)  # by number of the update that brings it
-        self._use = np.zeros((rules.workers, len(table.units) if rules.report_every else 0), np.float32)
+        self._costs = Costs(rules.workers, table.units.sizes, rules.report_every)
         self._journal: Journal | None = None
         if journal is not None:
             journal.replay(
                 self._load, lambda record: self._apply(Message.decode(np.frombuffer(record, np.uint32)))
             )
             self._journal = journal
+
+    @property
+    def table(self) -> Table:
+        """Return the routing table that is in force."""
+        return self.holdings.table
 
     @property
     def workers(self) -> tuple[int, ...]:
@@ -203,8 +124,8 @@ class ServerMachine:
             return "worker 0 to give it the model"
         if missing := [worker for worker in range(self.rules.workers) if worker not in self._newest]:
             return f"{named(missing)} to join"
-        if self._missing:
-            return f"parameter server {', '.join(map(str, self._missing))} to hand over units that have moved"
+        if missing := self.holdings.missing:
+            return f"parameter server {', '.join(map(str, missing))} to hand over units that have moved"
         made, floor = self.clocks.of, self.clocks.floor
         running = self.clocks.running
         if self._together:
@@ -227,19 +148,20 @@ class ServerMachine:
         """
         kind = message.kind
         if kind is Kind.BEGIN:
-            return [] if self.begun else self._check(message) or self._record(message)
+            return [] if self.begun else self._check(message) or self._begin(message)
         if kind is Kind.JOIN:
-            if not self.begun and message.taken:
-                return self._refuse(message, "stranger", "knows of more than the server, which has no state")
-            return self._join(message) if self.begun else []
+            return self._join(message) if self.begun else self._wait_for_begin(message)
+        if kind is Kind.LEAVE and not self.begun:
+            self._waiting.pop(message.member, None)
+            return []
         if kind is Kind.HANDOVER:
-            if not self._can_read(message):
+            if not self.holdings.can_read(message):
                 return []
-            if not self._is_news(message):
-                return [self._thanks(message)]
+            if not self.holdings.is_news(message):
+                return [self.holdings.thanks(message)]
             return self._record(message) + self._go_on()
         if kind is Kind.TAKEN:
-            return self._record(message) if (message.epoch, message.number) in self._outgoing else []
+            return self._record(message) if (message.epoch, message.number) in self.holdings.outgoing else []
         if self.incarnation(message.member) != message.incarnation or kind not in _OF_WORKERS:
             return self._refuse(message, "stranger", "has not joined, or was taken out: it must join anew")
         sent: list[Message] = []
@@ -266,7 +188,7 @@ class ServerMachine:
         worker, applied = message.member, self.clocks.of[message.member]
         if message.number <= applied or worker in self._pending:
             return True
-        if message.number == applied + 1 and not self._expected:
+        if message.number == applied + 1 and not self.holdings.expected:
             return False
         early = self._early.setdefault(worker, {})
         if len(early) < MOST_EARLY:
@@ -276,11 +198,11 @@ class ServerMachine:
     def _go_on(self) -> list[Message]:
         """Take the pushes that have waited for what is here now."""
         sent: list[Message] = []
-        found = not self._expected
+        found = not self.holdings.expected
         while found:
             found = False
             for worker, early in list(self._early.items()):
-                if worker in self._pending or worker not in self.clocks.of or self._expected:
+                if worker in self._pending or worker not in self.clocks.of or self.holdings.expected:
                     continue
                 following = early.pop(self.clocks.of[worker] + 1, None)
                 if following is not None:
@@ -295,7 +217,7 @@ class ServerMachine:
 
     def outstanding(self) -> list[tuple[int, Message]]:
         """Return servers, and what they have not taken of units that have moved to them."""
-        return [(server, message) for (_, server), message in self._outgoing.items()]
+        return [(server, message) for (_, server), message in self.holdings.outgoing.items()]
 
     def dismiss(self, worker: int) -> list[Message]:
         """Take a worker out that is known to be dead, and return what the others are to know."""
@@ -312,6 +234,20 @@ class ServerMachine:
     def _refuse(self, message: Message, reason: str, sentence: str) -> list[Message]:
         self.refusals[reason] += 1
         return [message.refused(f"worker {message.member} {sentence}")]
+
+    def _wait_for_begin(self, join: Message) -> list[Message]:
+        if join.taken:
+            return self._refuse(join, "stranger", "knows of more than the server, which has no state")
+        self._waiting[join.member] = join
+        return []
+
+    def _begin(self, message: Message) -> list[Message]:
+        """Begin with parameters, and let those join who have asked before."""
+        sent = self._record(message)
+        for join in self._waiting.values():
+            sent += self._join(join)
+        self._waiting.clear()
+        return sent
 
     def _join(self, message: Message) -> list[Message]:
         worker = message.member
@@ -341,7 +277,7 @@ class ServerMachine:
             reader.set_of(self.table, message.epoch, message.wanted, message.wanted_units)
         except PayloadError as error:
             return self._refuse(message, "payload", f"pushed what cannot be read: {error}")
-        if message.kind is Kind.BEGIN and not np.array_equal(units, self._units):
+        if message.kind is Kind.BEGIN and not np.array_equal(units, self.holdings.units):
             return self._refuse(message, "payload", "gives the model of other units than this server has")
         if not np.isfinite(values).all():
             return self._refuse(message, "not finite", f"pushed infinities or NaN in step {message.number}")
@@ -351,7 +287,7 @@ class ServerMachine:
 
     def _check_moves(self, message: Message) -> list[Message]:
         """Refuse moves that do not lead to the next table."""
-        if message.moves_epoch != self.table.epoch + 1 or self._expected:
+        if message.moves_epoch != self.table.epoch + 1 or self.holdings.expected:
             return self._refuse(
                 message,
                 "time",
@@ -385,18 +321,17 @@ class ServerMachine:
     def _apply(self, message: Message) -> list[Message]:
         kind, worker = message.kind, message.member
         if kind is Kind.BEGIN:
-            self.optimizer.parameters[:] = self._patch(message, self._units).dense().view(np.float32)
+            self.optimizer.parameters[:] = self._patch(message, self.holdings.units).dense().view(np.float32)
             self.begun = True
             return []
         if kind is Kind.TABLE:
             self._adopt(message.moves, message.moves_epoch)
             return []
         if kind is Kind.HANDOVER:
-            self._handed[message.epoch, worker - self.rules.workers] = message
-            self._take_over()
-            return [self._thanks(message)]
+            self.holdings.take(message, self.readers)
+            return [self.holdings.thanks(message)]
         if kind is Kind.TAKEN:
-            del self._outgoing[message.epoch, message.number]
+            del self.holdings.outgoing[message.epoch, message.number]
             return []
         if kind in (Kind.JOIN, Kind.LEAVE):
             return self._come_or_go(message)
@@ -430,7 +365,9 @@ class ServerMachine:
             self.clocks.join(worker)
             # Of units that came from elsewhere the worker may have other values than zeros.
             view = np.zeros(self.optimizer.parameters.size, np.uint32)
-            view[self._places(self._units[self.table.changed[self._units] > 0])] = UNKNOWN
+            view[self.holdings.places(self.holdings.units[self.table.changed[self.holdings.units] > 0])] = (
+                UNKNOWN
+            )
             self.readers[worker] = Reader(message.incarnation, Feed(view), epoch=message.epoch)
             sent += [self._message(worker), self._message(worker, self._update(worker, 0.0))]
         return sent
@@ -489,10 +426,9 @@ class ServerMachine:
         reader = self.readers[push.member]
         units = reader.set_of(self.table, push.epoch, push.pushed, push.pushed_units)
         patch, lost = self._patch(push, units), push.lost
-        if self.rules.report_every:
-            self._count(push.member, units, patch.places)
+        self._costs.count(push.member, units, patch.places)
         touched: Integers | None = None
-        if np.array_equal(units, self._units):
+        if np.array_equal(units, self.holdings.units):
             total += patch.dense().view(np.float32)
         else:
             mine = self.table.owner[units] == self.index
@@ -500,7 +436,7 @@ class ServerMachine:
             if not mine.all():
                 lost += self._gone(push, patch, here)
             space = np.zeros(here.size, np.int64)
-            space[here] = self._places(units[mine])
+            space[here] = self.holdings.places(units[mine])
             touched = space[patch.places & here]
             total[touched] += patch.values.view(np.float32)[here[patch.places]]
         if lost:
@@ -540,13 +476,13 @@ class ServerMachine:
 
     def _update(self, worker: int, threshold: float) -> int:
         """Make an update of what a worker lacks of the units that it wants, and return its number."""
-        reader, units = self.readers[worker], self._units
+        reader, units = self.readers[worker], self.holdings.units
         epoch, number = reader.wanted
         places = None
         if number:
             wanted = reader.sets[epoch, number]
             units = wanted[self.table.owner[wanted] == self.index]
-            places = self._places(units)
+            places = self.holdings.places(units)
             number = number if units.size == wanted.size and epoch == self.table.epoch else 0
         else:
             known = (key for key, value in reader.sets.items() if np.array_equal(value, units))
@@ -557,9 +493,8 @@ class ServerMachine:
         sent = reader.feed.sent(Update(payload, number, told, self.table.epoch))
         reader.told = self.clocks.floor
         reader.contained[sent] = self._pushes
-        if self.rules.report_every:
-            self._count(worker, units, covered)
-            self._tell(worker, sent)
+        self._costs.count(worker, units, covered)
+        self._tell(worker, sent)
         return sent
 
     def _message(self, worker: int, number: int = 0) -> Message:
@@ -580,209 +515,54 @@ class ServerMachine:
             pushed=update.pushed,
             pushed_units=update.units,
             lost=tuple(run for runs in reader.lost.values() for run in runs),
-            aside=self._report[1] if worker == 0 and number and number == self._report[0] else NOTHING,
+            aside=self._costs.report_in(number) if worker == 0 else NOTHING,
             payload=update.payload,
         )
 
-    # ------------------------------------------------------------------------------------ units that move
-
-    def _hold(self, units: Integers) -> None:
-        """Have these units from now on."""
-        self._units = units
-        sizes = self.table.units.sizes[units]
-        self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-
-    def _places(self, units: Integers) -> Integers:
-        """Return the elements of some of the server's units, one after another, by their places here."""
-        starts = self._starts[np.searchsorted(self._units, units)]
-        return runs_from(starts, self.table.units.sizes[units])
-
-    def _count(self, worker: int, units: Integers, covered: Bits) -> None:
-        """Count elements of units that have travelled."""
-        if worker < self.rules.workers and covered.any():
-            starts = np.concatenate([[0], np.cumsum(self.table.units.sizes[units])[:-1]])
-            self._use[worker, units] += np.add.reduceat(covered, starts, dtype=np.float32)
+    def _adopt(self, moves: Integers, epoch: int) -> None:
+        """Go over to the next table."""
+        self.holdings.adopt(moves, epoch, self.readers)
+        self._costs.forget()
 
     def _tell(self, worker: int, number: int) -> None:
         """Report to worker 0 with its update when it is time."""
-        made = self.clocks.of.get(worker, 0)
-        settled = not self._expected and not self._outgoing
-        if worker == 0 and made and made % self.rules.report_every == 0 and settled:
+        if worker == 0 and self._costs.due(self.clocks.of.get(worker, 0)) and self.holdings.settled:
             mine = self.table.owner == self.index
-            self._report = number, report_of(self._use, mine, self.index, self.rules.together)
-            self._use[:] = 0
-
-    def _adopt(self, moves: Integers, epoch: int) -> None:
-        """Go over to the next table: hand over what leaves, and expect what comes."""
-        before = self.table
-        self.table = before.moved(moves, epoch)
-        here = before.of(self.index)
-        leaving = here[self.table.owner[here] != self.index]
-        for other in np.unique(self.table.owner[leaving]).tolist():
-            units = leaving[self.table.owner[leaving] == other]
-            self._outgoing[epoch, other] = self._handover(units, epoch)
-            self.handed_over += int(self.table.units.sizes[units].sum())
-        coming = self.table.of(self.index)
-        coming = coming[before.owner[coming] != self.index]
-        self._expected = set(before.owner[coming].tolist())
-        self._report = (0, NOTHING)
-        self._use[:] = 0
-        if leaving.size:
-            stay = np.setdiff1d(here, leaving)
-            self._rearrange(stay, self._places(stay), np.zeros((self._width, 0), np.float32), {}, 0)
-        self._take_over()
-
-    @property
-    def _width(self) -> int:
-        return len(self.optimizer.rows(NO_UNITS))
-
-    def _handover(self, units: Integers, epoch: int) -> Message:
-        """Return what gives units to another server."""
-        places = self._places(units)
-        rows = self.optimizer.rows(places)
-        views = {
-            (worker, reader.incarnation): reader.feed.view[places] for worker, reader in self.readers.items()
-        }
-        listed = self.table.units.encode(units)
-        return make_handover(
-            self.rules.workers + self.index, epoch, listed, rows, self.optimizer.steps, views
-        )
-
-    def _can_read(self, handover: Message) -> bool:
-        """Return whether a handover is one."""
-        try:
-            units = self.table.units.decode(handover.pushed_units)
-            size = int(self.table.units.sizes[units].sum())
-            for views in views_of(handover).values():
-                decode(views, size)
-        except ValueError:
-            return False
-        return handover.payload.size == self._width * size
-
-    def _is_news(self, handover: Message) -> bool:
-        server = handover.member - self.rules.workers
-        if (handover.epoch, server) in self._handed or not 0 <= server < self.table.servers:
-            return False
-        return handover.epoch > self.table.epoch or (
-            handover.epoch == self.table.epoch and server in self._expected
-        )
-
-    def _thanks(self, handover: Message) -> Message:
-        return Message(Kind.TAKEN, handover.member, number=self.index, epoch=handover.epoch)
-
-    @property
-    def _missing(self) -> list[int]:
-        return [server for server in sorted(self._expected) if (self.table.epoch, server) not in self._handed]
-
-    def _take_over(self) -> None:
-        """Have the units that come, when all of them are here."""
-        if not self._expected or self._missing:
-            return
-        handed = [self._handed.pop((self.table.epoch, server)) for server in sorted(self._expected)]
-        self._expected = set()
-        lists = [self.table.units.decode(message.pushed_units) for message in handed]
-        came = np.concatenate(lists)
-        rows = np.concatenate(
-            [message.payload.view(np.float32).reshape(self._width, -1) for message in handed], axis=1
-        )
-        sizes, views, steps = [], [views_of(message) for message in handed], 0
-        for units, message in zip(lists, handed, strict=True):
-            sizes.append(int(self.table.units.sizes[units].sum()))
-            steps = max(steps, int(message.aside[0]))
-        known: dict[int, Words] = {}
-        for worker, reader in self.readers.items():
-            known[worker] = np.concatenate(
-                [
-                    view_of(worker, reader.incarnation, found, rows[0, end - size : end].view(np.uint32))
-                    for found, size, end in zip(views, sizes, np.cumsum(sizes), strict=True)
-                ]
-            )
-        sizes_came, before = self.table.units.sizes[came], self.optimizer.parameters.size
-        units = np.concatenate([self._units, came])
-        begins = np.concatenate([self._starts[:-1], before + np.cumsum(sizes_came) - sizes_came])
-        order = np.argsort(units)
-        units = units[order]
-        source = runs_from(begins[order], self.table.units.sizes[units])
-        self._rearrange(units, source, rows, known, steps)
-
-    def _rearrange(
-        self, units: Integers, source: Integers, rows: Floats, views: Mapping[int, Words], steps: int
-    ) -> None:
-        """Have other units, see ``Optimizer.rearrange``. views: of elements that come, by reader."""
-        self.optimizer.rearrange(units, source, rows, steps)
-        for worker, reader in self.readers.items():
-            view = np.concatenate([reader.feed.view, views.get(worker, NOTHING)])
-            reader.feed.view = view[source]
-        self._hold(units)
+            self._costs.report(number, mine, self.index, self.rules.together)
 
     # -------------------------------------------------------------------------------------- checkpoints
 
     def _arrays(self) -> Arrays:
         """Return the whole state, by name."""
-        kept = {
-            **{f"pending-{worker}": message for worker, message in self._pending.items()},
-            **{f"outgoing-{epoch}-{server}": message for (epoch, server), message in self._outgoing.items()},
-            **{f"handed-{epoch}-{server}": message for (epoch, server), message in self._handed.items()},
-        }
         found: Arrays = {
-            "owner": self.table.owner,
-            "changed": self.table.changed,
-            "units": self._units,
-            "parameters": self.optimizer.parameters,
-            "use": self._use,
-            "report": self._report[1],
+            **self.holdings.arrays(),
+            **self._costs.arrays(),
             "newest": np.array(list(self._newest.items()), np.uint64),
-            "expected": np.array(sorted(self._expected), np.int64),
-            "numbers": np.array(
-                [
-                    *(self.table.epoch, self.clocks.floor, self.begun, self._pushes, self.handed_over),
-                    self._report[0],
-                ],
-                np.int64,
-            ),
+            "numbers": np.array([self.clocks.floor, self.begun, self._pushes], np.int64),
             "clocks": np.array(
                 [(w, made, w in self.clocks.finished) for w, made in self.clocks.of.items()], np.int64
             ),
-            **{f"optimizer/{name}": array for name, array in self.optimizer.arrays().items()},
-            **{name: message.encode() for name, message in kept.items()},
+            **{f"pending-{worker}": message.encode() for worker, message in self._pending.items()},
         }
         for worker, reader in self.readers.items():
             found |= {f"reader-{worker}/{name}": array for name, array in reader.arrays().items()}
         return found
 
     def _load(self, arrays: Arrays) -> None:
-        if arrays["owner"].shape != self.table.owner.shape:
-            raise ValueError(
-                f"the checkpoint is of {arrays['owner'].size} units, the model has {len(self.table.units)}: "
-                "give this run a folder of its own"
-            )
-        epoch, floor, begun, self._pushes, self.handed_over, report = map(int, arrays["numbers"])
-        self.table = Table(self.table.units, self.table.servers, arrays["owner"], epoch, arrays["changed"])
-        units = arrays["units"]
-        if arrays["parameters"].size != int(self.table.units.sizes[units].sum()):
-            raise ValueError(f"the checkpoint has {arrays['parameters'].size} parameters for other units")
-        rows = np.zeros((self._width, arrays["parameters"].size), np.float32)
-        source = self.optimizer.parameters.size + np.arange(arrays["parameters"].size)
-        self.optimizer.rearrange(units, source, rows, 0)
-        self._hold(units)
-        self.optimizer.parameters[:] = arrays["parameters"]
-        self.optimizer.load(under("optimizer/", arrays))
-        rows_of_clocks = arrays["clocks"].reshape(-1, 3).tolist()
-        finished = {worker for worker, _, done in rows_of_clocks if done}
-        self.clocks = Clocks({worker: made for worker, made, _ in rows_of_clocks}, finished, floor)
+        self.holdings.load(arrays)
+        self._costs.load(arrays)
+        floor, begun, self._pushes = map(int, arrays["numbers"])
+        self.begun = bool(begun)
+        rows = arrays["clocks"].reshape(-1, 3).tolist()
+        finished = {worker for worker, _, done in rows if done}
+        self.clocks = Clocks({worker: made for worker, made, _ in rows}, finished, floor)
         self._newest = {int(worker): int(number) for worker, number in arrays["newest"].reshape(-1, 2)}
-        self.begun, self._report, self._use = bool(begun), (report, arrays["report"]), arrays["use"]
-        self._expected = set(arrays["expected"].tolist())
         self.readers = {
             worker: Reader.restored(under(f"reader-{worker}/", arrays)) for worker in self.clocks.of
         }
-        for name, array in arrays.items():
-            what, *numbers = name.split("-")
-            if what == "pending":
-                self._pending[int(numbers[0])] = Message.decode(array)
-            elif what in ("outgoing", "handed"):
-                kept = self._outgoing if what == "outgoing" else self._handed
-                kept[int(numbers[0]), int(numbers[1])] = Message.decode(array)
+        self._pending = {
+            int(worker): Message.decode(words) for worker, words in under("pending-", arrays).items()
+        }
 
 
 _OF_WORKERS: Final = (Kind.PUSH, Kind.FLUSH, Kind.ALIVE, Kind.LEAVE)

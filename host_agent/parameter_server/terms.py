@@ -26,7 +26,9 @@ bucket comes down while the next one goes up, so the smaller the better; but eac
 
 
 SILENCE_S: Final = 60.0
-"""A worker that is busy is not silent, as a thread of its own says that it is there."""
+"""After so long others do without a silent worker, unless all make their steps together. A worker that is
+busy is not silent, as a thread of its own says that it is there.
+"""
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ class Terms:
         consistency: when workers see each other's gradients; "sync": all of a step before the next; "ssp:S",
             "async": see ``clocks``, by Parameter Flow.
         push_filter, pull_filter: what waits of what workers and servers send, see ``value_filter``.
-        silence_s: of Parameter Flow: seconds after which a silent worker is taken out.
+        silence_s: of flows: seconds after which a silent worker is taken out; None: it is waited for.
         loss_budget: of Parameter Flow: the share of a push's values that may be lost on their way; they are
             held again, and pushed later.
         placed: worker 0 says beside the terms which server has which unit; otherwise each has a contiguous
@@ -132,7 +134,7 @@ class Terms:
     consistency: str = "sync"
     push_filter: str = "0"
     pull_filter: str = "0"
-    silence_s: float = SILENCE_S
+    silence_s: float | None = None
     loss_budget: float = 0.0
     placed: bool = False
     migrate_every: int = 0

@@ -17,7 +17,7 @@ from weir.host_agent.flows.frames import Address
 from weir.host_agent.parameter_server.clocks import Consistency
 from weir.host_agent.parameter_server.flow_ends import ServerEnds, WorkerEnd
 from weir.host_agent.parameter_server.residual import Residual
-from weir.host_agent.parameter_server.server_machine import ServerRules
+from weir.host_agent.parameter_server.server_rules import ServerRules
 from weir.host_agent.parameter_server.worker_machine import WorkerMachine, WorkerRules
 from weir.host_agent.transport.service_class import ServiceClass
 from weir.simulator.host import Work

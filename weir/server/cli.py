@@ -11,7 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from weir.host_agent.torch.parameter_server.flow_server import FlowServer
-    from weir.host_agent.torch.parameter_server.server import Server
+    from weir.host_agent.torch.parameter_server.slot_server import SlotServer
 
 
 def server(
@@ -86,7 +86,7 @@ def serve(
 
 def make(
     rendezvous: str | None, index: int, timeout: timedelta | None = None, state: Path | None = None
-) -> "Server | FlowServer":
+) -> "SlotServer | FlowServer":
     """Return the server that ``serve`` is, when worker 0 has said what there is to serve."""
     from weir.host_agent.torch.parameter_server.serve import make_server
     from weir.host_agent.torch.parameter_server.team import TIMEOUT, open_store

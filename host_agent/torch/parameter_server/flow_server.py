@@ -22,7 +22,8 @@ from weir.host_agent.parameter_server.clocks import parse_consistency
 from weir.host_agent.parameter_server.flow_ends import ServerEnds, WorkerEnd
 from weir.host_agent.parameter_server.journal import Journal, JournalError
 from weir.host_agent.parameter_server.routing import Table
-from weir.host_agent.parameter_server.server_machine import ServerMachine, ServerRules
+from weir.host_agent.parameter_server.server_machine import ServerMachine
+from weir.host_agent.parameter_server.server_rules import ServerRules
 from weir.host_agent.parameter_server.terms import Terms
 from weir.host_agent.parameter_server.value_filter import parse_filter
 from weir.host_agent.torch.parameter_server.meeting import CallOfWorker, Meeting, Place
@@ -33,6 +34,9 @@ from weir.host_agent.torch.rendezvous import RendezvousError
 from weir.host_agent.transport.links import TransportTimeout
 
 log = logging.getLogger(__name__)
+
+SILENT_S: Final = 20.0
+"""Silence of a worker worth a word: it says every quarter of a minute that it is there."""
 
 LOOK_S: Final = 0.05
 """Seconds between two looks at the store, for calls of workers."""
@@ -158,11 +162,21 @@ class FlowServer:
             for call in self._meeting.calls(self.index, range(self._terms.workers + self._terms.servers)):
                 self._connect(call)
             self._dismiss_silent(now)
-            self._stall.look(now, self.server.awaited())
+            self._stall.look(now, self._awaited(now))
             for server in {server for server, _ in self.server.outstanding()}:
                 self._find(server)
         self._hand_over()
         return self.server.is_over
+
+    def _awaited(self, now: float) -> str:
+        """Return words for what this server waits for, and which workers are silent; "": for nothing."""
+        words = self.server.awaited()
+        for worker in self.server.workers if words else ():
+            silent = now - self._silent_since.setdefault(worker, now)
+            if silent > SILENT_S:
+                at = time.strftime("%H:%M:%S", time.localtime(time.time() - silent))
+                words += f"; worker {worker} is silent since {at}: start it again, or the job anew"
+        return words
 
     def _find(self, server: int) -> None:
         """Call a server that units have moved to, unless it was called where it is."""
@@ -211,9 +225,10 @@ class FlowServer:
 
     def _dismiss_silent(self, now: float) -> None:
         """Take out workers that were silent for too long, so that nobody waits for them."""
+        if (limit := self._terms.silence_s) is None:
+            return
         for worker in self.server.workers:
             silent = now - self._silent_since.setdefault(worker, now)
-            limit = self._terms.silence_s
             if silent <= limit / 2:
                 self._warned.discard(worker)
             elif worker not in self._warned:

@@ -31,7 +31,7 @@ from weir.host_agent.parameter_server.flow_ends import WorkerEnd
 from weir.host_agent.parameter_server.messages import Message
 from weir.host_agent.parameter_server.payload import PayloadError
 from weir.host_agent.parameter_server.residual import Residual
-from weir.host_agent.parameter_server.terms import Terms
+from weir.host_agent.parameter_server.terms import SILENCE_S, Terms
 from weir.host_agent.parameter_server.value_filter import Floats, parse_filter
 from weir.host_agent.parameter_server.worker_machine import UnitSet, WorkerMachine, WorkerRules
 from weir.host_agent.torch.connection import GroupBrokenError
@@ -55,6 +55,7 @@ _PATIENCE_S: Final = 0.5
 class _Line:
     """This worker's dealings with one server.
 
+    knows: the server has got something by these flows. Before it has read the call it drops what comes.
     heard, news, asked: times of the server's last word, of the last one that brought this worker on, and of
     this worker's last question.
     """
@@ -64,6 +65,7 @@ class _Line:
     end: WorkerEnd | None = None
     inbox: deque[Message] = field(default_factory=deque)
     outbox: deque[Message] = field(default_factory=deque)
+    knows: bool = False
     heard: float = field(default_factory=time.monotonic)
     news: float = field(default_factory=time.monotonic)
     asked: float = 0.0
@@ -103,6 +105,7 @@ class FlowSession:
         self._meeting, self._terms, self._rank = Meeting(store), terms, rank
         self._holds_store = holds_store
         self._timeout_s = timeout.total_seconds()
+        self._say_each_s = min(SILENCE_S, terms.silence_s or SILENCE_S) / 4
         self._said, self._rate = "", 0.0
         self._waits = WaitLines(log)
         self._gave_up = False
@@ -370,10 +373,11 @@ class FlowSession:
                 for line in self._lines:
                     self._look_after(line, now)
             for line in self._lines:
-                while line.end is not None and line.outbox:
+                if line.end is None:
+                    continue
+                line.knows |= bool(line.end.settlements())
+                while line.knows and line.outbox:
                     line.end.submit(line.outbox.popleft())
-                if line.end is not None:
-                    line.end.settlements()
         return self._stopping
 
     def _look_after(self, line: _Line, now: float) -> None:
@@ -385,12 +389,13 @@ class FlowSession:
             place = self._meeting.find(line.index)
             if place is not None and place != line.place:
                 self._call(line, place)
-        if line.end is None:
+                return
+        # Before it has joined: the call's hello arrives, and asking again would bring the model again.
+        if line.end is None or self.worker.lines[line.index].made is None:
             return
-        if (waits and silent > _PATIENCE_S) or silent > self._terms.silence_s / 4:
+        if (waits and silent > _PATIENCE_S) or silent > self._say_each_s:
             line.asked = now
-            joined = self.worker.lines[line.index].made is not None
-            line.end.submit((self.worker.alive if joined else self.worker.hello)(line.index))
+            line.end.submit(self.worker.alive(line.index))
 
     def _call(self, line: _Line, place: Place) -> None:
         """Open flows to a server, give it all that it may lack, and ask it for what is lacking here."""
@@ -413,14 +418,14 @@ class FlowSession:
         call = CallOfWorker(self._rank, incarnation, ip, port, up, down, place.start)
         self._meeting.call(line.index, call)
         line.asked = time.monotonic()
+        line.knows = False
         line.outbox.clear()
-        if self._beginnings and not self.worker.lines[line.index].taken:
-            end.submit(self._beginnings[line.index])
         end.submit(self.worker.hello(line.index))
-        for push in self.worker.unapplied(line.index):
-            end.submit(push)
+        if self._beginnings and not self.worker.lines[line.index].taken:
+            line.outbox.append(self._beginnings[line.index])
+        line.outbox += self.worker.unapplied(line.index)
         if self._leaving:
-            end.submit(self.worker.leave())
+            line.outbox.append(self.worker.leave())
 
     def _arrived(self) -> None:
         with self._change:

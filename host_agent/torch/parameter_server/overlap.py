@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from weir.host_agent.parameter_server.terms import OptimizerSpec
-from weir.host_agent.torch.parameter_server.synchronous_worker import SynchronousSession
+from weir.host_agent.torch.parameter_server.slot_worker import SlotSession
 
 
 class Overlap:
@@ -25,7 +25,7 @@ class Overlap:
 
     def __init__(
         self,
-        session: SynchronousSession,
+        session: SlotSession,
         parameters: Mapping[str, torch.nn.Parameter],
         now: Callable[[], OptimizerSpec],
         on_host: Callable[[torch.nn.Parameter], torch.Tensor],

@@ -7,14 +7,14 @@ from pathlib import Path
 from torch._C._distributed_c10d import Store
 
 from weir.host_agent.torch.parameter_server.flow_server import FlowServer
-from weir.host_agent.torch.parameter_server.server import Server
+from weir.host_agent.torch.parameter_server.slot_server import SlotServer
 from weir.host_agent.torch.parameter_server.stall import telling
 from weir.host_agent.torch.parameter_server.team import TIMEOUT, await_terms
 
 
 def make_server(
     store: Store, index: int, timeout: timedelta = TIMEOUT, state: Path | None = None
-) -> Server | FlowServer:
+) -> SlotServer | FlowServer:
     """Wait for worker 0 to say the terms, and return the server, whose ``run`` serves until the job's end.
 
     state: folder for what a server must not forget whose pushes travel by flows; others have none.
@@ -28,5 +28,5 @@ def make_server(
         raise ValueError(f"server {index}: the workers wait for {terms.servers}, from 0")
     with telling(store, index):
         if terms.in_switches:
-            return Server(store, index, timeout)
+            return SlotServer(store, index, timeout)
         return FlowServer(store, terms, index, timeout, state)

@@ -32,7 +32,7 @@ from weir.host_agent.torch.parameter_server.flow_worker import FlowSession
 from weir.host_agent.torch.parameter_server.meeting import Meeting
 from weir.host_agent.torch.parameter_server.overlap import Overlap
 from weir.host_agent.torch.parameter_server.shard_optimizer import spec_of, words_of_move
-from weir.host_agent.torch.parameter_server.synchronous_worker import SynchronousSession, all_finite
+from weir.host_agent.torch.parameter_server.slot_worker import SlotSession, all_finite
 from weir.host_agent.torch.parameter_server.team import TIMEOUT, open_store, publish
 from weir.host_agent.torch.step_stats import StepStats
 from weir.host_agent.torch.store_holder import ends_with
@@ -76,7 +76,8 @@ class ParameterServer:
             None: so it is where there are as many servers as workers.
         overlap: where the switches sum, push gradients while backward makes others. They must not be changed
             before ``step``, and hyper-parameters are taken when the first of a step is there.
-        silence_s: of flows: seconds after which a silent worker is taken out.
+        silence_s: of flows: seconds after which a silent worker is taken out, and the others go on without
+            it. None: 60; where workers make all steps together they wait for it, until ``timeout``.
         loss_budget: of Parameter Flow: the share of a push's values that may be lost on their way, the
             smallest first; they are held again, and pushed later.
         rendezvous: where workers and servers meet: ``tcp://host:port`` or ``file:///path``. None:
@@ -124,7 +125,7 @@ class ParameterServer:
         migrate_every: int = 0,
         together: bool | None = None,
         overlap: bool = False,
-        silence_s: float = SILENCE_S,
+        silence_s: float | None = None,
         loss_budget: float = 0.0,
         rendezvous: str | None = None,
         rank: int | None = None,
@@ -165,7 +166,7 @@ class ParameterServer:
             consistency,
             push_filter,
             pull_filter,
-            silence_s,
+            SILENCE_S if silence_s is None and consistency != "sync" else silence_s,
             loss_budget,
             owner is not None,
             migrate_every,
@@ -195,14 +196,14 @@ class ParameterServer:
         self._due: tuple[UnitSet, Floats] = NO_UNITS, np.zeros(0, np.float32)
         self._closed = False
         self._overlap: Overlap | None = None
-        self._session: SynchronousSession | FlowSession
+        self._session: SlotSession | FlowSession
         if not self.terms.in_switches:
             holds_store = ends_with(store, leads=self.rank == 0)
             self._session = FlowSession(
                 store, self.terms, self.rank, self.master, timeout, holds_store=holds_store
             )
         else:
-            self._session = SynchronousSession(store, self.terms, self.rank, self.master, timeout)
+            self._session = SlotSession(store, self.terms, self.rank, self.master, timeout)
             if overlap:
                 named = {name: parameter for name, (parameter, _) in self._parameters.items()}
                 self._overlap = Overlap(self._session, named, lambda: spec_of(self.optimizer), _gradient)
@@ -299,7 +300,7 @@ class ParameterServer:
         self._together().load_state_dict(state)
         self._write()
 
-    def _together(self) -> SynchronousSession:
+    def _together(self) -> SlotSession:
         if isinstance(self._session, FlowSession):
             raise RuntimeError(
                 "servers whose pushes travel by flows keep their state themselves: weir server --state DIR"
@@ -310,7 +311,7 @@ class ParameterServer:
     def last_step(self) -> StepStats | None:
         """Return the counts of the last step, what came of it included; of sums in the switches alone."""
         session = self._session
-        return session.last_step if isinstance(session, SynchronousSession) else None
+        return session.last_step if isinstance(session, SlotSession) else None
 
     @property
     def early(self) -> int:
@@ -376,7 +377,7 @@ class ParameterServer:
             self._session.flush()
         self._write()
 
-    def _step_together(self, session: SynchronousSession) -> None:
+    def _step_together(self, session: SlotSession) -> None:
         gradients = {name: _gradient(parameter) for name, (parameter, _) in self._parameters.items()}
         if self._overlap is None or not self._overlap.end():
             session.begin_step(spec_of(self.optimizer), careful=not all_finite(gradients))

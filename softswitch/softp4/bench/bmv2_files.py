@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from softp4.bench.contenders import free_port
+from softp4.bench.tied import tied
 from softp4.state.entry import Entry, Exact, Lpm, Match, Range, Ternary
 
 _HEADER: Final = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1)
@@ -80,7 +81,7 @@ def rate(program: Any, frames: Sequence[bytes], ports: int, folder: Path) -> flo
     notifications = ["--notifications-addr", f"ipc://{folder / 'notifications'}"] if _notifies() else []
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
-            ["simple_switch", *general, *notifications, *interfaces, str(folder / "program.json")],
+            tied(["simple_switch", *general, *notifications, *interfaces, str(folder / "program.json")]),
             stdout=log,
             stderr=subprocess.STDOUT,
         )

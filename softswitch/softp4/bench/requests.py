@@ -18,6 +18,7 @@ from typing import Any, Final
 from google.protobuf import text_format
 
 from softp4.bench.contenders import free_port, take_turns
+from softp4.bench.tied import tied
 from softp4.native.scratch import scratch_folder
 from softp4.p4runtime.names import Names
 from softp4.p4runtime.schema import p4info_pb2, p4runtime_pb2
@@ -141,7 +142,7 @@ def _switch(kind: str) -> Iterator[Session]:
             command = ["simple_switch_grpc", *options, "--", "--grpc-server-addr", address]
         else:
             command = [sys.executable, "-m", "softp4", "run", "--grpc", address]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(tied(command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             with _session(address, process) as session:
                 yield session

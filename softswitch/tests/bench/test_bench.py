@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The benchmarks, on sizes too small to say anything."""
 
+import contextlib
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -62,3 +66,52 @@ def test_the_command_prints_a_table(what: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "soft switch" in done.stdout
+
+
+def children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def command_of(pid: int) -> str:
+    """Return a process's command line; "" of one that has ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    return ""
+
+
+def until(ready: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("what", "program"),
+    [
+        ("requests", "softp4 run"),
+        pytest.param("requests", "simple_switch_grpc", marks=pytest.mark.simple_switch),
+        pytest.param("lookups", "simple_switch", marks=pytest.mark.simple_switch),
+    ],
+)
+def test_a_bench_that_is_killed_leaves_no_switch_behind(what: str, program: str) -> None:
+    command = [sys.executable, "-m", "softp4.bench", what, "--repeats", "50", "--entries", "500"]
+    found: list[int] = []
+
+    def runs() -> bool:
+        assert bench.poll() is None, "it ended before its switch was found"
+        found[:] = [
+            child
+            for child in children(bench.pid)
+            if f"{program} " in command_of(child) and "tied.py" not in command_of(child)
+        ]
+        return bool(found)
+
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as bench:
+        try:
+            until(runs)
+        finally:
+            bench.kill()
+    until(lambda: not command_of(found[0]))

@@ -12,7 +12,8 @@ from weir.host_agent.flows import FlowConfig
 from weir.host_agent.parameter_server.flow_ends import service_of
 from weir.host_agent.parameter_server.messages import Kind, Message, MessageError
 from weir.host_agent.parameter_server.residual import Residual
-from weir.host_agent.parameter_server.server_machine import ServerMachine, ServerRules
+from weir.host_agent.parameter_server.server_machine import ServerMachine
+from weir.host_agent.parameter_server.server_rules import ServerRules
 from weir.host_agent.parameter_server.value_filter import FilterRule
 from weir.host_agent.parameter_server.worker_machine import WorkerMachine, WorkerRules
 from weir.simulator.link import Faults

@@ -27,7 +27,8 @@ from weir.host_agent.parameter_server.messages import NOTHING, Kind, Message
 from weir.host_agent.parameter_server.payload import Words, decode
 from weir.host_agent.parameter_server.residual import Residual, Where
 from weir.host_agent.parameter_server.routing import Integers, ParameterInfo, Table, Units
-from weir.host_agent.parameter_server.server_machine import ServerMachine, ServerRules
+from weir.host_agent.parameter_server.server_machine import ServerMachine
+from weir.host_agent.parameter_server.server_rules import ServerRules
 from weir.host_agent.parameter_server.value_filter import Bits, FilterRule, Floats
 from weir.host_agent.parameter_server.worker_machine import (
     RefusedError,
@@ -207,7 +208,7 @@ class World:
         under_way = any(
             push.moves_epoch > push.epoch for line in worker.lines for push, _ in line.unapplied.values()
         )
-        busy = any(server._expected or server._outgoing for server in self.servers)
+        busy = any(not server.holdings.settled for server in self.servers)
         return epochs == {worker.table.epoch} and not under_way and not busy
 
     def _check_staleness(self, worker: WorkerMachine) -> None:
@@ -289,17 +290,17 @@ class World:
 
     def _in_transit(self) -> list[Message]:
         """Return handovers whose units no server has yet, also where their new server keeps them."""
-        kept = [message for server in self.servers for message in server._handed.values()]
+        kept = [message for server in self.servers for message in server.holdings.handed.values()]
         return kept + [
             message
             for server in self.servers
             for to, message in server.outstanding()
-            if (message.epoch, server.index) not in self.servers[to]._handed
+            if (message.epoch, server.index) not in self.servers[to].holdings.handed
             and (
                 self.servers[to].table.epoch < message.epoch
                 or (
                     self.servers[to].table.epoch == message.epoch
-                    and server.index in self.servers[to]._expected
+                    and server.index in self.servers[to].holdings.expected
                 )
             )
         ]
@@ -308,7 +309,7 @@ class World:
         """Return the model, of which every unit is on one server, or between two."""
         found = np.full(SIZE, np.nan, np.float32)
         for server in self.servers:
-            places = UNITS.elements(server._units)
+            places = UNITS.elements(server.holdings.units)
             assert np.isnan(found[places]).all()
             found[places] = server.optimizer.parameters
         for message in self._in_transit():
@@ -342,7 +343,7 @@ class World:
                     current = stamps[elements[patch.places]] <= made
                     words[elements[patch.places][current]] = patch.values[current]
             for server in self.servers:
-                places = UNITS.elements(server._units)
+                places = UNITS.elements(server.holdings.units)
                 view = server.readers[name].feed.view
                 known = view != feed.UNKNOWN
                 assert np.array_equal(words[places][known], view[known])
@@ -604,8 +605,7 @@ def test_a_server_that_has_lost_its_state_says_so_to_a_worker_that_knows_more() 
     server = ServerMachine(0, alone(30), Sum(np.zeros(30, np.float32)), ServerRules(), begun=False)
     worker = WorkerMachine(0, 1, np.empty(30, np.uint32), alone(30), WorkerRules(), Residual(30))
     server.handle(worker.beginning(0, model))
-    for answer in server.handle(worker.hello(0)):
-        worker.on_message(0, answer)
+    _exchange(server, [worker], worker.hello(0))
     assert worker.ready
     again = ServerMachine(0, alone(30), Sum(np.zeros(30, np.float32)), ServerRules(), begun=False)
     (answer,) = again.handle(worker.hello(0))
@@ -619,11 +619,14 @@ def test_a_server_without_parameters_waits_for_them(tmp_path: Path) -> None:
         0, alone(30), Sum(np.zeros(30, np.float32)), ServerRules(), Journal(tmp_path), begun=False
     )
     worker = WorkerMachine(0, 1, np.empty(30, np.uint32), alone(30), WorkerRules(), Residual(30))
-    assert server.handle(worker.hello(0)) == []
-    assert server.handle(worker.beginning(0, model)) == []
+    gone = WorkerMachine(1, 1, np.empty(30, np.uint32), alone(30), WorkerRules(), Residual(30))
+    for message in (worker.hello(0), gone.hello(0), gone.leave()):
+        assert server.handle(message) == []
+    for answer in server.handle(worker.beginning(0, model)):
+        worker.on_message(0, answer)
+    assert np.array_equal(worker.words, model.view(np.uint32)), "it need not ask again"
+    assert server.workers == (0,)
     assert server.handle(worker.beginning(0, model + 1)) == [], "there are some already"
-    _exchange(server, [worker], worker.hello(0))
-    assert np.array_equal(worker.words, model.view(np.uint32))
 
 
 class Settings(Sum):

@@ -12,7 +12,8 @@ from weir.host_agent.parameter_server.messages import Message
 from weir.host_agent.parameter_server.migration import MARGIN, plan_moves, report_of
 from weir.host_agent.parameter_server.residual import Residual
 from weir.host_agent.parameter_server.routing import Integers, ParameterInfo, Table, Units
-from weir.host_agent.parameter_server.server_machine import ServerMachine, ServerRules
+from weir.host_agent.parameter_server.server_machine import ServerMachine
+from weir.host_agent.parameter_server.server_rules import ServerRules
 from weir.host_agent.parameter_server.value_filter import FilterRule
 from weir.host_agent.parameter_server.worker_machine import UnitSet, WorkerMachine, WorkerRules
 
@@ -34,6 +35,7 @@ class Machines:
         optimizer: type[Sum] = Sum,
     ) -> None:
         self.table, self.told = table, told
+        self.handed_over: set[tuple[int, int, int]] = set()
         rules = ServerRules(SYNC, workers=workers, report_every=migrate_every, together=together)
         self.servers = [
             ServerMachine(
@@ -74,8 +76,12 @@ class Machines:
             if to < count:
                 self.workers[to].on_message(sender - count, message)
                 continue
-            net += [(to, answer.member, answer) for answer in self.servers[to - count].handle(message)]
-            net += [(to, count + other, handed) for other, handed in self.servers[to - count].outstanding()]
+            server = self.servers[to - count]
+            net += [(to, answer.member, answer) for answer in server.handle(message)]
+            for other, handed in server.outstanding():
+                if (handed.epoch, to, other) not in self.handed_over:
+                    self.handed_over.add((handed.epoch, to, other))
+                    net.append((to, count + other, handed))
 
 
 def model_of(machines: Machines) -> Floats:
@@ -106,7 +112,7 @@ def test_migrations_change_nothing_and_take_the_optimizers_state_along(optimizer
         for worker in machines.workers:
             np.testing.assert_array_equal(worker.words.view(np.float32), models[-1])
         assert (machines.workers[1].moved > 50) == moves
-        assert (sum(server.handed_over for server in machines.servers) > 0) == moves
+        assert (sum(server.holdings.handed_over for server in machines.servers) > 0) == moves
     np.testing.assert_array_equal(models[0], models[1])
 
 
@@ -133,6 +139,14 @@ def test_users_attract_units_only_where_they_are_on_the_servers_machine() -> Non
     use[0, 25] = use[1, 5] = 500.0  # each is used by the other machine's worker; the loads are even
     assert sorted(decided(use, owner, sizes).tolist()) == [[5, 1], [25, 0]]
     assert not len(decided(use, owner, sizes, together=False))
+
+
+def test_units_change_places_though_neither_server_has_much_room() -> None:
+    owner, sizes = np.repeat([0, 1], 20), np.full(40, 10)
+    use = np.zeros((2, 40))
+    use[0, 20:], use[1, :20] = 90.0, 100.0
+    moves = decided(use, owner, sizes)
+    assert len(moves) == 40 and (moves[:, 1] != owner[moves[:, 0]]).all()
 
 
 def test_loads_are_evened_where_no_machine_has_both() -> None:
@@ -191,7 +205,7 @@ def test_migrations_pay_for_themselves() -> None:
     stays, none = exchanged(0)
     moves, moved = exchanged(10)
     assert none == 0 and moved > 100
-    assert moves < 0.55 * stays
+    assert moves < 0.25 * stays
 
 
 def busiest(

@@ -9,7 +9,8 @@ from tests.host_agent.parameter_server.world import Sum, alone
 from weir.host_agent.parameter_server.journal import Journal
 from weir.host_agent.parameter_server.residual import Residual
 from weir.host_agent.parameter_server.routing import Integers
-from weir.host_agent.parameter_server.server_machine import ServerMachine, ServerRules
+from weir.host_agent.parameter_server.server_machine import ServerMachine
+from weir.host_agent.parameter_server.server_rules import ServerRules
 from weir.host_agent.parameter_server.value_filter import Floats
 from weir.host_agent.parameter_server.worker_machine import WorkerMachine, WorkerRules
 

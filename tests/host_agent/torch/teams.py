@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-import weir.torch
 from tests.harness.forked import FORKED
 from tests.host_agent.torch.worlds import PATIENCE_S, WorkerError
 from weir.host_agent.torch.parameter_server.serve import make_server
+from weir.host_agent.torch.parameter_server.slot_server import SlotServer
 from weir.host_agent.torch.parameter_server.team import open_store
 
 
@@ -103,7 +103,7 @@ def _serve(index: int, state: Path) -> tuple[int, int, int] | None:
     """
     server = make_server(open_store(None, leads=False), index, state=state)
     server.run()
-    if not isinstance(server, weir.torch.Server):
+    if not isinstance(server, SlotServer):
         return None
     stats = server.connection.stats
     return stats.bytes_up, stats.bytes_down, stats.retransmissions

@@ -29,6 +29,7 @@ from tests.host_agent.torch.test_parameter_server import (
     make_model,
     wait_for,
 )
+from weir.host_agent.torch.parameter_server import flow_server, worker
 
 WORKERS, SERVERS = 2, 2
 KILLS = effort(2, 50)
@@ -208,6 +209,46 @@ def leave_early(rank: int) -> str:
 def test_a_dead_worker_is_taken_out() -> None:
     """Steps do not wait for it, nor does the end of the training."""
     with Job(2, 1, leave_early) as job:
+        assert job.outcomes([0, 2]) == ["went on", None]
+
+
+def be_quick_to_speak() -> None:
+    flow_server.SILENT_S = worker.SILENCE_S = 2.0  # type: ignore[misc]
+
+
+def lose_a_worker(rank: int, silence_s: float | None) -> str:
+    """Make steps together, by flows: the last worker dies after a few."""
+    model = make_model()
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    units = sum(-(-parameter.numel() // 256) for parameter in model.parameters())
+    server = weir.torch.ParameterServer(
+        model, optimizer, owner=[0] * units, silence_s=silence_s, timeout=timedelta(seconds=10)
+    )
+    try:
+        for step in range(10):
+            if rank and step == 4:
+                os._exit(1)
+            optimizer.zero_grad()
+            backward(model, [batch(step, rank)])
+            server.step()
+        server.finish()
+    except weir.torch.GroupBrokenError as error:
+        server._close(farewell=False)
+        return str(error)
+    server.close()
+    return "went on"
+
+
+def test_steps_that_all_make_together_wait_for_a_dead_worker_and_name_it() -> None:
+    with Job(2, 1, lose_a_worker, None, first=be_quick_to_speak) as job:
+        (said,) = job.outcomes([0])
+        job.processes[2].kill()
+    assert "worker 0 has waited for 10 s for parameter server 0 to apply step 5 " in said
+    assert "it waits for worker 1 to make step 5; worker 1 is silent since " in said
+
+
+def test_they_go_on_without_one_that_was_silent_for_as_long_as_the_job_says() -> None:
+    with Job(2, 1, lose_a_worker, 3.0) as job:
         assert job.outcomes([0, 2]) == ["went on", None]
 
 

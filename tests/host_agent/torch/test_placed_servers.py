@@ -95,7 +95,7 @@ def serve(index: int, folder: Path, dies: str) -> int:
         _after(ServerMachine, "handle", lambda _server, message: message.kind is Kind.HANDOVER and die())
     server = make_server(open_store(None, leads=False), index, state=folder / f"state-{index}")
     server.run()
-    return server.server.handed_over
+    return server.server.holdings.handed_over
 
 
 def _before(kind: type, name: str, do: Callable[..., object]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A parameter server: joins the job that worker 0 describes, and steps its shard of the model."""
+"""A server for whom switches sum: joins the job that worker 0 describes, and steps its shard of the model."""
 
 import logging
 from collections.abc import Mapping
@@ -18,8 +18,8 @@ from weir.host_agent.torch.parameter_server.pull import ChangeForecast, Pull
 from weir.host_agent.torch.parameter_server.push import Push
 from weir.host_agent.torch.parameter_server.rounds import Riding
 from weir.host_agent.torch.parameter_server.shard_optimizer import Section, ShardOptimizer
+from weir.host_agent.torch.parameter_server.slot_worker import begin
 from weir.host_agent.torch.parameter_server.states import by_piece, spread
-from weir.host_agent.torch.parameter_server.synchronous_worker import begin
 from weir.host_agent.torch.parameter_server.team import TIMEOUT, News, Team, await_terms
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ def clip(gradients: Mapping[str, torch.Tensor], norm: float, limit: float) -> No
             gradient.mul_(factor)
 
 
-class Server:
+class SlotServer:
     """One server of a job: ``run`` serves until the workers end the job.
 
     Args:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker's side of synchronous servers: gradients go up bucket by bucket, what servers changed comes down.
+"""A worker's side of servers for whom switches sum: gradients go up by slots, bucket by bucket, and what
+servers have changed comes down.
 
 Buckets are queued as soon as their gradients are there, on the thread of the team's operations, and the
 gradients of a step may be given while backward still makes others.
@@ -31,7 +32,7 @@ from weir.host_agent.torch.work import QueuedWork
 from weir.host_agent.transport.reducer import ReducerStats
 
 
-class SynchronousSession:
+class SlotSession:
     """One worker's place among workers and servers that make all steps together.
 
     Args:
