@@ -105,7 +105,8 @@ class Enqueue:
     drop_at: int = NEVER
 
 
-TRIM_AT: Final = (16, 32, 48)  # by magnitude class
+MARK_AT: Final = 12
+TRIM_AT: Final = (2 * MARK_AT // 3, 32, 48)  # by magnitude class
 """Thresholds staggered as WRED's often are, each precedence beginning where the one before has lost all:
 while the loss of the smallest packets holds a queue at 16, no larger one is lost. The first is above mark_at,
 so that senders slow down before anything is lost; the last leaves a quarter of the usual 64 places to what
@@ -121,9 +122,9 @@ WEIR_CLASSES: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
 
 DEFAULT_CLASSES: Final[Mapping[int, Enqueue]] = MappingProxyType(
     {
-        RELIABLE_DSCP: Enqueue(queue=RELIABLE_DSCP >> 3, mark_at=12),
+        RELIABLE_DSCP: Enqueue(queue=RELIABLE_DSCP >> 3, mark_at=MARK_AT),
         **{
-            code: Enqueue(queue=code >> 3, trim_at=TRIM_AT[magnitude], mark_at=12)
+            code: Enqueue(queue=code >> 3, trim_at=TRIM_AT[magnitude], mark_at=MARK_AT)
             for code, (_, magnitude) in WEIR_CLASSES.items()
         },
         BEST_EFFORT_DSCP: Enqueue(queue=0, mark_at=20),
