@@ -18,7 +18,7 @@ typedef struct {
     uint32_t limit;                 /* `size` in whole numbers; UINT32_MAX when there is no window */
     uint32_t span, results, marked; /* of this observation: its length, and what was seen */
     uint8_t cut, limited;           /* in this observation: closed already; something had to wait */
-    int64_t grown_ns, before_ns, least_ns;
+    int64_t grown_ns, trip_ns;
     uint8_t starting;               /* no mark was seen yet, and it began narrow */
     uint32_t cuts;                  /* how often it was closed */
 } weir_window;
@@ -63,7 +63,7 @@ static inline void weir_window_open(weir_window *w, uint32_t by)
 static inline void weir_window_turn(weir_window *w)
 {
     w->alpha += ((double)w->marked / w->results - w->alpha) / 16;
-    w->before_ns = w->least_ns; w->least_ns = 0;
+    w->trip_ns += w->trip_ns / 8;
     weir_window_observe(w);
 }
 
@@ -81,11 +81,10 @@ static inline void weir_window_results(weir_window *w, uint32_t results, uint32_
 
 static inline void weir_window_pass(weir_window *w, int64_t now_ns, int64_t round_ns, int once, int marked)
 {
-    if (once && (!w->least_ns || round_ns < w->least_ns)) w->least_ns = round_ns;
-    int64_t trip_ns = w->before_ns && w->before_ns < w->least_ns ? w->before_ns : w->least_ns;
+    if (once && (!w->trip_ns || round_ns < w->trip_ns)) w->trip_ns = round_ns;
     if (marked)
         w->grown_ns = now_ns;
-    else if (trip_ns && now_ns - w->grown_ns >= trip_ns) {
+    else if (w->trip_ns && now_ns - w->grown_ns >= w->trip_ns) {
         weir_window_open(w, 1);
         w->grown_ns = now_ns;
     }
