@@ -181,7 +181,7 @@ EVENT_HELP: Final[dict[Event, str]] = {
     Event.DROP_FORGED_SOURCE: "source MAC, IPv4 or ARP address that is not of a host on that port",
     Event.DROP_WRONG_SENDER: "contribution or result from another IPv4 address or UDP port than its sender's",
     Event.DROP_FAR_ROUND: "round more than one ahead of its slot's that no second sender is in",
-    Event.ROUND_SHED: "round complete, and its sums, that all had given up, cut: a queue on their way was deep",
+    Event.ROUND_SHED: "round complete, and its sums cut for all: all gave them up, and a queue was deep",
 }
 
 
