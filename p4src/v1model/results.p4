@@ -133,7 +133,6 @@ control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metada
                 }
             } else if (!meta.from_parent) {
                 sums(TYPE_RESULT, flags | FLAG_PROTECTED);
-                hdr.ipv4.dscp = RELIABLE_DSCP; // as all that is sent again
                 to_sender();
                 meta.event = EVENT_DUPLICATE_ANSWERED;
             } else {
