@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from softp4.runtime.queueing import Queueing
-from tests.simulator.strangers import Strangers
+from weir.background import Sender, Victim, frame
 from weir.controller.qos import ClassSpec, Qos
 from weir.controller.topology import leaf_spine, single_switch
 from weir.host_agent.transport.ledger import Direction, Ledger
@@ -49,6 +49,28 @@ def counted(network: Network, event: Event) -> int:
 def trimmed(network: Network) -> int:
     index = Treatment.TRIMMED << 3 | FRONT_QUEUE
     return sum(node.switch.counter(TREATMENTS).read(index).packets for node in network.nodes.values())
+
+
+class Strangers:
+    """A host that sends bursts of full frames to one worker, in the class of the workers' front layers."""
+
+    def __init__(
+        self, network: Network, sender: str, receiver: str, burst: int, period_ms: float, first_ms: float = 0
+    ) -> None:
+        self._network, self._burst, self._period = network, burst, int(period_ms * 1e6)
+        self._station, there = network.stations[sender], network.stations[receiver].host
+        host = self._station.host
+        mac = there.mac
+        if host.switch != there.switch:
+            mac = network.topology.switch(host.switch).aggregation.mac
+        from_ = Sender(ip=host.ip, mac=host.mac, victims=())
+        self._frame = frame(from_, Victim(ip=there.ip, mac=mac), dscp(0), 0)
+        network.clock.after(int(first_ms * 1e6), self)
+
+    def __call__(self) -> None:
+        for _ in range(self._burst):
+            self._station.send(self._frame)
+        self._network.clock.after(self._period, self)
 
 
 def summed(

@@ -4,7 +4,7 @@
 import numpy as np
 
 from softp4.runtime.queueing import Queueing
-from tests.simulator.strangers import Strangers
+from tests.simulator.test_shedding import Strangers
 from weir.controller.qos import Qos
 from weir.controller.topology import leaf_spine
 from weir.simulator.host import Work
