@@ -105,11 +105,14 @@ class Enqueue:
     drop_at: int = NEVER
 
 
-TRIM_AT: Final = (16, 32, 48)  # by magnitude class
-"""Thresholds staggered as WRED's often are, each precedence beginning where the one before has lost all:
-while the loss of the smallest packets holds a queue at 16, no larger one is lost. The first is above mark_at,
-so that senders slow down before anything is lost; the last leaves a quarter of the usual 64 places to what
-may not be trimmed. The distances are our choice."""
+MARK_AT: Final = 12
+"""From this depth on, windows close."""
+
+TRIM_AT: Final = (2 * MARK_AT // 3, 32, 48)  # by magnitude class
+"""Where packets lose their lanes. The smallest magnitudes begin below MARK_AT: as long as their loss holds
+the queue, no window closes. The others begin above it, so that senders slow down before any of them is
+lost, and each where the one before has lost all, staggered as WRED's often are. The last leaves a quarter
+of the usual 64 places to what may not be trimmed. The distances are our choice."""
 
 WEIR_CLASSES: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
     {
@@ -121,9 +124,9 @@ WEIR_CLASSES: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
 
 DEFAULT_CLASSES: Final[Mapping[int, Enqueue]] = MappingProxyType(
     {
-        RELIABLE_DSCP: Enqueue(queue=RELIABLE_DSCP >> 3, mark_at=12),
+        RELIABLE_DSCP: Enqueue(queue=RELIABLE_DSCP >> 3, mark_at=MARK_AT),
         **{
-            code: Enqueue(queue=code >> 3, trim_at=TRIM_AT[magnitude], mark_at=12)
+            code: Enqueue(queue=code >> 3, trim_at=TRIM_AT[magnitude], mark_at=MARK_AT)
             for code, (_, magnitude) in WEIR_CLASSES.items()
         },
         BEST_EFFORT_DSCP: Enqueue(queue=0, mark_at=20),

@@ -69,6 +69,7 @@ control WeirIngress(inout headers_t hdr, inout metadata_t meta, inout standard_m
 #endif
     Room() room;
     Tree() tree;
+    Shedding() shedding;
     Answer() answer;
     Sources() sources;
     ArpResponder() arp;
@@ -128,6 +129,7 @@ control WeirIngress(inout headers_t hdr, inout metadata_t meta, inout standard_m
 #endif
                         room.apply(hdr, meta);
                         tree.apply(hdr, meta, standard_metadata);
+                        shedding.apply(hdr, meta);
                     }
                     if (meta.complete || meta.bounce || meta.ask || meta.relay) {
                         answer.apply(hdr, meta, standard_metadata);

@@ -140,9 +140,15 @@ class Event(IntEnum):
     DROP_FORGED_SOURCE = 26
     DROP_WRONG_SENDER = 27
     DROP_FAR_ROUND = 28
+    ROUND_SHED = 29
 
 
-V1MODEL_EVENTS: Final = (Event.DROP_FORGED_SOURCE, Event.DROP_WRONG_SENDER, Event.DROP_FAR_ROUND)
+V1MODEL_EVENTS: Final = (
+    Event.DROP_FORGED_SOURCE,
+    Event.DROP_WRONG_SENDER,
+    Event.DROP_FAR_ROUND,
+    Event.ROUND_SHED,
+)
 """The last ones: decisions that ``weir_v1model`` alone makes (docs/tofino.md)."""
 
 EVENT_HELP: Final[dict[Event, str]] = {
@@ -175,6 +181,7 @@ EVENT_HELP: Final[dict[Event, str]] = {
     Event.DROP_FORGED_SOURCE: "source MAC, IPv4 or ARP address that is not of a host on that port",
     Event.DROP_WRONG_SENDER: "contribution or result from another IPv4 address or UDP port than its sender's",
     Event.DROP_FAR_ROUND: "round more than one ahead of its slot's that no second sender is in",
+    Event.ROUND_SHED: "round complete, and its sums cut for all: all gave them up, and a queue was deep",
 }
 
 

@@ -26,7 +26,7 @@ from weir.bench.simulated.fabric import FRONT, TIMES, Fabric, Outcome, outcomes,
 from weir.bench.simulated.transports import BLOCK, Done, Rings, Sums, Transport
 from weir.host_agent.collectives import quantize
 from weir.host_agent.compression.bucket_layout import BucketLayout
-from weir.host_agent.compression.classes import LayerClasses, magnitude_classes
+from weir.host_agent.compression.classes import LayerClasses, shared_magnitude_classes
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.transport.service_class import ServiceClass
 from weir.simulator.clock import SECOND
@@ -202,7 +202,7 @@ class Gradient:
             policy = LossPolicy(budgets=whole, tensor=policy.tensor)
             classes = np.zeros(self.layout.length // BLOCK, np.uint8)
         else:
-            classes = magnitude_classes(self.layout, self.vectors[rank], self.scales)
+            classes = shared_magnitude_classes(self.layout, self.scales, 0)
         occupied = np.asarray(self.lanes[rank].reshape(-1, BLOCK).any(axis=1))
         accounts = policy.accounts_for(self.layout, self.layers, classes, occupied)
         return ServiceClass(0, classes, accounts.of_block, accounts.budgets)

@@ -4,11 +4,12 @@
 The layer class says how soon the next forward pass needs the parameter: it decides which of the network's
 queues a bucket's packets wait in. The magnitude class says how much the block contributes: it decides what a
 congested queue drops first, and together they decide how much may go missing
-(``weir.host_agent.compression.loss_policy``). Both are this worker's own view; workers need not agree.
+(``weir.host_agent.compression.loss_policy``). Workers need not agree on either for sums to be right;
+where they do, whole sums may be cut instead of parts.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,9 @@ from weir.host_agent.compression.bucket_layout import BucketLayout, Parameters
 from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
 
 _LARGEST: Final = torch.finfo(torch.float32).max
+_SPREAD: Final = np.uint32(0x9E3779B1)
+"""Odd, near 2^32 over the golden ratio: multiples of it, modulo 2^32, are spread evenly."""
+_THIRD: Final = np.uint32(2**32 // MAGNITUDE_CLASSES)
 
 
 def layer_classes(sizes: Sequence[int]) -> list[int]:
@@ -74,43 +78,56 @@ class LayerClasses:
         return [list(self._classes.values()).count(found) for found in range(LAYER_CLASSES)]
 
 
-def magnitude_classes(
-    layout: BucketLayout, vector: torch.Tensor, scales: npt.NDArray[np.uint32] | None = None
-) -> npt.NDArray[np.uint8]:
-    """Return the magnitude class of every block of ``vector`` (float32, spread by ``layout``).
+def magnitude_classes(layout: BucketLayout, vector: torch.Tensor) -> npt.NDArray[np.uint8]:
+    """Return the magnitude class of every block of ``vector`` (float32, spread by ``layout``), as one worker
+    sees it.
 
-    The blocks of each tensor that are not zero are sorted and cut into MAGNITUDE_CLASSES equal parts, 0 the
-    smallest; equal blocks are in one class, the larger. They are sorted by the scale that all workers have
-    agreed on, then by their own mean |g|: a rack's sum may be trimmed only if every worker's part of it may,
-    so workers should find the same blocks small, as far as they know of each other. Nothing is remembered of
-    other steps: what meets in a queue is of one step, and bounds from steps before would put nearly all of a
-    step whose gradients are larger, or smaller, into one class.
-
-    Args:
-        scales: of every block, the greater the larger the values; None: workers know nothing of each other.
+    The blocks of each tensor that are not zero are sorted by mean |g| and cut into MAGNITUDE_CLASSES equal
+    parts, 0 the smallest; equal blocks are in one class, the larger. Nothing is remembered of other steps:
+    what meets in a queue is of one step, and bounds from steps before would put nearly all of a step whose
+    gradients are larger, or smaller, into one class.
     """
     sums = torch.linalg.vector_norm(vector.view(-1, layout.packet_block), ord=1, dim=1)
     means = array_of((sums / layout.block_lengths).clamp_(max=_LARGEST))
-    agreed = np.zeros(means.size, np.uint32) if scales is None else np.where(means == 0, 0, scales)
-    order = np.lexsort((means, agreed, layout.owners))  # tensor by tensor, in each its zeros first
-    classes = np.empty(means.size, np.uint8)
-    classes[order] = _thirds(layout.owners[order], agreed[order], means[order])
-    return classes
+    return _thirds(layout.owners, means == 0, means)
+
+
+def shared_magnitude_classes(
+    layout: BucketLayout, scales: npt.NDArray[np.uint32], step: int
+) -> npt.NDArray[np.uint8]:
+    """Return the magnitude class of every block as all workers see it, who need not ask one another.
+
+    A switch may cut a sum, or a result for all, only if every worker gave up its part. So the classes follow
+    from numbers that all have: the scales on which they agreed for this step. In these is what each worker
+    still owes, so a block that went missing moves up. Of blocks with the same scale, each takes its turn: it
+    is among the smallest third of them in one of three steps.
+
+    Args:
+        layout: of the blocks.
+        scales: of every block, the greater the larger the values; 0: of zeros on every worker.
+        step: the number of the step.
+    """
+    turns = np.arange(scales.size, dtype=np.uint32) * _SPREAD + np.uint32(step % MAGNITUDE_CLASSES) * _THIRD
+    return _thirds(layout.owners, scales == 0, scales.astype(np.uint64) << np.uint64(32) | turns)
 
 
 def _thirds(
-    owners: npt.NDArray[np.intp], agreed: npt.NDArray[np.uint32], means: npt.NDArray[np.float32]
+    owners: npt.NDArray[np.intp], zero: npt.NDArray[np.bool_], sizes: npt.NDArray[Any]
 ) -> npt.NDArray[np.uint8]:
-    """Return the classes of blocks in their order."""
-    zeros = np.bincount(owners[means == 0], minlength=owners[-1] + 1) if owners.size else np.zeros(1, int)
+    """Return the classes of blocks, tensor by tensor, by their sizes; 0 of those that are zero."""
+    order = np.lexsort((sizes, ~zero, owners))  # in each tensor its zeros first
+    classes = np.empty(owners.size, np.uint8)
+    owners, zero, sizes = owners[order], zero[order], sizes[order]
+    zeros = np.bincount(owners[zero], minlength=owners[-1] + 1) if owners.size else np.zeros(1, int)
     counts = np.bincount(owners, minlength=zeros.size)
     firsts = np.cumsum(counts) - counts + zeros
     places = np.arange(owners.size) - firsts[owners]
     bounds = (counts - zeros)[:, np.newaxis] * np.arange(1, MAGNITUDE_CLASSES) // MAGNITUDE_CLASSES
     new = np.ones(owners.size, np.bool_)  # begins a run of equal blocks
-    new[1:] = (np.diff(owners) != 0) | (np.diff(agreed.astype(np.int64)) != 0) | (np.diff(means) != 0)
+    new[1:] = (np.diff(owners) != 0) | (np.diff(sizes) != 0)
     lasts = np.append(np.flatnonzero(new)[1:], owners.size) - 1
     places = places[lasts][np.cumsum(new) - 1]
-    classes: npt.NDArray[np.uint8] = (places[:, np.newaxis] >= bounds[owners]).sum(axis=1, dtype=np.uint8)
-    classes[means == 0] = 0
+    found: npt.NDArray[np.uint8] = (places[:, np.newaxis] >= bounds[owners]).sum(axis=1, dtype=np.uint8)
+    found[zero] = 0
+    classes[order] = found
     return classes

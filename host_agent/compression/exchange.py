@@ -212,7 +212,7 @@ class GradientExchange:
             else gradients.nothing(layout, bucket.device)
         )
         agreed = stages.agree(place, self.encoder, self.predictions, plan, choice, clock)
-        encoded = stages.encode(place, plan, agreed)
+        encoded = stages.encode(place, plan, agreed, self.step)
         keep = place.contributes and gradients.keeps_rounding
         total = stages.add(place, plan, agreed, encoded, keep=keep)
         self._overwrite(bucket, total.summed)

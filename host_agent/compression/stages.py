@@ -27,7 +27,7 @@ from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.collectives.float_sum import Contribution, Scales
 from weir.host_agent.collectives.packing import LaneFormat
 from weir.host_agent.compression.bucket_layout import BucketLayout, Segment, Span
-from weir.host_agent.compression.classes import LayerClasses, magnitude_classes
+from weir.host_agent.compression.classes import LayerClasses, shared_magnitude_classes
 from weir.host_agent.compression.destination import Destination
 from weir.host_agent.compression.encodings import (
     SCALE_BLOCK,
@@ -44,7 +44,6 @@ from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.packed_vector import PackedVector, packed_vector
 from weir.host_agent.compression.phase_clock import PhaseClock
 from weir.host_agent.compression.transfer import to_device
-from weir.host_agent.compression.vectors import in_main_memory
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import ServiceClass
 from weir.wire.definition import GROUP_LANES, Op
@@ -223,24 +222,26 @@ def agree(
     return Agreed(selection, vector, packed, scales, notes, riders, proposal.elements)
 
 
-def encode(place: Place, plan: Plan, agreed: Agreed) -> Encoded:
+def encode(place: Place, plan: Plan, agreed: Agreed, step: int) -> Encoded:
     """Make the lanes of a packed vector, and say what of them may go missing."""
     lossless = place.policy.lossless
     block = plan.destination.packet_block(place.form, agreed.selection, lossless=lossless)
     mine = float_sum.contribute(place.communicator, agreed.vector, agreed.scales, place.form, block)
-    service = plan.service if lossless or not mine.lanes.size else _with_budgets(place, plan, agreed, mine)
+    service = (
+        plan.service if lossless or not mine.lanes.size else _with_budgets(place, plan, agreed, mine, step)
+    )
     return Encoded(mine, service, plan.destination.audience(agreed.selection.layout, mine))
 
 
-def _with_budgets(place: Place, plan: Plan, agreed: Agreed, mine: Contribution) -> ServiceClass:
+def _with_budgets(place: Place, plan: Plan, agreed: Agreed, mine: Contribution, step: int) -> ServiceClass:
     """Return the classes and budgets of the packets' blocks in a contribution.
 
     Blocks that share a scale, a packet full of values, are classified together: a packet is of the class of
     its largest block.
     """
     layout = agreed.selection.layout
-    classes = magnitude_classes(
-        layout.in_blocks(SCALE_BLOCK), in_main_memory(agreed.packed), mine.scales_of(SCALE_BLOCK)
+    classes = shared_magnitude_classes(
+        layout.in_blocks(SCALE_BLOCK), mine.scales_of(SCALE_BLOCK), step
     ).repeat(SCALE_BLOCK // layout.packet_block)
     places, occupied = mine.places(), mine.occupied()
     if places is not None:

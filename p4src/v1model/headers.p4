@@ -97,6 +97,7 @@ struct metadata_t {
     bool final; // the cell holds the parent's result
     bool bounce; // the sender is to send its lanes again
     bool ask; // the children that are missing are to repeat what they hold
+    bool shed; // the result goes to all without the sums: nobody needs them
     bool relay; // one child's result for the others, which may lack it
     // Lane groups, one bit each; for a group that several masks name, the first of them counts.
     bit<8> put; // to write to the cell: first of the round

@@ -7,6 +7,7 @@
 //   the packet is                                     depth reaches    then
 //   ─────────────────────────────────────────────────────────────────────────────────────────────
 //   lanes or a chunk, not protected, not ECN-capable  trim_at          they are cut off; top queue
+//   a rack's sums of the smallest magnitudes, same    a result marked  the same: their result would wait
 //   any other, not ECN-capable                        drop_at          it is dropped
 //   ECN-capable                                       mark_at          it is marked (CE), in egress
 //
@@ -20,6 +21,7 @@
 
 #include "headers.p4"
 #include "lanes.p4"
+#include "shedding.p4"
 
 const bit<3> TOP_QUEUE = 7;
 const bit<16> NEVER = 0xFFFF;
@@ -87,8 +89,12 @@ control Queueing(inout headers_t hdr, inout metadata_t meta, inout standard_meta
         bit<16> depth = 0;
         bit<32> treatment = TREATMENT_QUEUED << 3 | (bit<32>)meta.queue; // trimmed: its class's queue
         if (standard_metadata.mcast_grp == 0) {
+            bit<32> deep = 0;
+            if (meta.up && hdr.weir.magnitude == 0 && trim_limit != NEVER) {
+                deep_children.read(deep, (bit<32>)meta.group);
+            }
             queue_depths.read(depth, place | (bit<32>)meta.queue);
-            if (depth >= trim_limit && hdr.ipv4.ecn == NOT_ECT) {
+            if ((depth >= trim_limit || deep != 0) && hdr.ipv4.ecn == NOT_ECT) {
                 if (hdr.weir.isValid()) {
                     if (hdr.weir.kind == TYPE_CONTRIBUTION && hdr.weir.flags & FLAG_PROTECTED == 0
                             && hdr.weir.groups != 0 && hdr.columns[0].isValid()
@@ -134,6 +140,13 @@ control Marking(inout headers_t hdr, in metadata_t meta, in standard_metadata_t 
                 && hdr.ipv4.isValid() && hdr.ipv4.ecn != NOT_ECT && hdr.ipv4.ecn != CE) {
             mark();
             treatments.count(TREATMENT_MARKED << 3 | (bit<32>)meta.queue);
+        }
+        if (meta.made && !meta.up && standard_metadata.egress_rid != 0 && meta.queue != TOP_QUEUE) {
+            bit<32> child = 32w1 << (bit<8>)(standard_metadata.egress_rid - 1);
+            bit<32> deep = 0;
+            deep_children.read(deep, (bit<32>)meta.group);
+            deep = (deep & ~child) | (standard_metadata.deq_qdepth >= (bit<19>)meta.mark_at ? child : 0);
+            deep_children.write((bit<32>)meta.group, deep);
         }
         queue_depths.write((bit<32>)standard_metadata.egress_port << 3 | (bit<32>)meta.queue,
                            (bit<16>)standard_metadata.deq_qdepth);

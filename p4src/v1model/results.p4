@@ -53,7 +53,7 @@ control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metada
         hdr.weir.included = meta.included;
         hdr.weir.count = meta.count;
         hdr.weir.check = meta.check;
-        hdr.ipv4.dscp = ((bit<6>)LAYER_CLASSES - (bit<6>)hdr.weir.layer) << 3
+        hdr.ipv4.dscp = meta.shed ? RELIABLE_DSCP : ((bit<6>)LAYER_CLASSES - (bit<6>)hdr.weir.layer) << 3
             | (flags & FLAG_PROTECTED != 0 ? 1 : (bit<6>)MAGNITUDE_CLASSES - magnitude) << 1;
         hdr.ipv4.ecn = flags & FLAG_PROTECTED != 0 ? ECT : NOT_ECT;
         meta.made = true;
@@ -120,7 +120,7 @@ control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metada
                 probe();
                 meta.event = EVENT_PARTIAL_REPEATED;
             } else if (meta.up) {
-                sums(TYPE_CONTRIBUTION, (meta.flags & FLAGS & ~FLAG_ELSEWHERE)
+                sums(TYPE_CONTRIBUTION, (meta.flags & FLAGS & ~(FLAG_ELSEWHERE | FLAG_TRIMMED))
                      | (asked ? FLAG_ANSWER : 0) | (meta.whole ? FLAG_PROTECTED : 0));
                 if (!asked && meta.event != EVENT_DISAGREEMENT) {
                     meta.event = meta.adds ? EVENT_PARTIAL_SENT : EVENT_PARTIAL_REPEATED;
@@ -129,7 +129,7 @@ control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metada
                 sums(TYPE_RESULT, flags | FLAG_PROTECTED);
                 to_all();
                 if (!meta.from_parent && meta.event != EVENT_DISAGREEMENT) {
-                    meta.event = EVENT_ROUND_COMPLETE;
+                    meta.event = meta.shed ? EVENT_ROUND_SHED : EVENT_ROUND_COMPLETE;
                 }
             } else if (!meta.from_parent) {
                 sums(TYPE_RESULT, flags | FLAG_PROTECTED);

@@ -59,7 +59,7 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
     register<bit<32>>(CELLS) aboves; // the parent's mask of its children, beside the parent's result
     register<bit<16>>(CELLS) counts; // of workers whose lanes were added
     // What only grows within a round: lane groups that hold data of it; magnitudes of what was added; PROTECTED,
-    // CONGESTED, DISAGREE of it, and FINAL. The highest byte is 1 in a round of wide packets.
+    // CONGESTED, DISAGREE of it, TRIMMED of racks' sums, and FINAL. The highest byte is 1 in a round of wide packets.
     register<bit<32>>(CELLS) marks;
     register<bit<32>>(CELLS) checks; // fingerprint of the operation, as the round's first packet had it
     register<bit<32>>(CELLS) far_rounds; // the round of the last packet that was too far ahead
@@ -128,7 +128,8 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
     // that OR finds the greatest.
     action store() {
         meta.flags = meta.flags | disagree | (hdr.ipv4.ecn == CE ? FLAG_CONGESTED : 0)
-            | (hdr.weir.flags & (hdr.weir.groups != 0 ? FLAG_PROTECTED | FLAG_CONGESTED : FLAG_CONGESTED));
+            | (hdr.weir.flags & (hdr.weir.groups != 0 ? FLAG_PROTECTED | FLAG_CONGESTED
+                : (meta.from_rack ? FLAG_TRIMMED | FLAG_CONGESTED : FLAG_CONGESTED)));
         meta.magnitudes = meta.magnitudes | (hdr.weir.groups != 0 ? (8w1 << (bit<8>)hdr.weir.magnitude) - 1 : 0);
         meta.adds = true;
         meta.written = hdr.weir.groups | meta.written;

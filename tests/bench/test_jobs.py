@@ -25,7 +25,9 @@ def test_magnitudes_that_say_nothing_are_found_out(monkeypatch: pytest.MonkeyPat
     """A planted classification by nothing but a block's place: energy is lost as if by lot."""
     right = simulate(SMALL, CONTENDERS[3], 1)
     monkeypatch.setattr(
-        jobs, "magnitude_classes", lambda layout, *_: np.arange(layout.length // 256, dtype=np.uint8) % 3
+        jobs,
+        "shared_magnitude_classes",
+        lambda layout, *_: np.arange(layout.length // 256, dtype=np.uint8) % 3,
     )
     planted = simulate(SMALL, CONTENDERS[3], 1)
     assert planted.share("lost", "missing") > 2 * right.share("lost", "missing")

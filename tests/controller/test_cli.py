@@ -19,6 +19,7 @@ from tests.harness.switch_process import SwitchProcess
 from weir.agent_service.client import AgentClient
 from weir.agent_service.proto import agent_pb2
 from weir.controller import cli
+from weir.controller.qos import TRIM_AT
 from weir.controller.status import render
 from weir.controller.topology import single_switch
 
@@ -117,7 +118,7 @@ def test_a_hangup_brings_new_settings_and_a_mistake_changes_nothing(
         assert any(what in line for line in process.stderr)
 
     written = json.loads(topology.read_text())
-    assert trim_at() == 16
+    assert trim_at() == TRIM_AT[0]
     rewrite(qos={"classes": {"AF43": {"trim_at": 5}}})
     until(lambda: trim_at() == 5)
     rewrite(hosts=[], qos={"classes": {"AF43": {"trim_at": 6}}})
@@ -137,7 +138,7 @@ def test_a_busy_leaf_is_shown_with_its_paths_queues_classes_and_losses() -> None
     ]
     classes = [
         agent_pb2.ClassStatus(
-            dscp=38, name="AF43", queue=4, trim_at=16, mark_at=12, drop_at=65535, traffic=traffic(57)
+            dscp=38, name="AF43", queue=4, trim_at=TRIM_AT[0], mark_at=12, drop_at=65535, traffic=traffic(57)
         )
     ]
     paths = [

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from weir.cli import app
 from weir.controller.commodity import bands, sonic, tc
-from weir.controller.qos import DEFAULT_CLASSES, WEIR_CLASSES, Qos
+from weir.controller.qos import DEFAULT_CLASSES, TRIM_AT, WEIR_CLASSES, Qos
 from weir.netns import Namespace
 from weir.wire.definition import (
     BEST_EFFORT_DSCP,
@@ -47,7 +47,7 @@ def test_each_class_has_one_queue_and_smaller_magnitudes_are_dropped_first() -> 
         assert place[RELIABLE_DSCP] == 0 and place[BEST_EFFORT_DSCP] == len(found) - 1
         for layer in range(LAYER_CLASSES):
             limits = [found[place[dscp(layer, m)]].limit for m in range(MAGNITUDE_CLASSES)]
-            assert limits == [16, 32, 48]
+            assert limits == list(TRIM_AT)
         fronts = [place[dscp(layer)] for layer in range(LAYER_CLASSES)]
         assert fronts == sorted(fronts)
 

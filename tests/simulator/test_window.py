@@ -4,6 +4,7 @@
 import numpy as np
 
 from softp4.runtime.queueing import Queueing
+from tests.simulator.test_shedding import Strangers
 from weir.controller.qos import Qos
 from weir.controller.topology import leaf_spine
 from weir.simulator.host import Work
@@ -58,3 +59,28 @@ def test_a_job_that_comes_later_gets_its_share_of_a_bottleneck() -> None:
         frame_bits = 8 * (14 + 28 + 28 + 8 + 4 * BLOCK)
         assert BOTTLENECK.rate_bps is not None
         assert sum(gained) * frame_bits > 0.8 * 0.4 * BOTTLENECK.rate_bps
+
+
+def test_a_job_keeps_its_share_where_workers_queues_fill_by_turns() -> None:
+    """Strangers in the job's class take three fifths of two workers' links, one after the other.
+
+    So there is always a worker with a full queue, for which all wait, and nearly every window has a
+    mark.
+    """
+    rate, burst, hosts, load = 50_000_000, 24, 4, 0.6
+    period_ms = hosts * burst * 1514 * 8 / (load * rate) * 1e3
+    link = LinkSpec(rate, Faults(delay=10_000))
+    topology = leaf_spine(2, 2, 4, target="soft", qos=Qos())
+    with Network(topology, seed=1, link=link, queueing=Queueing(depth_packets=64)) as network:
+        for victim, first_ms in (("h1", 0.0), ("h5", period_ms / 2)):
+            for stranger in ("h3", "h4", "h7", "h8"):
+                Strangers(network, stranger, victim, burst, period_ms, first_ms)
+        job = network.admit(["h1", "h2", "h5", "h6"], slots=256)
+        blocks, steps = 1000, 3
+        began = network.clock.now
+        for _ in range(steps):
+            begin_long(job, blocks)
+        network.run(lambda: job.idle, limit=60)
+        taken = (network.clock.now - began) / 1e9
+        share = steps * blocks * 8 * (14 + 28 + 28 + 8 + 4 * BLOCK) / ((1 - load) * rate)
+        assert taken < 3 * share

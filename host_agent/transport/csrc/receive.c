@@ -133,6 +133,7 @@ static void complete(weir_transport *t, const weir_result *h, const uint8_t *lan
     if (slot->sends == 1) /* else it may be the answer to the earlier packet */
         answered(t, slot);
     weir_rtt_calm(&t->rtt, now_ns);
+    weir_window_trip(&t->window, now_ns, slot->sends == 1 ? now_ns - slot->sent_ns : 0, marked);
     weir_window_results(&t->window, 1, marked != 0);
     if (slot->groups && (!included || t->budget.count)) settle(t, slot, included);
     weir_keep(t, h->slot);

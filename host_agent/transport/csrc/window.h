@@ -6,7 +6,11 @@
  * 1/16. The first mark of an observation closes the window by alpha/2; an observation without one that the
  * window held back opens it by one. A window that begins narrow doubles in every observation until its first mark.
  * Losses say nothing here, unless they are counted as marked, and except that silence halves the window, at most
- * once per observation too. */
+ * once per observation too.
+ *
+ * A slot's round is as long as the slowest worker's way, so where queues fill by turns, here and elsewhere, every
+ * observation has a mark. Who says how long results took therefore opens the window by one whenever the way was
+ * without marks for as long as the shortest of late: a round trip without the others' queues. */
 #ifndef WEIR_WINDOW_H
 #define WEIR_WINDOW_H
 
@@ -18,6 +22,8 @@ typedef struct {
     uint32_t limit;                 /* `size` in whole numbers; UINT32_MAX when there is no window */
     uint32_t span, results, marked; /* of this observation: its length, and what was seen */
     uint8_t cut, limited;           /* in this observation: closed already; something had to wait */
+    int64_t trip_ns;                /* the shortest result of late took so long; 0: nobody says */
+    int64_t clear_ns;               /* the last mark, or the last opening since */
     uint8_t starting;               /* no mark was seen yet, and it began narrow */
     uint32_t cuts;                  /* how often it was closed */
 } weir_window;
@@ -62,7 +68,8 @@ static inline void weir_window_open(weir_window *w, uint32_t by)
 static inline void weir_window_turn(weir_window *w)
 {
     w->alpha += ((double)w->marked / w->results - w->alpha) / 16;
-    if (!w->marked && !w->cut && !w->starting) weir_window_open(w, 1);
+    if (!w->marked && !w->cut && !w->starting && !w->trip_ns) weir_window_open(w, 1);
+    w->trip_ns += w->trip_ns / 8; /* the way may have become longer */
     weir_window_observe(w);
 }
 
@@ -76,6 +83,15 @@ static inline void weir_window_results(weir_window *w, uint32_t results, uint32_
     else if (w->starting)
         weir_window_open(w, results);
     if (w->results >= w->span) weir_window_turn(w);
+}
+
+/* A result came now, for a packet that was sent once, so long ago (0: sent again). Before it is counted. */
+static inline void weir_window_trip(weir_window *w, int64_t now_ns, int64_t trip_ns, int marked)
+{
+    if (trip_ns && (!w->trip_ns || trip_ns < w->trip_ns)) w->trip_ns = trip_ns;
+    if (!marked && (!w->trip_ns || now_ns - w->clear_ns < w->trip_ns)) return;
+    w->clear_ns = now_ns;
+    if (!marked) weir_window_open(w, 1);
 }
 
 /* Nothing is heard any more. */

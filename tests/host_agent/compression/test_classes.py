@@ -9,9 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.host_agent.collectives.quantize import exponents
 from weir.host_agent.compression.bucket_layout import BucketLayout
-from weir.host_agent.compression.classes import LayerClasses, layer_classes, magnitude_classes
+from weir.host_agent.compression.classes import (
+    LayerClasses,
+    layer_classes,
+    magnitude_classes,
+    shared_magnitude_classes,
+)
 from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
 
 BLOCK = 32
@@ -117,23 +121,33 @@ def test_sums_beyond_float32_are_the_largest() -> None:
     assert magnitude_classes(layout, vector).tolist() == [1, 1, 2, 2]
 
 
-def test_what_all_workers_agree_on_comes_before_what_one_sees() -> None:
-    layout = layout_of([6 * BLOCK, 3 * BLOCK])
-    means = [9.0, 1.0, 5.0, 3.0, 0.0, 4.0, 3.0, 2.0, 1.0]
-    vector = torch.tensor(means).repeat_interleave(BLOCK)
-    scales = np.array([1, 2, 1, 2, 1, 3, 7, 8, 9], np.uint32)
-    # 5 | 9, 1 | 3, 4, and a block of zeros; then a tensor of its own, in the order of its scales alone
-    assert magnitude_classes(layout, vector, scales).tolist() == [1, 1, 0, 2, 0, 2, 0, 1, 2]
+# Classes that all workers share.
 
 
-def test_workers_of_like_gradients_find_the_same_blocks_small() -> None:
-    layout, generator = layout_of([600 * BLOCK]), torch.Generator().manual_seed(1)
-    spread = torch.randn(600, 1, generator=generator).exp()  # of blocks, the same on all workers
-    vectors = [(torch.randn(600, BLOCK, generator=generator) * spread).flatten() for _ in range(4)]
-    scales = np.max([exponents(vector.numpy(), BLOCK) for vector in vectors], axis=0)
+def test_shared_classes_follow_the_scales_of_each_tensor() -> None:
+    layout = layout_of([7 * BLOCK, 3 * BLOCK])
+    scales = np.array([5, 1, 0, 6, 2, 3, 4, 9, 0x7F800000, 0x7F7FFFFF], np.uint32)
+    for step in range(2 * MAGNITUDE_CLASSES):
+        found = shared_magnitude_classes(layout, scales, step).tolist()
+        assert found == [2, 0, 0, 2, 0, 1, 1, 0, 2, 1]
 
-    def agreed(shared: np.ndarray | None) -> int:  # type: ignore[type-arg]
-        small = [magnitude_classes(layout, vector, shared) == 0 for vector in vectors]
-        return int(np.logical_and.reduce(small).sum())
 
-    assert agreed(scales) > agreed(None)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=4), st.integers(0, 1000), st.integers(1, 3))
+def test_each_third_of_a_tensor_is_as_large_whatever_the_scales(
+    sizes: list[int], step: int, most: int
+) -> None:
+    layout = layout_of([size * BLOCK for size in sizes])
+    scales = np.random.default_rng(step).integers(1, most + 1, sum(sizes)).astype(np.uint32)
+    found = shared_magnitude_classes(layout, scales, step)
+    for segment, size in zip(layout, sizes, strict=True):
+        counts = np.bincount(found[layout.blocks_of(segment)], minlength=MAGNITUDE_CLASSES)
+        assert counts.tolist() == [size * (k + 1) // 3 - size * k // 3 for k in range(MAGNITUDE_CLASSES)]
+
+
+def test_blocks_of_one_scale_take_turns_to_be_the_smallest() -> None:
+    layout, scales = layout_of([300 * BLOCK]), np.full(300, 7, np.uint32)
+    for first in (0, 5):
+        small = [shared_magnitude_classes(layout, scales, first + step) == 0 for step in range(3)]
+        often = np.sum(small, axis=0)
+        assert often.max() <= 2
+        assert (often == 1).mean() > 0.95

@@ -21,7 +21,7 @@ from weir.cluster import LocalCluster
 from weir.controller.qos import WEIR_CLASSES
 from weir.host_agent.collectives.quantize import exponents
 from weir.host_agent.compression.bucket_layout import BucketLayout
-from weir.host_agent.compression.classes import LayerClasses, magnitude_classes
+from weir.host_agent.compression.classes import LayerClasses, shared_magnitude_classes
 from weir.host_agent.compression.encodings import SCALE_BLOCK
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.transport.ledger import Direction
@@ -111,13 +111,13 @@ def test_replicas_are_bit_identical_whatever_is_missing(world: World, options: d
     assert 0 < sum(missing for _, missing, _, _ in outcomes) <= sum(budget for _, _, budget, _ in outcomes)
 
 
-def classes_of(layout: BucketLayout, compensated: torch.Tensor) -> npt.NDArray[np.uint8]:
+def classes_of(layout: BucketLayout, compensated: torch.Tensor, step: int) -> npt.NDArray[np.uint8]:
     """Return the classes that this rank gives its blocks, by the scales that all ranks agree on."""
     compensated = compensated.cpu()
     scales = torch.from_numpy(exponents(compensated.numpy(), SCALE_BLOCK).astype(np.int64))
     dist.all_reduce(scales, dist.ReduceOp.MAX)
     whole = layout.in_blocks(SCALE_BLOCK)
-    classes = magnitude_classes(whole, compensated, scales.numpy().astype(np.uint32))
+    classes = shared_magnitude_classes(whole, scales.numpy().astype(np.uint32), step)
     return classes.repeat(SCALE_BLOCK // layout.packet_block)
 
 
@@ -135,7 +135,7 @@ def followed(options: dict[str, Any]) -> int:
             SIZE * torch.randint(-999, 1000, (sum(p.numel() for _, p in named),), generator=generator).float()
         )
         compensated = layout.spread(bucket, SIZE) + residual
-        magnitudes = classes_of(layout, compensated)
+        magnitudes = classes_of(layout, compensated, step)
         state.group.submit(functools.partial(state.exchange, layout, bucket, True)).wait()
         residual = residuals(state, layout)
         delivered = compensated.double() - residual.double()
@@ -190,7 +190,7 @@ def sparse_rows() -> int:
         rows = torch.randint(-9, 10, (100, block), generator=generator) * torch.arange(1, 101).unsqueeze(1)
         bucket.view(size, block)[chosen] = SIZE * rows.roll(dist.get_rank(), dims=0).float()
         compensated = layout.spread(bucket, SIZE) + residual
-        classes = classes_of(layout, compensated)
+        classes = classes_of(layout, compensated, step)
         state.group.submit(functools.partial(state.exchange, layout, bucket, True)).wait()
         residual = residuals(state, layout)
         delivered = compensated.double() - residual.double()
