@@ -27,7 +27,7 @@ _NAME: Final = "WEIR"
 
 @dataclass(frozen=True)
 class _Lossy:
-    """What other traffic of a port has today: the name of its queue's buffer profile, its pool, its
+    """Buffers of a port's other traffic as they are: the profile of its queue, the profile's pool and
     reserve.
     """
 
