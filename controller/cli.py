@@ -121,7 +121,7 @@ def qos(
 ) -> None:
     """Print settings for a switch without P4: queues, marks and early drops by Weir's classes.
 
-    weir qos --format sonic --config config_db.json Ethernet0 Ethernet4 > weir.json
+    weir qos --format sonic --config config_db.json Ethernet0 Ethernet4 > new.json
 
     weir qos --format tc --rate 10gbit eth0 eth1 | sudo sh -e
     """
