@@ -108,27 +108,36 @@ def qos(
     *,
     form: Annotated[
         Literal["sonic", "tc"],
-        typer.Option("--format", help="What the switch reads: config_db.json, or a script."),
+        typer.Option("--format", help="The switch reads a configuration (sonic) or a script (tc)."),
     ],
     topology: Annotated[
         Path | None, typer.Option(help="Topology file with a qos section; default: Weir's own settings.")
     ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="sonic: the switch's configuration, /etc/sonic/config_db.json there.")
+    ] = None,
     rate: Annotated[str, typer.Option(help="tc: rate of the links, in tc's words.")] = "1gbit",
     ecn: Annotated[bool, typer.Option(help="tc: mark protected packets (needs the kernel's red).")] = True,
 ) -> None:
-    """Print settings for a switch without P4: strict priorities and early drops by Weir's classes.
+    """Print settings for a switch without P4: queues, marks and early drops by Weir's classes.
 
-    weir qos --format sonic Ethernet0 Ethernet4 > weir.json     # then: sudo config load weir.json
+    weir qos --format sonic --config config_db.json Ethernet0 Ethernet4 > new.json
 
     weir qos --format tc --rate 10gbit eth0 eth1 | sudo sh -e
     """
-    from weir.controller.commodity import sonic, tc
+    from weir.controller.commodity import tc
     from weir.controller.qos import Qos
+    from weir.controller.sonic import sonic
     from weir.controller.topology import TopologyError, load_topology
 
     try:
         classes = Qos() if topology is None else load_topology(topology).qos
-        typer.echo(sonic(classes, interfaces) if form == "sonic" else tc(classes, interfaces, rate, ecn=ecn))
-    except (TopologyError, ValueError) as error:
+        if form == "tc":
+            typer.echo(tc(classes, interfaces, rate, ecn=ecn))
+        elif config is None:
+            raise ValueError("--format sonic needs --config: SONiC takes whole configurations alone")
+        else:
+            typer.echo(json.dumps(sonic(classes, interfaces, json.loads(config.read_text())), indent=4))
+    except (TopologyError, ValueError, OSError) as error:
         typer.echo(f"weir qos: {error}", err=True)
         raise typer.Exit(2) from None

@@ -7,20 +7,18 @@ Each threshold of a layer class gets a queue of its own: most switches have no m
 are too few for that, neighbouring layer classes share theirs. Nothing in Weir needs order.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from weir.controller.qos import NEVER, WEIR_CLASSES, Enqueue, Qos, class_name
 from weir.wire.definition import BEST_EFFORT_DSCP, LAYER_CLASSES, MAGNITUDE_CLASSES
 
 PACKET: Final = 1_102  # bytes of a full contribution on the wire: thresholds in bytes are multiples of it
-_SONIC_QUEUES: Final = 8  # of a port
 _LARGEST: Final = [(layer, MAGNITUDE_CLASSES - 1) for layer in range(LAYER_CLASSES)]
 _TC_CLASSES: Final = 254  # with minor numbers from 1 on; 255 is the one above them
-_TC_ROOM: Final = 400  # packets in a queue that drops nothing early
+ROOM: Final = 400  # packets in a queue that drops nothing early
 _TC_LEAST: Final = "8kbit"  # promised to a class that is to live on what others leave
 
 
@@ -75,41 +73,6 @@ def _bands(treatments: dict[int, Enqueue], together: int) -> list[Band]:
     ]
 
 
-def sonic(qos: Qos, ports: Sequence[str]) -> str:
-    """Return the part of SONiC's ``config_db.json`` that gives these ports the classes' queues.
-
-    A WRED profile has one threshold for what it drops and what it marks. Queues that drop nothing early have
-    none, and so do not mark: they hold packets of others too, which would be dropped.
-    """
-    profiles: dict[str, dict[str, str]] = {}
-    queues: dict[str, dict[str, str]] = {}
-    traffic: dict[str, str] = {}
-    for place, band in enumerate(bands(qos, _SONIC_QUEUES)):
-        number = str(_SONIC_QUEUES - 1 - place)
-        queue = {"scheduler": "WEIR_STRICT"}
-        if band.limit < NEVER:
-            queue["wred_profile"] = name = f"WEIR_{number}"
-            profiles[name] = {
-                "wred_green_enable": "true",
-                "ecn": "ecn_green" if band.protected else "ecn_none",
-                "green_min_threshold": str(band.limit * PACKET),
-                "green_max_threshold": str(band.limit * PACKET),
-                "green_drop_probability": "100",
-            }
-        queues |= {f"{port}|{number}": queue for port in ports}
-        traffic |= {str(code): number for code in band.codes}
-    numbers = [str(number) for number in range(_SONIC_QUEUES)]
-    settings: dict[str, Any] = {
-        "DSCP_TO_TC_MAP": {"WEIR": traffic},
-        "TC_TO_QUEUE_MAP": {"WEIR": dict(zip(numbers, numbers, strict=True))},
-        "PORT_QOS_MAP": {port: {"dscp_to_tc_map": "WEIR", "tc_to_queue_map": "WEIR"} for port in ports},
-        "SCHEDULER": {"WEIR_STRICT": {"type": "STRICT"}},
-        "WRED_PROFILE": profiles,
-        "QUEUE": queues,
-    }
-    return json.dumps(settings, indent=2)
-
-
 def tc(qos: Qos, interfaces: Sequence[str], rate: str, *, ecn: bool) -> str:
     """Return a shell script that gives these interfaces of a Linux box the classes' queues.
 
@@ -144,9 +107,9 @@ def _tc_band(
         least, most = PACKET * band.mark_at, PACKET * band.limit
         burst = (2 * least + most) // 3000 + 1
         average = f"min {least} max {most} avpkt 1000 burst {burst} bandwidth {rate} probability 1 ecn"
-        yield f"tc qdisc add {dev} parent {at} red limit {PACKET * _TC_ROOM} {average}"
+        yield f"tc qdisc add {dev} parent {at} red limit {PACKET * ROOM} {average}"
     else:
-        room = band.limit if band.limit < NEVER and not band.protected else _TC_ROOM
+        room = band.limit if band.limit < NEVER and not band.protected else ROOM
         yield f"tc qdisc add {dev} parent {at} bfifo limit {PACKET * room}"
     for code in band.codes:
         match = f"u32 match ip dsfield {code << 2:#04x} 0xfc"

@@ -48,6 +48,25 @@ CASES: Final[tuple[Case, ...]] = (
     ),
     Case(
         "training",
+        "flows",
+        "Asynchronous servers by flows over racks and spines with incast, with a loss budget and without; a "
+        "dense server over TCP.",
+        "ten minutes, with root",
+        {"workers": "2", "epochs": "1", "max_steps": "3", "servers": "1"},
+        seeds=1,
+        module="links",
+        values={
+            "mode": "ps",
+            "servers": "2",
+            "consistency": "async",
+            "peers": "ps",
+            "model": "mlp",
+            "links": "50mbit",
+            "loss": "0",
+        },
+    ),
+    Case(
+        "training",
         "servers",
         "Time and bytes to equal accuracy with a parameter server: Weir's, a dense one over TCP, Gloo's "
         "ring.",

@@ -34,6 +34,9 @@ class Parameters:
     workers: int = parameter(4, "workers", least=1, most=32)
     epochs: int = parameter(3, "passes over the data", least=1)
     max_steps: int | None = parameter(None, "of each epoch at most", least=1)
+    mode: str = parameter("all-reduce", "of Weir's trainings", choices=("all-reduce", "ps"))
+    servers: int = parameter(1, "with mode ps", least=1)
+    consistency: str = parameter("sync", "with mode ps: sync, ssp:S, async")
     methods: tuple[str, ...] = parameter(("dense",), "Weir's methods: weir methods lists them")
     peers: tuple[str, ...] = parameter(
         ("gloo",), "gloo: all-reduce; ps: a parameter server; both dense", choices=PEERS
@@ -55,7 +58,7 @@ class Parameters:
 
 def run(parameters: Parameters, run: Run) -> Iterator[Table | Plot]:
     """Train every way, where network namespaces are to be had."""
-    given = vars(parameters) | {"seed": run.seeds[0], "plugin": run.plugins}
+    given = vars(parameters) | {"seed": run.seeds[0], "plugin": run.plugins, "hosts": "namespaces"}
     own = {name: value for name, value in given.items() if name not in _NOT_CONFIG}
     configs = [make_config(**own, method=method) for method in parameters.methods]
     if (reason := gain_root()) is not None:
@@ -144,6 +147,7 @@ def report(
         (
             Column(f"to {target:.1%}", duration),
             Column("step", duration, "median, of the slowest worker"),
+            Column("p99", duration, "of all workers' steps but their first"),
             Column("accuracy", share),
             Column("missing", lambda part: f"{part:.2%}"),
             Column("line", lambda part: f"{part:.0%}", "of its link's rate that a worker's packets take up"),
@@ -176,6 +180,7 @@ def _row(outcome: WayResult, column: str, reached: Mapping[str, float | None]) -
         {
             column: reached[outcome.name],
             "step": outcome.step_s,
+            "p99": outcome.step_p99_s,
             "accuracy": record.accuracy,
             "missing": record.delivery.missing_share if outcome.way.kind == "weir" else None,
             "line": outcome.of_line,

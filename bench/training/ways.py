@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from statistics import median
 from typing import Final, Literal
@@ -74,6 +75,12 @@ class WayResult:
     def step_s(self) -> float:
         """Return median time of a step; the first of them warms up."""
         return median(step.seconds for step in self.record.steps[1:] or self.record.steps)
+
+    @property
+    def step_p99_s(self) -> float:
+        """Return time that 99 % of all workers' steps take at most; the first of each warms up."""
+        found = sorted(seconds for own in self.record.seconds.values() for seconds in own[1:] or own)
+        return found[ceil(0.99 * len(found)) - 1]
 
     @property
     def of_line(self) -> float | None:

@@ -38,7 +38,7 @@ _SECOND: Final = 1_000_000_000
 class UdpFlows:
     """A UDP socket bound to ``bind`` (address, port; port 0 takes a free one), and the flows behind it.
 
-    A network trims only chunks to FLOW_PORT. Raises OSError when the address cannot be had.
+    Switches spray and trim only where one end has FLOW_PORT. Raises OSError when the address cannot be had.
     """
 
     def __init__(self, bind: tuple[str, int] = ("0.0.0.0", FLOW_PORT)) -> None:
@@ -61,8 +61,8 @@ class UdpFlows:
 
     @classmethod
     def at(cls, ip: str) -> Self:
-        """Return a socket at FLOW_PORT of an address, where switches spray and trim; at any other port if
-        that one is taken. Raises OSError when the address cannot be had.
+        """Return a socket at FLOW_PORT of an address; at any other port if that one is taken. Raises OSError
+        when the address cannot be had.
         """
         try:
             return cls((ip, FLOW_PORT))

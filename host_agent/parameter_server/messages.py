@@ -75,7 +75,8 @@ class Message:
         incarnation: of the worker, below 2^64.
         number: of a push or flush, from 1 for each worker and server; of an update likewise, where 0 says
             that only the clocks are news; of TAKEN the index of the server.
-        taken: number of the last update that the worker has taken.
+        taken: number of the last update that the worker has taken; of an update the number of the last one
+            that the server has made, if that is another.
         known: of how many of its pushes the worker knows what became of them.
         applied: how many of this worker's pushes are in; in a join as the worker knows it.
         floor: how many of every worker's pushes are, at least, in the model that the update leads to.

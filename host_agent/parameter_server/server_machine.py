@@ -506,6 +506,7 @@ class ServerMachine:
             worker,
             reader.incarnation,
             number,
+            taken=0 if number == reader.feed.last else reader.feed.last,
             applied=self.clocks.of[worker],
             floor=reader.told if number in (0, reader.feed.last) else 0,
             epoch=self.table.epoch,

@@ -87,6 +87,7 @@ class _Line:
         floor: the model here contains so many pushes of every worker, of the server's units (but for what
             filters hold).
         taken: number of the last update that was taken. made_in: the epoch in which it was made.
+        newest: number of the last update that the server is known to have made. Word of it may overtake it.
         epoch: of the server's routing table.
     """
 
@@ -94,6 +95,7 @@ class _Line:
     applied: int = 0
     floor: int = 0
     taken: int = 0
+    newest: int = 0
     made_in: int = 0
     epoch: int = 0
     report: Words | None = None
@@ -145,8 +147,8 @@ class WorkerMachine:
 
     @property
     def settled(self) -> bool:
-        """Return whether every push is known to be applied."""
-        return not any(line.unapplied for line in self.lines)
+        """Return whether every push is known to be applied, and what was made of it has come."""
+        return not any(line.unapplied or line.taken < line.newest for line in self.lines)
 
     @property
     def staleness(self) -> int:
@@ -160,7 +162,8 @@ class WorkerMachine:
 
     def waits(self, server: int) -> bool:
         """Return whether a word of a server is due."""
-        return bool(self.lines[server].unapplied) or not self.allows(server)
+        line = self.lines[server]
+        return bool(line.unapplied) or line.taken < line.newest or not self.allows(server)
 
     def hello(self, server: int) -> Message:
         """Return what joins, and what asks for everything that is lacking, at any time."""
@@ -298,6 +301,7 @@ class WorkerMachine:
             line.made = message.applied
         news = message.applied > line.applied
         line.applied = max(line.applied, message.applied)
+        line.newest = max(line.newest, message.number, message.taken)
         for number in [number for number in line.unapplied if number <= line.applied]:
             lost = [(first, count) for of, first, count in message.lost if of == number]
             self._refund(*line.unapplied.pop(number), lost)

@@ -20,7 +20,7 @@ from weir.netns.namespace import NamespaceError, gain_root
 from weir.process.child import ChildError
 
 CASES = [case for suite in SUITES.values() for case in suite]
-NEEDS_ROOT = {"training/links", "training/servers"}
+NEEDS_ROOT = {"training/flows", "training/links", "training/servers"}
 SIMILAR = {  # to another case of the same module
     "collectives/allreduce",
     "gradients/dfs",

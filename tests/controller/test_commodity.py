@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings for switches without P4: SONiC's tables are whole, and Linux does as its script says."""
+"""Settings for switches without P4: each class has one queue, and Linux does as its script says."""
 
 import contextlib
-import json
 import shutil
 import socket
 import subprocess
@@ -17,8 +16,8 @@ from scapy.layers.l2 import Ether
 from typer.testing import CliRunner
 
 from weir.cli import app
-from weir.controller.commodity import bands, sonic, tc
-from weir.controller.qos import DEFAULT_CLASSES, TRIM_AT, WEIR_CLASSES, Qos
+from weir.controller.commodity import bands, tc
+from weir.controller.qos import DEFAULT_CLASSES, TRIM_AT, Qos
 from weir.netns import Namespace
 from weir.wire.definition import (
     BEST_EFFORT_DSCP,
@@ -50,31 +49,6 @@ def test_each_class_has_one_queue_and_smaller_magnitudes_are_dropped_first() -> 
             assert limits == list(TRIM_AT)
         fronts = [place[dscp(layer)] for layer in range(LAYER_CLASSES)]
         assert fronts == sorted(fronts)
-
-
-def test_classes_that_need_more_queues_than_there_are_are_refused(tmp_path: Path) -> None:
-    classes = {code: {"trim_at": 10 + n} for n, code in enumerate(sorted(WEIR_CLASSES, reverse=True))}
-    qos = Qos(classes=classes)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="need 14 queues; such a switch has 8"):
-        sonic(qos, ["Ethernet0"])
-    assert len(bands(qos, 16)) == 14
-
-
-def test_sonic_names_nothing_that_it_does_not_define() -> None:
-    status, output = run("--format", "sonic", "Ethernet0", "Ethernet4")
-    settings = json.loads(output)
-    assert status == 0
-    assert settings["DSCP_TO_TC_MAP"]["WEIR"].keys() == {str(code) for code in DEFAULT_CLASSES}
-    queues = set(settings["DSCP_TO_TC_MAP"]["WEIR"].values())
-    assert {name.split("|")[1] for name in settings["QUEUE"]} == queues
-    for name, queue in settings["QUEUE"].items():
-        assert name.split("|")[0] in settings["PORT_QOS_MAP"]
-        assert queue["scheduler"] in settings["SCHEDULER"]
-        assert queue.get("wred_profile", "WEIR_6") in settings["WRED_PROFILE"]
-    # What strangers share with Weir is never dropped early.
-    for code in (RELIABLE_DSCP, BEST_EFFORT_DSCP):
-        number = settings["DSCP_TO_TC_MAP"]["WEIR"][str(code)]
-        assert "wred_profile" not in settings["QUEUE"][f"Ethernet0|{number}"]
 
 
 def test_a_topology_files_thresholds_are_used(tmp_path: Path) -> None:

@@ -48,7 +48,12 @@ def test_what_is_given_wins_over_the_preset() -> None:
         (
             {"mode": "ps", "method": "dense", "consistency": "async", "loss": 0.1},
             "--consistency async",
-            "loopback",
+            "--hosts namespaces",
+        ),
+        (
+            {"mode": "ps", "method": "dense", "consistency": "ssp:1", "topology": "leaf-spine-2x2"},
+            "--consistency ssp:1",
+            "--hosts namespaces",
         ),
         ({"block": 100}, "--block", "32, 64, 128 or 256"),
         ({"method": "best"}, "--method", "topk-block"),
@@ -74,8 +79,7 @@ def test_what_is_given_wins_over_the_preset() -> None:
         ({"name": "a/b"}, "--name", "'a/b'"),
         ({"topology": "ring"}, "--topology", "leaf-spine-2x2"),
         ({"hosts": "vms"}, "--hosts", "'processes' or 'namespaces'"),
-        ({"hosts": "namespaces", "loss": 0.1}, "--loss", "bridge"),
-        ({"hosts": "namespaces", "topology": "leaf-spine-2x2"}, "--topology", "bridge"),
+        ({"hosts": "namespaces", "pcap": Path("run.pcapng")}, "--pcap", "tcpdump"),
         ({"topology": "leaf-spine-4x1", "workers": 3}, "--workers 3", "4 racks"),
         ({"links": "fast"}, "--links", "100mbit"),
         ({"links": "100"}, "--links", "100mbit"),
@@ -106,6 +110,24 @@ def test_every_wrong_setting_is_named_at_once() -> None:
         "--model",
         "--density",
     ]
+
+
+def test_flows_take_a_network_of_namespaces_whose_switches_have_the_queues() -> None:
+    flows = {
+        "mode": "ps",
+        "method": "dense",
+        "consistency": "ssp:2",
+        "hosts": "namespaces",
+        "links": "50mbit",
+    }
+    assert not make_config(**flows).queues_in_switches
+    for given in (
+        {"topology": "leaf-spine-2x2"},
+        {"loss": 0.01},
+        {"background": "incast"},
+        {"loss_budget": 0.1},
+    ):
+        assert make_config(**flows, **given).queues_in_switches
 
 
 def test_the_network_is_one_perfect_switch_unless_asked_otherwise() -> None:

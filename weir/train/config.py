@@ -211,10 +211,10 @@ class TrainConfig(BaseModel):
                     f"{option}: pushes travel by flows, where values have 32 bits, in the form that costs "
                     "least; leave out --encoding, --lane-bits"
                 )
-            if given and self.in_switches:
+            if given and self.in_switches and self.hosts == "processes":
                 raise ValueError(
                     f"{option}: flows between processes of one machine take the kernel's loopback, where "
-                    "--loss and --background are not"
+                    "--topology, --loss and --background are not: --hosts namespaces has them"
                 )
         if find_method(self.method).kind != "sparsifier":
             raise ValueError(f"--mode ps: method {self.method} sends no gradients to servers")
@@ -237,7 +237,14 @@ class TrainConfig(BaseModel):
     @property
     def in_switches(self) -> bool:
         """Return whether something is asked for that switches alone do."""
-        return bool(self.loss) or self.background != "none"
+        return bool(self.loss) or self.background != "none" or not parse_shape(self.topology).single
+
+    @property
+    def queues_in_switches(self) -> bool:
+        """Return whether packets wait in the queues of switches, which trim and mark, rather than in token
+        buckets of the kernel.
+        """
+        return self.hosts == "processes" or self.in_switches or self.lossy
 
     @field_validator("lane_bits", "update_bits", mode="before")
     @classmethod
@@ -305,17 +312,10 @@ class TrainConfig(BaseModel):
             raise ValueError(
                 "--background: its load is a share of a link's rate: give --links one, such as 100mbit"
             )
-        for option, given in (
-            ("--topology", not parse_shape(self.topology).single),
-            ("--loss", self.loss > 0),
-            ("--background", self.background != "none"),
-            ("--pcap", self.pcap is not None),
-        ):
-            if given and self.hosts == "namespaces":
-                raise ValueError(
-                    f"--hosts namespaces does not go with {option}: Gloo's packets pass a kernel's bridge, "
-                    "which could not do the same to them"
-                )
+        if self.pcap is not None and self.hosts == "namespaces":
+            raise ValueError(
+                "--hosts namespaces does not go with --pcap: capture at the hosts' interfaces with tcpdump"
+            )
         if self.loss_policy is not None:
             if self.loss_budget:
                 raise ValueError(

@@ -121,7 +121,8 @@ def starting_line(config: TrainConfig) -> str:
     """Return what ``deploy`` is about to do, for people."""
     shape = config.network.shape
     if config.hosts == "namespaces":
-        return f"starting {config.workers} hosts in network namespaces, switch and controller"
+        switches = "switch" if shape.single else f"{shape.racks} leaves, {shape.spines} spines"
+        return f"starting {config.members} hosts in network namespaces, {switches} and controller"
     if shape.single:
         return "starting switch and controller"
     return f"starting {shape.racks} leaves, {shape.spines} spines and the controller"
@@ -136,7 +137,9 @@ def deploy(config: TrainConfig) -> Iterator[Deployment]:
     if config.hosts == "namespaces":
         from weir.netns.cluster import network_cluster
 
-        with network_cluster(config.members, rate=config.links) as linked:
+        network = config.network if config.queues_in_switches else None
+        rate = None if config.queues_in_switches else config.links
+        with network_cluster(config.members, rate=rate, network=network) as linked:
             yield Deployment.of_all(
                 config.workers, linked.folder, linked, linked.lab, config.members - config.workers
             )
@@ -151,14 +154,18 @@ def deploy(config: TrainConfig) -> Iterator[Deployment]:
 def deploy_reference(config: TrainConfig) -> Iterator[Deployment]:
     """Yield the deployment of the workers of the run over plain Gloo, while the block runs.
 
-    With hosts in namespaces it has the same links, joined by the kernel's own bridge, and segmentation
-    offloads are on: the network that TCP is fastest on. Otherwise it is the loopback interface. Raises
-    NamespaceError.
+    With hosts in namespaces it has the same links, losses and background traffic, joined by the kernel's own
+    bridges, and segmentation offloads are on: the network that TCP is fastest on. Otherwise it is the
+    loopback interface. Raises NamespaceError.
     """
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(scratch_folder("weir-gloo"))
         lab = None
-        if config.hosts == "namespaces":
+        if config.hosts == "namespaces" and config.queues_in_switches:
+            from weir.netns.cluster import bridged_network
+
+            lab = stack.enter_context(bridged_network(config.workers, config.network)).lab
+        elif config.hosts == "namespaces":
             from weir.netns.lab import bridged_lab
 
             lab = stack.enter_context(bridged_lab(config.workers, rate=config.links))

@@ -58,7 +58,7 @@ def draw(config: TrainConfig, records: list[RunRecord]) -> "Figure":
     weir = next((record for record in records if record.run == "weir" and record.steps), None)
     if disturbed and weir is not None:
         _network(axes[2][0], axes[2][1], config, weir)
-        if not linked:  # there the kernel's token buckets hold the queues
+        if not linked:  # there the line is taken
             figure.supxlabel(_switches(weir), fontsize=10)
     return figure
 

@@ -14,7 +14,7 @@ from weir.report.words import byte_count, duration, percent, ratio, times
 from weir.train.config import TrainConfig
 from weir.train.record import RunRecord, Status, delivery_json
 from weir.train.wirebytes import dense_bytes
-from weir.train.words import NOT_KNOWN, network_line, network_rows, training_line
+from weir.train.words import NOT_KNOWN, idle_mechanisms, network_line, network_rows, training_line
 
 SCHEMA: Final = 1
 
@@ -39,6 +39,7 @@ def summarize(
         "problem": next((record.problem for record in records if record.problem), None),
         "config": config.model_dump(mode="json"),
         "runs": {record.run: _run(record) for record in records},
+        "idle": [words for record in records for words in idle_mechanisms(config, record)],
         "switch_events": dict(switch_events),
     }
 
@@ -242,6 +243,7 @@ def _notes(config: TrainConfig, records: list[RunRecord]) -> list[Text]:
             "forward and backward pass; the machine's, evaluations, other load and what its kernel does for "
             "bridge and links in softirqs"
         )
+    sources += [f"did nothing: {words}" for record in records for words in idle_mechanisms(config, record)]
     if config.lossy:
         sources.append(
             "missing: of the values sent; the bound is what the budgets of all layers and magnitudes allow "
@@ -259,7 +261,7 @@ def _notes(config: TrainConfig, records: list[RunRecord]) -> list[Text]:
             )
         elif config.hosts == "namespaces":
             sources.append(
-                "both run over the same links, with the same token buckets; the soft switch forwards Weir's "
-                "packets, the kernel's bridge Gloo's, which has its segmentation offloads"
+                "both run over links of the same rate, losses and background traffic; the soft switch "
+                "forwards Weir's packets, the kernel's bridge Gloo's, which has its segmentation offloads"
             )
     return [Text(line, style="dim") for line in sources]

@@ -115,7 +115,7 @@ def network_rows(config: TrainConfig, record: RunRecord) -> list[tuple[str, str]
     ours = record.run == "weir"
     counts, done = record.counts if ours else None, record.delivery
     rows = [("timeouts, all workers", f"{done.counters.timeouts:,}" if ours else NOT_KNOWN)]
-    if config.hosts != "namespaces":  # there the kernel's token buckets hold the queues
+    if config.queues_in_switches:
         rows.append(("packets trimmed by switches", f"{counts.trims:,}" if counts else NOT_KNOWN))
         rows.append(("packets marked by switches", f"{counts.marks:,}" if counts else NOT_KNOWN))
     if config.loss:
@@ -128,6 +128,28 @@ def network_rows(config: TrainConfig, record: RunRecord) -> list[tuple[str, str]
     if not config.network.shape.single:
         rows.append(("summed by spines", _spines(record) if ours else NOT_KNOWN))
     return rows
+
+
+def idle_mechanisms(config: TrainConfig, record: RunRecord) -> list[str]:
+    """Return in words what was switched on for a run over Weir, and never acted, by the switches' counters
+    and the workers'.
+    """
+    counts, done = record.counts, record.delivery
+    if record.run != "weir" or record.status != "complete" or counts is None:
+        return []
+    used = counts.trims or done.missing or done.counters.releases
+    return [
+        words
+        for words, idle in (
+            ("--loss: no switch has lost a packet on purpose", config.loss and not counts.lost),
+            (
+                "--background: no switch has forwarded such a packet",
+                config.background != "none" and not counts.background,
+            ),
+            ("the loss budget: nothing was trimmed or given up", config.lossy and not used),
+        )
+        if idle
+    ]
 
 
 def _missing(record: RunRecord) -> str:

@@ -541,6 +541,20 @@ def test_flush_brings_the_replica_to_the_model(tmp_path: Path) -> None:
     assert np.array_equal(workers[0].words, model)
 
 
+def test_word_of_an_update_that_overtakes_it_settles_nothing(tmp_path: Path) -> None:
+    server, workers = _pair(tmp_path, ServerRules(filter=FilterRule(1e9)))
+    worker = workers[0]
+    _exchange(server, workers, *worker.push(np.ones(99, np.float32), 0.1))
+    (update, *_) = server.handle(*worker.flush())
+    (word,) = server.handle(worker.alive(0))
+    assert word.number == 0 and word.applied == update.applied
+    worker.on_message(0, word)
+    assert not worker.settled and worker.waits(0), "it knows that its flush is applied, and lacks the model"
+    worker.on_message(0, update)
+    assert worker.settled and not worker.waits(0)
+    assert np.array_equal(worker.words, server.optimizer.parameters.view(np.uint32))
+
+
 def test_a_worker_that_is_done_no_longer_holds_the_others(tmp_path: Path) -> None:
     server, workers = _pair(tmp_path, ServerRules(Consistency(1)))
     for _ in range(2):
