@@ -143,7 +143,7 @@ def measure(setting: Setting, workers: int, steps: int) -> Measured:
         name: Replay(module, method, setting.workers, setting.density)
         for name, method in (("planner", "topk"), ("block-topk", "omnireduce"), *((own, own) for own in OWN))
     }
-    value_bits = replays["dfs"].ranks[0].gradients.sparsifier.value_bits
+    value_bits = replays["dfs"].value_bits
     sums: dict[str, Bytes] = {}
     energies = {name: Energy() for name in replays}
     first, elements = steps // 3, recording.shape[-1]
