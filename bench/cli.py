@@ -14,7 +14,7 @@ from weir.bench import report
 from weir.bench.case import Case, Limits, ParameterError, Run, UnavailableError, in_words
 from weir.bench.results import Plot, Table
 from weir.bench.suites import SUITES, UnknownCaseError, find
-from weir.bench.verify import verify as verdicts
+from weir.bench.suites import verify as verdicts
 from weir.methods import Plugin
 
 app = typer.Typer(

@@ -8,8 +8,7 @@ import pytest
 from weir.bench.case import Case, Floor, Run
 from weir.bench.results import Column, Row, Table
 from weir.bench.simulated.tail import Contender
-from weir.bench.suites import SUITES, find
-from weir.bench.verify import Verdict, verify
+from weir.bench.suites import SUITES, Verdict, find, verify
 from weir.controller.qos import WEIR_CLASSES, ClassSpec, Qos
 
 RUN = Run(0, range(1, 2), processes=1)
