@@ -48,7 +48,7 @@ class Fabric:
 
     @property
     def waits(self) -> Waits:
-        """How long hosts wait for answers."""
+        """Waits of hosts for answers."""
         if self.least_wait is not None:
             return Waits(self.least_wait)
         return Waits.of(self.rate, self.delay_ns / SECOND)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long hosts wait for answers: one setting for Weir and its peers, so that no gain is a timer's."""
+"""Waits of hosts for answers: one setting for Weir and its peers, so that no gain is a timer's."""
 
 from dataclasses import dataclass
 from typing import Final, TypedDict
