@@ -6,7 +6,7 @@ BIN := .venv/bin
 .DEFAULT_GOAL := help
 # Else every process of the tests compiles every test, and every command Weir.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help setup demo test check bench docs pages clean
+.PHONY: help setup demo test check bench docs pages verify clean
 
 help:  ## these lines
 	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ docs: .venv/ready  ## the documentation as a site: build/site/docs/index.html
 
 pages: .venv/ready  ## check the pages: their links, paths, names and commands
 	$(BIN)/pytest tests/test_docs.py softswitch/tests/test_docs.py
+
+verify: .venv/ready  ## small versions of the documented ratios, where they depend on no machine; fails below a floor
+	$(BIN)/weir bench verify
 
 bench: .venv/ready  ## the figures of the switch and of all-reduce in docs/benchmarks.md
 	$(BIN)/weir bench run switch/rate

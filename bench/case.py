@@ -97,6 +97,44 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Floor:
+    """A ratio that a small run of a case must reach: pages state it, or a larger one.
+
+    Attributes:
+        column: of a table of the case, less of which is better.
+        contender, against: rows, by how their names begin: ours, and what it is compared with. Of several
+            settings the worst counts.
+        least: times that the other's figure is ours, at least.
+        values: parameters of the small run.
+    """
+
+    column: str
+    contender: str
+    against: str
+    least: float
+    values: Mapping[str, str]
+
+    def __str__(self) -> str:
+        """Return what is compared, in words."""
+        return f"{self.column}: {self.contender} against {self.against}"
+
+    def reached(self, tables: Iterable[Table]) -> float | None:
+        """Return the ratio; None where no table has both rows."""
+        found = [
+            theirs / ours
+            for table in tables
+            for row in table.rows
+            for other in table.rows
+            if row.contender.startswith(self.contender)
+            and other.contender.startswith(self.against)
+            and row.setting == other.setting
+            and (ours := row.middle(self.column))
+            and (theirs := other.middle(self.column)) is not None
+        ]
+        return min(found, default=None)
+
+
+@dataclass(frozen=True)
 class Case:
     """A benchmark.
 
@@ -109,6 +147,7 @@ class Case:
             or nothing in it is random.
         module: of ``Parameters`` and ``run``, in the suite's folder; by itself, the name.
         values: the parameters that differ from the module's own defaults.
+        floors: see ``weir bench verify``; none of them may depend on the machine.
     """
 
     suite: str
@@ -120,6 +159,7 @@ class Case:
     seeds: int = 0
     module: str = ""
     values: Mapping[str, str] = field(default_factory=dict)
+    floors: Sequence[Floor] = ()
 
     @property
     def path(self) -> str:

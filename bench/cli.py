@@ -14,6 +14,7 @@ from weir.bench import report
 from weir.bench.case import Case, Limits, ParameterError, Run, UnavailableError, in_words
 from weir.bench.results import Plot, Table
 from weir.bench.suites import SUITES, UnknownCaseError, find
+from weir.bench.suites import verify as verdicts
 from weir.methods import Plugin
 
 app = typer.Typer(
@@ -131,6 +132,44 @@ def run(
             say=lambda text: console.print(text, highlight=False, markup=False),
         )
         failures += _measure(case, {**(case.quick if quick else {}), **values}, one, out, len(cases) > 1)
+    if failures:
+        typer.secho("\n".join(failures), fg="red", err=True)
+        raise typer.Exit(1)
+
+
+@app.command()
+def verify(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="[SUITE[/CASE]]", help="Of which; default: all.")] = "",
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Simulations at a time; default: one per core.")
+    ] = None,
+) -> None:
+    """Run small versions of what the pages state, and fail where a ratio is below its floor.
+
+    Only cases whose figures do not depend on the machine have floors: virtual time, and counted bytes.
+    """
+    from weir.train.running import interruptible
+
+    context.with_resource(interruptible())
+    cases = _cases(name) if name else [case for suite in SUITES.values() for case in suite]
+    console = Console(stderr=True)
+    run = Run(
+        0,
+        range(1, 2),
+        processes,
+        say=lambda text: console.print(text, style="dim", highlight=False, markup=False),
+    )
+    table, failures = _plain_table("benchmark", "what is compared", "floor", "found"), []
+    for found in verdicts(cases, run):
+        if isinstance(found, str):
+            failures.append(found)
+            continue
+        reached = report.NONE if found.reached is None else report.factor(found.reached)
+        table.add_row(found.case.path, str(found.floor), report.factor(found.floor.least), reached)
+        if not found.kept:
+            failures.append(f"{found.case.path}: {found.floor}: {reached}, below {found.floor.least:g}")
+    Console().print(table)
     if failures:
         typer.secho("\n".join(failures), fg="red", err=True)
         raise typer.Exit(1)

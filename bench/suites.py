@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The suites of benchmarks, and how a case is found in them."""
+"""The suites of benchmarks, how a case is found in them, and whether the cases keep their floors."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 from weir.bench import collectives, gradients, simulated, switch, training
-from weir.bench.case import Case
+from weir.bench.case import Case, Floor, Run
+from weir.bench.results import Table
 
 SUITES: Final[Mapping[str, tuple[Case, ...]]] = {
     "switch": switch.CASES,
@@ -36,3 +39,33 @@ def find(name: str) -> tuple[Case, ...]:
         names = ", ".join(each.name for each in SUITES[suite])
         raise UnknownCaseError(f"there is no case {case!r} in {suite}; there are {names}")
     return found
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A floor, and the ratio of this run. reached: None: a row was missing."""
+
+    case: Case
+    floor: Floor
+    reached: float | None
+
+    @property
+    def kept(self) -> bool:
+        """Return whether the ratio is no lower than its floor."""
+        return self.reached is not None and self.reached >= self.floor.least
+
+
+def verify(cases: Sequence[Case], run: Run) -> Iterator[Verdict | str]:
+    """Run each case once for all floors with the same parameters.
+
+    Yields:
+        Verdicts, and a sentence for each mechanism that did nothing.
+    """
+    for case in cases:
+        for values, floors in groupby(case.floors, key=lambda floor: dict(floor.values)):
+            run.say(f"{case.path} {' '.join(f'{name}={value}' for name, value in values.items())}")
+            tables = [one for one in case.run(case.parameters(values), run) if isinstance(one, Table)]
+            for floor in floors:
+                yield Verdict(case, floor, floor.reached(tables))
+            for table in tables:
+                yield from (f"{case.path}: a mechanism did nothing: {idle}" for idle in table.idle)

@@ -11,7 +11,7 @@ from weir.simulator.tcp import Range, Receiver, Sender, TcpConfig
 from weir.wire.definition import CE, ECT
 
 LITTLE = (16_384, 65_536, 262_144)
-"""Where the shortest go first, streams with more bytes left than the nth of these are n classes down."""
+"""By `TcpConfig.class_by_remaining`, streams with more bytes left than the nth are n classes down."""
 
 PROTOCOL = 6
 OVERHEAD = 54  # Ethernet, IPv4 and TCP headers
@@ -151,7 +151,7 @@ class Stream:
         chosen = config or TcpConfig()
         ecn = ECT if self.sender.congestion.ecn else 0
         tos = chosen.dscp << 2 | ecn
-        classes = len(LITTLE) + 1 if chosen.shortest_first else 1
+        classes = len(LITTLE) + 1 if chosen.class_by_remaining else 1
         self._by_class = [
             _Frames(sending, receiving, macs[0], ports, chosen.dscp - 8 * below << 2 | ecn)
             for below in range(classes)

@@ -24,7 +24,6 @@ __all__ = ["MSS", "Range", "Receiver", "Sender", "TcpConfig"]
 
 SACK_BLOCKS = 3  # as many as fit beside Linux's time stamps
 _MS = 1_000_000
-_LEAST_PROBE = 2 * _MS  # Linux: two ticks
 _DUPLICATES = 3  # segments that arrived later than one that did not: it is lost
 _MOST_PATIENCE = 16
 _KINDS: Final[Mapping[Algorithm, Callable[[int], Congestion]]] = {
@@ -40,18 +39,23 @@ Range = tuple[int, int]  # first byte, first byte after
 class TcpConfig:
     """Times in nanoseconds.
 
-    min_rto: 10 ms, as simulations of data centres have it (RFC 6298 says 1 s, Linux 200 ms).
-    initial_window: in segments (RFC 6928). algorithm: of congestion control. dscp: the class of all packets.
-    shortest_first: data travels in that class only while little is left to send, else in one below: as
-    pFabric (SIGCOMM 2013) has it, with the switches' queues in place of a priority for every packet.
+    min_rto: by how much longer than a round trip a time-out waits, at least, as in Linux (200 ms there; RFC
+    6298 says 1 s). initial_rto: the time-out before a round trip was measured. min_probe: least wait before a
+    probe of the tail (Linux: two ticks). Where the fabric's round trip is far below these, set them from it:
+    as they are, a loss at the end of a short transfer costs more than the transfer. initial_window: in
+    segments (RFC 6928). algorithm: of congestion control. dscp: the class of all packets.
+    class_by_remaining: data travels in that class only while little is left to send, else in one to three
+    below. Among streams of different lengths the shortest go first then; among equal ones it says nothing.
     """
 
     min_rto: int = 10 * _MS
+    initial_rto: int = 20 * _MS
+    min_probe: int = 2 * _MS
     max_rto: int = 1000 * _MS
     initial_window: int = 10
     algorithm: Algorithm = "dctcp"
     dscp: int = BEST_EFFORT_DSCP
-    shortest_first: bool = False
+    class_by_remaining: bool = False
 
 
 class Receiver:
@@ -146,8 +150,11 @@ class _RoundTrip:
 
     def timeout(self, config: TcpConfig, backoff: int) -> int:
         """Return when to take for lost what is not acknowledged."""
-        base = config.min_rto if self.smooth is None else self.smooth + 4 * self._variance
-        return min(max(round(base), config.min_rto) << min(backoff, 16), config.max_rto)
+        if self.smooth is None:
+            base = max(config.initial_rto, config.min_rto)
+        else:
+            base = round(self.smooth + max(4 * self._variance, config.min_rto))
+        return min(base << min(backoff, 16), config.max_rto)
 
 
 class Sender:
@@ -439,7 +446,7 @@ class Sender:
         if self._reorder_at is not None:
             self.deadline = min(self.deadline, self._reorder_at)
         elif self._times.smooth is not None and not (self._recover or self._probed or self._ahead):
-            at = now + max(round(2 * self._times.smooth), _LEAST_PROBE)
+            at = now + max(round(2 * self._times.smooth), self.config.min_probe)
             if at < self.deadline:
                 self.deadline = self._probe_at = at
 

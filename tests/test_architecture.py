@@ -188,7 +188,6 @@ SHORT: Final = {
     "tests/*test_*.py": "the name of the module or page that is tested, or of a file on a machine with CUDA",
     "agent_service/proto/agent_pb2.py": "protobuf's name",
     "agent_service/status_pages.py": "the client, which alone reads pages, is long enough",
-    "bench/suites.py": "the list of suites, which imports none of them",
     "bench/switch/p4runtime.py": "a case",
     "bench/switch/aggregator.py": "the switch's part of several cases",
     "controller/bfrt/messages.py": "protobuf's messages, made when they are first needed",

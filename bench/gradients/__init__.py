@@ -3,7 +3,9 @@
 
 from typing import Final
 
-from weir.bench.case import Case
+from weir.bench.case import Case, Floor
+
+_FOUR: Final = {"models": "mlp", "densities": "0.05", "workers": "4", "steps": "3"}
 
 CASES: Final[tuple[Case, ...]] = (
     Case(
@@ -12,6 +14,11 @@ CASES: Final[tuple[Case, ...]] = (
         "Bytes that Weir, OmniReduce and lists of values send for the same recorded gradients.",
         "minutes",
         {"models": "mlp", "densities": "0.05", "workers": "2", "steps": "3"},
+        floors=(
+            Floor("bytes", "DFS", "OmniReduce-256", 20, _FOUR),
+            Floor("bytes", "DFS", "best packed", 2.2, _FOUR),
+            Floor("bytes", "planner", "OmniReduce-256", 3.5, _FOUR),
+        ),
     ),
     Case(
         "gradients",

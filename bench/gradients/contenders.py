@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import torch
 
-from weir.bench.gradients.cost import lists
+from weir.bench.gradients.cost import bitmaps, lists
 from weir.bench.gradients.replay import Energy, Gradients, Replay, ReplayedStep, recorded, train
 from weir.host_agent.collectives import NonFiniteError
 from weir.host_agent.collectives.packing import LaneBits
@@ -53,6 +53,9 @@ REPLAYED: Final[Mapping[str, Contender]] = {
 UNPACKED: Final = "top-k planned"
 PLANNED: Final = "top-k planned, packed lanes"
 BASELINE: Final = "OmniReduce-256"
+PACKED: Final = "packed "
+"""Before the names of peers with as few bits a value as DFS."""
+
 DENSE: Final = "dense"
 WITH_MOMENTUM: Final = 0.9
 
@@ -121,27 +124,32 @@ def measure(model: Model, workers: int, steps: int, seed: int, density: float) -
             if number < first:
                 continue
             energies[name].add(step)
-            sent.update(bytes_of(name, step))
+            sent.update(bytes_of(name, step, replay.value_bits))
             if name == "dfs":
                 for mask, chosen in zip(step.masks, step.chosen, strict=True):
                     sizes[mask or 0] += chosen.shape[1]
     points = {}
     for name in sent:
-        one = energies.get(name, energies[UNPACKED])
+        one = energies.get(name, energies[PLANNED if name.startswith(PACKED) else UNPACKED])
         points[name] = Point(sent[name] / count, one.delivered, one.elements / (workers * total * count))
     return Measured(points, sorted(sizes.items()))
 
 
-def bytes_of(contender: str, step: ReplayedStep) -> dict[str, float]:
-    """Return a step's bytes by contender: of this one, and of the peers that send the same elements."""
+def bytes_of(contender: str, step: ReplayedStep, value_bits: float) -> dict[str, float]:
+    """Return a step's bytes by contender: of this one, and of the peers that send the same elements.
+
+    value_bits: of the contender's replay.
+    """
     found: dict[str, float] = {contender: step.counted.total}
-    if contender != UNPACKED:
+    if contender not in (UNPACKED, PLANNED):
         return found
     flat = np.concatenate(step.chosen, axis=1)
-    found["lists of pairs"] = lists(flat).total
+    packed = PACKED if contender == PLANNED else ""
+    found[f"{packed}lists of pairs"] = lists(flat, value_bits).total
+    found[f"{packed}bitmaps"] = bitmaps(flat, value_bits).total
     for block in MASK_SIZES:
-        setup = omnireduce.Setup(block, 256)
-        found[f"OmniReduce-{block}"] = omnireduce.on_the_wire(by_block(flat, block), setup).total
+        setup = omnireduce.Setup(block, 256, value_bits=value_bits)
+        found[f"{packed}OmniReduce-{block}"] = omnireduce.on_the_wire(by_block(flat, block), setup).total
     return found
 
 
@@ -263,7 +271,7 @@ def trained(model: Model, contender: str, density: float, workers: int, steps: i
             sent[DENSE] += dense_bytes(gradients.shape[1], workers)
             return torch.from_numpy(gradients.mean(axis=0))
         step = replay.step(gradients)
-        for name, count in bytes_of(contender, step).items():
+        for name, count in bytes_of(contender, step, replay.value_bits).items():
             sent[name] += count
         return torch.cat(step.total)
 

@@ -9,6 +9,9 @@ The first group has the same elements to send, each worker's top-k; they differ 
 - ``omnireduce:b/m``: blocks of b elements in messages of m, as OmniReduce's open code sends them
   (host_agent.compression.encodings.omnireduce);
 - ``lists``: every worker's (index, value) pairs, gathered by all others, 32 bits each;
+- ``bitmaps``: a bit for each element, and the values, gathered likewise;
+- ``packed:...``: these three with as few bits a value as DFS has with so many workers, in whole bytes only
+  where a block ends. Their scales and what rounding takes are not counted, so they cost more in truth;
 - ``weir:m``: through Weir's switch with one mask size m (``weir:dense``: with none) for all parameters and
   steps, and the packet block and tree levels that cost least in hindsight;
 - ``planner``: through Weir's switch as planned, without hindsight.
@@ -17,6 +20,7 @@ The second has methods with a choice of their own at the same density, through W
 they come with, and ``block-topk``: OmniReduce with the block top-k of its authors, as its open code sends it.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -46,9 +50,12 @@ OWN: Final = ("dfs", "exdyna")
 BASELINE: Final = "omnireduce:256/256"
 """Its example configuration."""
 
+PACKED: Final = "packed:"
+"""Rivals with DFS's bits a value."""
+
 _MESSAGES: Final = (64, 256, 1024)
 _LEVELS: Final = (1, 2, 3)
-_PAIR: Final = 8  # bytes of an index and a value
+_VALUE, _INDEX = 4, 4  # bytes
 _DATAGRAM: Final = 1472  # bytes of UDP payload in an Ethernet frame
 
 
@@ -107,10 +114,12 @@ class Measured:
         return min((n for n in self.bytes if n.startswith(prefix)), key=lambda n: self.bytes[n].total)
 
 
-def saving_at_energy(one: Measured, found: Sequence[Measured], name: str) -> float | None:
-    """Return what a method saves of the baseline's bytes at the density, of those measured, that costs least.
+def saving_at_energy(
+    one: Measured, found: Sequence[Measured], name: str, against: str = BASELINE
+) -> float | None:
+    """Return what a method saves of another's bytes at the density, of those measured, that costs least.
 
-    It must deliver no less of the energy than the baseline, which is sent as much as ``one`` says. None: it
+    It must deliver no less of the energy than the other, which is sent the top-k as ``one`` says. None: it
     delivers less at every density.
     """
     enough = [
@@ -119,7 +128,7 @@ def saving_at_energy(one: Measured, found: Sequence[Measured], name: str) -> flo
         if (other.setting.model, other.setting.workers) == (one.setting.model, one.setting.workers)
         and other.energy[name] >= one.energy["planner"]
     ]
-    return 1 - min(enough) / one.bytes[BASELINE].total if enough else None
+    return 1 - min(enough) / one.bytes[against].total if enough else None
 
 
 def measure(setting: Setting, workers: int, steps: int) -> Measured:
@@ -134,6 +143,7 @@ def measure(setting: Setting, workers: int, steps: int) -> Measured:
         name: Replay(module, method, setting.workers, setting.density)
         for name, method in (("planner", "topk"), ("block-topk", "omnireduce"), *((own, own) for own in OWN))
     }
+    value_bits = replays["dfs"].value_bits
     sums: dict[str, Bytes] = {}
     energies = {name: Energy() for name in replays}
     first, elements = steps // 3, recording.shape[-1]
@@ -141,7 +151,7 @@ def measure(setting: Setting, workers: int, steps: int) -> Measured:
         sent = {name: replay.step(gradients) for name, replay in replays.items()}
         if number < first:
             continue
-        for name, cost in _costs(sent):
+        for name, cost in _costs(sent, value_bits):
             sums[name] = sums.get(name, Bytes()) + cost
         for name, one in sent.items():
             energies[name].add(one)
@@ -152,8 +162,8 @@ def measure(setting: Setting, workers: int, steps: int) -> Measured:
     return Measured(setting, counted, sums, density, energy)
 
 
-def _costs(sent: dict[str, ReplayedStep]) -> Iterator[tuple[str, Bytes]]:
-    """Yield every contender's bytes of one step."""
+def _costs(sent: dict[str, ReplayedStep], value_bits: float) -> Iterator[tuple[str, Bytes]]:
+    """Yield every contender's bytes of one step. value_bits: of packed ones."""
     same = sent["planner"]
     flat = np.concatenate(same.chosen, axis=1)
     for block in MASK_SIZES:
@@ -161,7 +171,12 @@ def _costs(sent: dict[str, ReplayedStep]) -> Iterator[tuple[str, Bytes]]:
         for message in _MESSAGES:
             if block <= message:
                 yield f"omnireduce:{block}/{message}", _omnireduce(occupied, block, message)
+                packed = _omnireduce(occupied, block, message, value_bits)
+                yield f"{PACKED}omnireduce:{block}/{message}", packed
     yield "lists", lists(flat)
+    yield f"{PACKED}lists", lists(flat, value_bits)
+    yield "bitmaps", bitmaps(flat)
+    yield f"{PACKED}bitmaps", bitmaps(flat, value_bits)
     parts = [Occupancy(chosen) for chosen in same.chosen]
     for mask in (None, *MASK_SIZES):
         yield f"weir:{mask or 'dense'}", _fixed(parts, mask)
@@ -175,9 +190,10 @@ def _bytes(traffic: WireCost) -> Bytes:
     return Bytes(sum(traffic.up), len(traffic.up) * traffic.down, traffic.values_and_indexes)
 
 
-def _omnireduce(occupied: Flags, block: int, message: int) -> Bytes:
-    cost = omnireduce.on_the_wire(occupied, omnireduce.Setup(block, message))
-    return Bytes(cost.up, cost.down, omnireduce.values_and_indexes(occupied, block).total)
+def _omnireduce(occupied: Flags, block: int, message: int, value_bits: float = 32) -> Bytes:
+    cost = omnireduce.on_the_wire(occupied, omnireduce.Setup(block, message, value_bits=value_bits))
+    bare = omnireduce.values_and_indexes(occupied, block, value_bits=value_bits)
+    return Bytes(cost.up, cost.down, bare.total)
 
 
 def _fixed(parts: list[Occupancy], mask: int | None) -> Bytes:
@@ -195,12 +211,22 @@ def _fixed(parts: list[Occupancy], mask: int | None) -> Bytes:
     return _bytes(min((cost(block, levels) for block in BLOCK_SIZES), key=lambda t: t.total))
 
 
-def lists(flat: Flags) -> Bytes:
-    """Return the bytes of gathered pairs: each worker sends its own once and receives all others."""
-    pairs = [int(n) * _PAIR for n in np.count_nonzero(flat, axis=1)]
-    whole = [size + -(-size // _DATAGRAM) * FRAME_OVERHEAD for size in pairs]
-    others = len(pairs) - 1
-    return Bytes(sum(whole), others * sum(whole), (1 + others) * sum(pairs))
+def lists(flat: Flags, value_bits: float = 8 * _VALUE) -> Bytes:
+    """Return the bytes of gathered pairs of an index and a value."""
+    return _gathered([math.ceil(n * (_INDEX + value_bits / 8)) for n in np.count_nonzero(flat, axis=1)])
+
+
+def bitmaps(flat: Flags, value_bits: float = 8 * _VALUE) -> Bytes:
+    """Return the bytes of gathered bitmaps of all elements, and values."""
+    bitmap = -(-flat.shape[1] // 8)
+    return _gathered([bitmap + math.ceil(n * value_bits / 8) for n in np.count_nonzero(flat, axis=1)])
+
+
+def _gathered(sizes: Sequence[int]) -> Bytes:
+    """Return the bytes where each worker sends its own once and receives all others'."""
+    whole = [size + -(-size // _DATAGRAM) * FRAME_OVERHEAD for size in sizes]
+    others = len(sizes) - 1
+    return Bytes(sum(whole), others * sum(whole), (1 + others) * sum(sizes))
 
 
 @dataclass(frozen=True)
@@ -272,6 +298,7 @@ _NAMES: Final = {
     BASELINE: "OmniReduce-256",
     "block-topk": "block top-k",
     "lists": "lists of pairs",
+    "bitmaps": "bitmaps",
     "planner": "planner",
     "dfs": "DFS",
     "exdyna": "ExDyna",
@@ -283,29 +310,42 @@ _COLUMNS: Final = (
     ("DFS, equal energy", share, "at the density of this table that costs least and delivers no less"),
     ("ExDyna", share, ""),
     ("lists", share, "(index, value) of 32 bits each, gathered"),
+    ("bitmaps", share, "a bit an element and values of 32 bits, gathered"),
     ("block top-k", share, "OmniReduce-256 with its own choice of blocks"),
     ("best b", share, "of OmniReduce's block sizes 1 to 256 and messages of 64, 256 and 1024, in hindsight"),
     ("DFS, no headers", share, "of both only values, and an index of 32 bits to each block"),
     ("planner of best b", share, ""),
     ("DFS of best b", share, ""),
+    (
+        "packed rival",
+        share,
+        "the best in hindsight of OmniReduce, lists, bitmaps with DFS's bits a value",
+    ),
+    ("DFS of packed rival", share, "at equal density"),
+    ("DFS of packed rival, equal energy", share, "at the cheapest density that delivers no less"),
     ("planner of best mask", share, "of Weir's best mask size, in hindsight"),
     ("DFS of best mask", share, ""),
 )
 
 
 def _savings(one: Measured, found: Sequence[Measured]) -> dict[str, float | None]:
-    best, mask = one.best("omnireduce:"), one.best("weir:")
+    best, mask, rival = one.best("omnireduce:"), one.best("weir:"), one.best(PACKED)
     return {
         "planner": one.saving("planner"),
         "DFS": one.saving("dfs"),
         "DFS, equal energy": saving_at_energy(one, found, "dfs"),
         "ExDyna": one.saving("exdyna"),
         "lists": one.saving("lists"),
+        "bitmaps": one.saving("bitmaps"),
         "block top-k": one.saving("block-topk"),
         "best b": one.saving(best),
         "DFS, no headers": 1 - one.bytes["dfs"].bare / one.bytes[BASELINE].bare,
         "planner of best b": one.saving("planner", best),
         "DFS of best b": one.saving("dfs", best),
+        "DFS of packed OmniReduce": one.saving("dfs", one.best(f"{PACKED}omnireduce:")),
+        "packed rival": one.saving(rival),
+        "DFS of packed rival": one.saving("dfs", rival),
+        "DFS of packed rival, equal energy": saving_at_energy(one, found, "dfs", rival),
         "planner of best mask": one.saving("planner", mask),
         "DFS of best mask": one.saving("dfs", mask),
     }
@@ -314,7 +354,7 @@ def _savings(one: Measured, found: Sequence[Measured]) -> dict[str, float | None
 def _contenders(one: Measured) -> Iterator[tuple[str, str]]:
     """Yield the contenders that are shown, and their names in the table."""
     yield from _NAMES.items()
-    for prefix in ("omnireduce:", "weir:"):
+    for prefix in ("omnireduce:", PACKED, "weir:"):
         yield one.best(prefix), f"best {prefix[:-1]}"
 
 
@@ -356,6 +396,21 @@ def _notes(found: Sequence[Measured]) -> Iterator[str]:
             f"the best fixed b {_mean(found, name, 'omnireduce:'):.1%}, against Weir's best fixed mask "
             f"{_mean(found, name, 'weir:'):.1%}"
         )
+    packed = [one.saving("dfs", one.best(f"{PACKED}omnireduce:")) for one in found]
+    rivals = [one.saving("dfs", one.best(PACKED)) for one in found]
+    fair = [s for one in found if (s := saving_at_energy(one, found, "dfs", one.best(PACKED))) is not None]
+    yield (
+        f"dfs against the best in hindsight with the same bits a value, at equal density: OmniReduce "
+        f"{min(packed):.1%} to {max(packed):.1%}, on average {fmean(packed):.1%}; any of OmniReduce, lists "
+        f"and bitmaps {min(rivals):.1%} to {max(rivals):.1%}, on average {fmean(rivals):.1%}, fewer bytes in "
+        f"{sum(saved > 0 for saved in rivals)} of {len(found)} settings"
+        + (f"; {min(fair):.1%} to {max(fair):.1%} at equal energy ({len(fair)} settings)" if fair else "")
+        + ". "
+        + ", ".join(
+            f"{kind} is the best in {sum(one.best(PACKED).startswith(PACKED + kind) for one in found)}"
+            for kind in ("omnireduce", "lists", "bitmaps")
+        )
+    )
     equal = [saved for one in found if (saved := saving_at_energy(one, found, "dfs")) is not None]
     if equal:
         reached = sum(saved >= GOAL for saved in equal)

@@ -17,6 +17,7 @@ from weir.bench.case import Run, parameter
 from weir.bench.gradients.contenders import (
     BASELINE,
     DENSE,
+    PACKED,
     PLANNED,
     REPLAYED,
     SIZES,
@@ -162,7 +163,8 @@ def _energy(found: Sequence[Curves]) -> Table:
         "between two densities are drawn out between them; –: none is comparable",
         "OmniReduce-b, lists of pairs: each worker's largest values, in blocks of b as its open code "
         "sends them, "
-        "or as (index, value); top-k planned: the same through Weir's switch; dfs without: a part left out",
+        "or as (index, value), or as values behind a bitmap; packed: with DFS's bits a value, scales not "
+        "counted; top-k planned: the same through Weir's switch; dfs without: a part left out",
         f"dfs saves {GOAL:.2%} of {BASELINE}'s bytes or more in {reached} of {len(saved[BASELINE])} "
         "comparable cells",
     ]
@@ -253,7 +255,9 @@ def _accuracy(cases: Sequence[_Case], found: Sequence[Trained]) -> Table:
             means.items(), key=lambda item: (item[0][1], item[0][0])
         ):
             saved = shares[model, workers, name, density] = saving_at_equal_accuracy(means, name, density)
-            if name.startswith("OmniReduce") and name not in (BASELINE, _best_block(means, density)):
+            blocked = name.removeprefix(PACKED).startswith("OmniReduce")
+            best = (_best_block(means, density, packed) for packed in ("", PACKED))
+            if blocked and name not in (BASELINE, *best):
                 continue
             rows.append(
                 Row(
@@ -285,10 +289,10 @@ def _accuracy(cases: Sequence[_Case], found: Sequence[Trained]) -> Table:
     )
 
 
-def _best_block(means: _Means, density: float) -> str:
-    """Return OmniReduce with the block that costs least at a density."""
+def _best_block(means: _Means, density: float, packed: str) -> str:
+    """Return OmniReduce with the block that costs least at a density. packed: `PACKED`, or nothing."""
     return min(
-        (name for name, at in means if at == density and name.startswith("OmniReduce")),
+        (name for name, at in means if at == density and name.startswith(f"{packed}OmniReduce")),
         key=lambda name: means[name, density][0],
         default="",
     )

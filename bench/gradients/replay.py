@@ -257,6 +257,11 @@ class Replay:
             rank.join(module, communicator, SLOTS)
             self.ranks.append(rank)
 
+    @property
+    def value_bits(self) -> float:
+        """Bits of a value on the wire."""
+        return self.ranks[0].gradients.sparsifier.value_bits
+
     def _count(self, sent: Flags, packet_block: int) -> None:
         """Take note of what a reduction costs."""
         self._counted.append(reduce_cost(sent, packet_block, SLOTS))

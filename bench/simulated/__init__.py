@@ -3,7 +3,7 @@
 
 from typing import Final
 
-from weir.bench.case import Case
+from weir.bench.case import Case, Floor
 
 _SMALL: Final = {
     "racks": "2",
@@ -14,6 +14,19 @@ _SMALL: Final = {
     "contenders": "adf",
 }
 
+_INCAST: Final = {
+    "others": "0",
+    "depth": "16",
+    "workers": "8",
+    "kilobytes": "64",
+    "tensors": "2",
+    "contenders": "dfg",
+}
+_PERMUTATION: Final = {"racks": "3", "hosts": "3", "kilobytes": "128", "rounds": "1"}
+_CLEAN: Final = {"model": "mlp", "topology": "single", "loss": "0", "background": "none"}
+_STEP: Final = {"workers": "4", "parameters": "50000"}
+_COMMUNITIES: Final = {"machines": "8", "buckets": "8", "samples": "400", "text": "no"}
+
 CASES: Final[tuple[Case, ...]] = (
     Case(
         "simulated",
@@ -22,6 +35,10 @@ CASES: Final[tuple[Case, ...]] = (
         "minutes",
         _SMALL,
         seeds=1,
+        floors=(
+            Floor("p99, ms", "f Weir, lossless", "d DCTCP", 0.95, _INCAST),
+            Floor("p99, ms", "g f + trimming", "f Weir, lossless", 1.02, _INCAST),
+        ),
     ),
     Case(
         "simulated",
@@ -100,6 +117,11 @@ CASES: Final[tuple[Case, ...]] = (
         "minutes",
         {"racks": "2", "hosts": "2", "spines": "2", "kilobytes": "64", "rounds": "1"},
         seeds=5,
+        floors=(
+            Floor("p99, ms", "c random", "b hash", 2, _PERMUTATION),
+            Floor("p99, ms", "d round robin", "b hash", 2.3, _PERMUTATION),
+            Floor("p99, ms", "e least loaded", "b hash", 2.3, _PERMUTATION),
+        ),
     ),
     Case(
         "simulated",
@@ -114,6 +136,10 @@ CASES: Final[tuple[Case, ...]] = (
         "The all-reduce that a training step waits for, on bad links: Weir, and rings over simulated TCP.",
         "minutes",
         {"model": "mlp", "workers": "2"},
+        floors=(
+            Floor("time", "Weir, lossless", "ring over TCP, BBR", 1.4, _CLEAN),
+            Floor("time", "Weir, 8 bits", "ring over TCP, BBR", 5, _CLEAN),
+        ),
     ),
     Case(
         "simulated",
@@ -122,6 +148,10 @@ CASES: Final[tuple[Case, ...]] = (
         "link carries.",
         "minutes",
         {"workers": "2", "parameters": "10000"},
+        floors=(
+            Floor("ms", "Weir's PS", "PS over TCP", 2.5, _STEP),
+            Floor("ms", "Weir's PS, 5% of the blocks", "Gloo's ring", 2.2, _STEP),
+        ),
     ),
     Case(
         "simulated",
@@ -129,5 +159,10 @@ CASES: Final[tuple[Case, ...]] = (
         "Partitions and hashes of a sparse model's features: bytes that they save, and accuracy.",
         "minutes",
         {"machines": "4", "buckets": "8", "samples": "200", "text": "no"},
+        floors=(
+            Floor("total", "refined, none", "hash, none", 3, _COMMUNITIES),
+            Floor("16 a step", "refined, none", "hash, none", 2.5, _COMMUNITIES),
+            Floor("total", "refined, clustered", "refined, plain", 5, _COMMUNITIES),
+        ),
     ),
 )

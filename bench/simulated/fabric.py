@@ -18,8 +18,10 @@ from softp4.runtime.queueing import Queueing
 from weir.bench import grid
 from weir.bench.case import Run
 from weir.bench.results import Column, Row, Scalar
+from weir.bench.simulated.waits import Waits
 from weir.controller.qos import Qos
 from weir.controller.topology import leaf_spine
+from weir.simulator.clock import SECOND
 from weir.simulator.link import Faults
 from weir.simulator.network import LinkSpec, Network
 from weir.wire.definition import Treatment, dscp
@@ -32,13 +34,24 @@ _TREATMENTS: Final = "WeirIngress.queueing.treatments"
 
 @dataclass(frozen=True)
 class Fabric:
-    """Racks, and links that are all alike. rate: bit/s. depth: packets that a switch queue holds."""
+    """Racks, and links that are all alike. rate: bit/s. depth: packets that a switch queue holds.
+
+    least_wait: of every contender, see `Waits`, in seconds; None: as long as the round trip suggests.
+    """
 
     racks: int = 4
     spines: int = 2
     rate: int = 1_000_000_000
     delay_ns: int = 1_000
     depth: int = 128
+    least_wait: float | None = None
+
+    @property
+    def waits(self) -> Waits:
+        """Waits of hosts for answers."""
+        if self.least_wait is not None:
+            return Waits(self.least_wait)
+        return Waits.of(self.rate, self.delay_ns / SECOND)
 
     def network(self, hosts: int, seed: int, qos: Qos | None = None, *, priorities: bool = True) -> Network:
         """Return the network with so many hosts in each rack."""
@@ -55,7 +68,8 @@ class Fabric:
         """Spines, links and queues."""
         return (
             f"simulated: {self.racks} racks, {self.spines} spines, all links {self.rate / 1e9:g} Gbit/s and "
-            f"{self.delay_ns / 1000:g} µs, {self.depth} packets a queue"
+            f"{self.delay_ns / 1000:g} µs, {self.depth} packets a queue; least time-out and probe of all "
+            f"{1000 * self.waits.least:g} ms"
         )
 
 

@@ -8,7 +8,7 @@ who drops small gradients loses less of it than their share.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from random import Random
@@ -31,7 +31,6 @@ from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.transport.service_class import ServiceClass
 from weir.simulator.clock import SECOND
 from weir.simulator.network import Network
-from weir.simulator.tcp import TcpConfig
 from weir.train.config import PRESETS, Model
 from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES, Treatment
 
@@ -51,7 +50,6 @@ class Jobs(Fabric):
     steps: int = 5
     warmup: int = 1
     pause: float = 0.002
-    min_rto: float = 0.01
     budget: float = 0.1
     slots: int = 64
 
@@ -174,9 +172,9 @@ def simulate(jobs: Jobs, contender: Contender, seed: int) -> Outcome:
 def _transport(network: Network, jobs: Jobs, contender: Contender, hosts: list[str]) -> Transport:
     own = gradient(jobs.model, len(hosts), 1)
     if not contender.weir:
-        tcp = TcpConfig(min_rto=round(jobs.min_rto * SECOND), dscp=FRONT)
+        tcp = replace(jobs.waits.tcp(), dscp=FRONT)
         return Rings(network, hosts, tcp, 4 * own.layout.length)
-    job = network.admit(hosts, slots=jobs.slots, initial_rto=2 * jobs.min_rto, min_rto=jobs.min_rto)
+    job = network.admit(hosts, slots=jobs.slots, **jobs.waits.sums())
     services = [own.service(rank, contender, jobs.budget) for rank in range(len(hosts))]
     return Sums(job, own.lanes, [own.scales] * len(hosts), services, energy=own.energy)
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Savings of a partition of a sparse model, of a hash, and of both; with the accuracy.
 
-Traffic is that of one iteration (`weir.host_agent.placement.traffic`). Accuracy is that of a logistic
-regression on a fifth of the samples, which was trained on the others, over the plan's parameters; so is that
-of a factorisation machine.
+Traffic is that of one pass over the samples (`weir.host_agent.placement.traffic`), all of them in one step
+and in smaller batches: the fewer samples a step has, the less they share of what is pulled. Accuracy is that
+of a logistic regression on a fifth of the samples, which was trained on the others, over the plan's
+parameters; so is that of a factorisation machine.
 """
 
 import resource
@@ -25,7 +26,7 @@ from weir.host_agent.placement.partitioners.packages import MissingPackageError
 from weir.host_agent.placement.partitioners.refined import cost_of
 from weir.host_agent.placement.plan import BOTH_RANDOM, Hashing, Plan, make_plan
 from weir.host_agent.placement.samples import Samples, power_law, text_samples
-from weir.host_agent.placement.traffic import SLACK
+from weir.host_agent.placement.traffic import SLACK, traffic_in_batches
 from weir.report.words import byte_count
 from weir.train.placed_machine import quality as measure_quality
 from weir.train.sparse_models import LEARNING_RATES, Entries, SparseModel
@@ -57,6 +58,7 @@ class Parameters:
     buckets: tuple[int, ...] = parameter((8, 32), "features to a parameter, where they are hashed", least=1)
     lines: int = parameter(60, "lines of text in a sample", least=1)
     samples: int = parameter(3000, "of each corpus, at most", least=100)
+    batches: tuple[int, ...] = parameter((64, 16), "samples that a worker takes in a step", least=1)
     text: bool = parameter(True, "also text of packages that are installed beside Weir")
     only_time: bool = parameter(False, "place made-up samples, and say how long that takes")
     seed: int = parameter(1, "of all that is random")
@@ -65,7 +67,7 @@ class Parameters:
 @dataclass(frozen=True)
 class Placed:
     """One plan. accuracy, area: of a logistic regression on held-out samples, and under its ROC curve;
-    area_of_machine: that of a factorisation machine.
+    area_of_machine: that of a factorisation machine. in_batches: bytes of a pass, by samples in a step.
     """
 
     machines: int
@@ -76,6 +78,7 @@ class Placed:
     accuracy: float
     area: float
     area_of_machine: float
+    in_batches: dict[int, int]
 
 
 def run(parameters: Parameters, run: Run) -> Iterator[Table]:
@@ -90,8 +93,12 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
         yield Table(
             f"{name}: {len(samples):,} samples, {samples.width:,} features",
             (
-                Column("total", byte_count, "bytes of one iteration"),
+                Column("total", byte_count, "bytes of one pass, all samples in one step"),
                 Column("bottleneck", byte_count),
+                *(
+                    Column(_batches(size), byte_count, "of a pass in such steps, in an order drawn by lot")
+                    for size in parameters.batches
+                ),
                 Column("accuracy", share, "of a logistic regression that tells packages apart, held out"),
                 Column("AUC", lambda n: f"{n:.4f}", "area under its ROC curve"),
                 Column("AUC of an FM", lambda n: f"{n:.4f}", "of a factorisation machine of 8 factors"),
@@ -111,6 +118,7 @@ def _row(one: Placed) -> Row:
         {
             "total": one.plan.traffic.total,
             "bottleneck": one.plan.traffic.bottleneck,
+            **{_batches(size): total for size, total in one.in_batches.items()},
             "accuracy": one.accuracy,
             "AUC": one.area,
             "AUC of an FM": one.area_of_machine,
@@ -118,6 +126,10 @@ def _row(one: Placed) -> Row:
         },
         {"machines": f"{one.machines} machines"},
     )
+
+
+def _batches(size: int) -> str:
+    return f"{size} a step"
 
 
 def _words(method: str, hashing: Hashing, share: int) -> str:
@@ -209,7 +221,11 @@ def plans(samples: Samples, held_out: Samples, parameters: Parameters, run: Run)
                 if key not in known:
                     known[key] = quality(samples, held_out, plan.buckets)
                 run.say(f"{count} machines: {_words(method, hashing, part)}")
-                yield Placed(count, method, hashing, part, plan, *known[key])
+                in_batches = {
+                    size: traffic_in_batches(plan.samples, plan.placement, size, parameters.seed).total
+                    for size in parameters.batches
+                }
+                yield Placed(count, method, hashing, part, plan, *known[key], in_batches)
 
 
 def _timed(samples: int, machines: int, seed: int, run: Run) -> Table:

@@ -20,6 +20,7 @@ from weir.bench.case import Run, parameter
 from weir.bench.results import Column, Row, Table
 from weir.bench.simulated.step import DELAY_NS, LINUX_MIN_RTO_NS
 from weir.bench.simulated.transports import Rings, TcpServers
+from weir.bench.training.tcp_server import PIECE_BYTES
 from weir.controller.topology import leaf_spine
 from weir.host_agent.collectives.communicator import Audience, Communicator, audience_codes
 from weir.host_agent.collectives.dtypes import Lanes
@@ -76,10 +77,10 @@ def ring(setting: Setting) -> Stepped:
 
 
 def tcp_server(setting: Setting) -> Stepped:
-    """Return the step of a dense parameter server over TCP, which answers a bucket when it has all of it."""
+    """Return the step of a dense parameter server over TCP, which answers every piece by itself."""
     with _network(setting, setting.workers + 1) as network:
         *workers, server = [host.name for host in network.topology.hosts]
-        servers = TcpServers(network, workers, [server], _TCP, 4 * setting.parameters, BUCKET_BYTES)
+        servers = TcpServers(network, workers, [server], _TCP, 4 * setting.parameters, PIECE_BYTES)
         return _second(network, server, lambda: network.run(servers.begin()))
 
 

@@ -19,6 +19,7 @@ from weir.bench.case import Run, parameter
 from weir.bench.results import Column, Table
 from weir.bench.simulated import fabric
 from weir.bench.simulated.fabric import TIMES, Fabric, Outcome, outcomes
+from weir.bench.simulated.waits import Waits
 from weir.controller.qos import Qos, SprayName
 from weir.controller.tables.spraying import PATHS
 from weir.host_agent.flows.config import FlowConfig
@@ -27,9 +28,6 @@ from weir.host_agent.flows.receiver import FlowReceiver
 from weir.host_agent.flows.sender import FlowSender
 from weir.simulator.clock import SECOND
 from weir.simulator.network import Network
-from weir.simulator.tcp import TcpConfig
-
-_MIN_RTO: Final = 0.01
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,7 @@ def simulate(setting: Permutation, contender: Contender, seed: int) -> Outcome:
     found = Outcome()
     with setting.fabric.network(setting.hosts, seed, Qos(spray=contender.spray)) as network:
         random = Random(f"{seed} permutation")
-        pairs = Pairs(network, contender.weir)
+        pairs = Pairs(network, contender.weir, setting.fabric.waits)
         for _ in range(setting.rounds):
             found.times += pairs.exchange(permutation(network, random), setting.tensor)
             network.run_for(0.01)
@@ -134,8 +132,8 @@ def taken(network: Network, setting: Permutation) -> Iterator[list[int]]:
 class Pairs:
     """Sends tensors between hosts, by new flows or streams for each."""
 
-    def __init__(self, network: Network, weir: bool) -> None:
-        self._network, self._weir = network, weir
+    def __init__(self, network: Network, weir: bool, waits: Waits) -> None:
+        self._network, self._weir, self._waits = network, weir, waits
         self._hosts = {name: network.flows(name) for name in network.stations}
         self._number = 0
         self.resent = 0
@@ -151,7 +149,7 @@ class Pairs:
         return [(end - begun) / SECOND for end in done]
 
     def _stream(self, here: str, there: str, size: int, done: list[int]) -> None:
-        stream = self._network.stream(here, there, TcpConfig(min_rto=round(_MIN_RTO * SECOND)))
+        stream = self._network.stream(here, there, self._waits.tcp())
 
         def finished() -> None:
             done.append(self._network.clock.now)
@@ -162,7 +160,7 @@ class Pairs:
 
     def _flow(self, here: str, there: str, size: int, done: list[int]) -> None:
         self._number += 1
-        config = FlowConfig(self._number, initial_rto=2 * _MIN_RTO)
+        config = FlowConfig(self._number, **self._waits.flows())
         sender, receiver = FlowSender(config), FlowReceiver(config)
         stations = self._network.stations
         self._hosts[here].add(sender, Address(stations[there].host.ip))

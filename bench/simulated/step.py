@@ -106,7 +106,7 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
                 {
                     "time": one.times[0],
                     "missing": None if way.algorithm else one.share("missing", "lanes"),
-                    "sent again": one.counts["retransmissions"],
+                    "sent again": one.counts.get("retransmissions", 0),
                     "released": one.counts.get("releases"),
                 },
                 floor=floor(way),

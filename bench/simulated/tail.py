@@ -30,7 +30,7 @@ from weir.simulator.clock import SECOND
 from weir.simulator.congestion import Algorithm
 from weir.simulator.network import Network
 from weir.simulator.stream import OVERHEAD
-from weir.simulator.tcp import MSS, TcpConfig
+from weir.simulator.tcp import MSS
 from weir.wire.definition import LAYER_CLASSES, RELIABLE_DSCP, Treatment, dscp
 
 Setting = Literal["collectives", "server"]
@@ -65,7 +65,6 @@ class Scenario(Fabric):
     tensors: int = 100
     warmup: int = 3
     pause: float = 0.002
-    min_rto: float = 0.01
     budget: float = 0.1
     slots: int = 64
     first_window: int = 8
@@ -122,14 +121,14 @@ class Contender(fabric.Contender):
     spray: bool = True
     priorities: bool = True
     sheds: Literal["nothing", "trimmed", "dropped", "stopped"] = "nothing"
-    shortest_first: bool = False
+    class_by_remaining: bool = False
     algorithm: Algorithm = "dctcp"
 
     def fits(self, setting: Setting) -> bool:
         """Return whether it makes a difference there: every step of a ring is as short as the others, and
         sums know no receivers.
         """
-        return setting != "collectives" or not (self.shortest_first or self.sheds == "stopped")
+        return setting != "collectives" or not (self.class_by_remaining or self.sheds == "stopped")
 
     def qos(self) -> Qos:
         """Return the switches' settings. Without priorities every class is treated as best effort is."""
@@ -153,7 +152,9 @@ CONTENDERS: Final = (
     Contender("b Weir, hashed", "a", spray=False, priorities=False),
     Contender("c b + spraying", "b", "sprayed", priorities=False),
     Contender("d DCTCP in Weir's class", "a", "priority", weir=False, spray=False),
-    Contender("e d, shortest first", "d", "shortest first", weir=False, spray=False, shortest_first=True),
+    Contender(
+        "e d, class by bytes left", "d", "lower class", weir=False, spray=False, class_by_remaining=True
+    ),
     Contender("f Weir, lossless", "d"),
     Contender("g f + trimming", "f", "trimmed", sheds="trimmed"),
     Contender("h f + WRED", "f", "dropped", sheds="dropped"),
@@ -183,7 +184,12 @@ class Parameters:
     )
     loss: float = parameter(0.0, "share of packets that links between racks lose", least=0, most=0.5)
     budget: float = parameter(0.1, "share of lanes that may go missing", least=0, most=1)
-    min_rto: float = parameter(10.0, "least retransmission timeout of all contenders", unit="ms", least=0.1)
+    least_wait: float | None = parameter(
+        None,
+        "least time-out and probe of all contenders; unless said, three round trips, at least 0.2",
+        unit="ms",
+        least=0.01,
+    )
     racks: int = parameter(4, "racks", least=1, most=32)
     others: int = parameter(4, "background hosts in a rack", least=0)
     spines: int = parameter(2, "spines", least=1, most=8)
@@ -214,7 +220,7 @@ class Parameters:
                 tensor=1024 * size,
                 tensors=self._tensors(1024 * size * workers),
                 warmup=1 if self.megabytes and 1024 * size * workers > _LONG else 3,
-                min_rto=self.min_rto / 1000,
+                least_wait=None if self.least_wait is None else self.least_wait / 1000,
                 budget=self.budget,
             )
             for workers, depth, size, setting, load in product(
@@ -311,14 +317,11 @@ def _notes(scenario: Scenario, seeds: int) -> Iterator[str]:
         else "no traffic but the tensors' own"
     )
     yield (
-        f"a, d, e, j: rings (collectives) or streams (server) over TCP, least time-out "
-        f"{1000 * scenario.min_rto:g} ms, as for Weir; d in the class of Weir's packets, in switches and "
-        "hosts; "
-        "e one to three classes lower while more is left to send (pFabric); j with CUBIC, which does not "
-        "answer "
-        "to marks. b: the path of all of a job's packets, or of each flow, is drawn once (ECMP). g, h: "
-        "expendable packets lose their lanes in deep queues, or are dropped; i: receivers stop when they "
-        "have "
+        "a, d, e, j: rings (collectives) or streams (server) over TCP; d in the class of Weir's packets, in "
+        "switches and hosts; e one to three classes lower while more is left to send: of equal streams none "
+        "is the shortest; j with CUBIC, which does not answer to marks. b: the path of a job's packets, "
+        "or of each flow, is drawn once (ECMP). g, h: expendable packets lose their lanes in deep queues, or "
+        "are dropped; i: receivers stop when they have "
         f"enough, as in MLT. A budget allows {scenario.budget:.0%} of the lanes to be missing, with "
         "servers of "
         "those pushed"
@@ -355,7 +358,7 @@ def simulate(scenario: Scenario, contender: Contender, seed: int) -> Outcome:
         background = None
         if scenario.load:
             everybody = [*workers, *servers, *others]
-            tcp = TcpConfig(min_rto=round(scenario.min_rto * SECOND))
+            tcp = scenario.waits.tcp()
             background = Background(
                 network, scenario.strangers, senders=others, receivers=everybody, seed=seed, config=tcp
             )
@@ -377,7 +380,7 @@ def simulate(scenario: Scenario, contender: Contender, seed: int) -> Outcome:
             "priority": treated(network, Treatment.QUEUED, [own]),
             "trimmed": treated(network, Treatment.TRIMMED),
             "dropped": treated(network, Treatment.DROPPED),
-            "shortest first": treated(network, Treatment.QUEUED, range(1, own)),
+            "lower class": treated(network, Treatment.QUEUED, range(1, own)),
             "stopped early": outcome.counts.get("missing", 0),
         }
         return outcome
@@ -395,13 +398,13 @@ def _transport(network: Network, scenario: Scenario, contender: Contender, seed:
             0.0 if contender.sheds == "nothing" else scenario.budget,
             early_stop=contender.sheds == "stopped",
             first_window=scenario.first_window,
-            min_rto=scenario.min_rto,
+            waits=scenario.waits,
         )
     if contender.weir:
         return _sums(network, scenario, contender, seed)
-    tcp = TcpConfig(
-        min_rto=round(scenario.min_rto * SECOND),
-        shortest_first=contender.shortest_first,
+    tcp = replace(
+        scenario.waits.tcp(),
+        class_by_remaining=contender.class_by_remaining,
         algorithm=contender.algorithm,
     )
     if contender.priorities:
@@ -419,8 +422,7 @@ def _sums(network: Network, scenario: Scenario, contender: Contender, seed: int)
         workers,
         slots=scenario.slots,
         spines=spines,
-        initial_rto=2 * scenario.min_rto,
-        min_rto=scenario.min_rto,
+        **scenario.waits.sums(),
     )
     lanes = scenario.tensor // LANE
     numbers = np.random.default_rng(seed)

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from weir.bench.simulated.waits import Waits
 from weir.host_agent.flows.config import FlowConfig
 from weir.host_agent.flows.frames import Address
 from weir.host_agent.parameter_server.clocks import Consistency
@@ -254,15 +255,15 @@ class Flows:
         *,
         early_stop: bool,
         first_window: int,
-        min_rto: float,
+        waits: Waits,
     ) -> None:
         lanes = size // LANE
         config = partial(
             FlowConfig,
             early_stop=early_stop,
             first_window=first_window,
-            initial_rto=2 * min_rto,
             max_loss=share,
+            **waits.flows(),
         )
         addresses = {name: Address(network.stations[name].host.ip) for name in [*workers, *servers]}
         hosts = {name: network.flows(name) for name in [*workers, *servers]}

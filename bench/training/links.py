@@ -15,7 +15,7 @@ from typing import Final, cast
 from weir.bench.case import Run, parameter
 from weir.bench.results import Column, Line, Panel, Plot, Row, Table, share
 from weir.bench.training.dense_curve import dense_curve
-from weir.bench.training.ways import PEERS, Kind, Way, WayResult, train
+from weir.bench.training.ways import HOOKS, PEERS, Kind, Way, WayResult, train
 from weir.methods import find_method
 from weir.netns.cluster import bridged_network, network_cluster
 from weir.netns.namespace import NamespaceError, gain_root
@@ -39,7 +39,7 @@ class Parameters:
     consistency: str = parameter("sync", "with mode ps: sync, ssp:S, async")
     methods: tuple[str, ...] = parameter(("dense",), "Weir's methods: weir methods lists them")
     peers: tuple[str, ...] = parameter(
-        ("gloo",), "gloo: all-reduce; ps: a parameter server; both dense", choices=PEERS
+        ("gloo",), "gloo: all-reduce, dense or by torch's hooks; ps: a dense parameter server", choices=PEERS
     )
     density: float = parameter(0.05, "of methods that send a share", above=0, most=1)
     topology: str = parameter("leaf-spine-2x2", "single, or leaf-spine-RxS: racks and spines")
@@ -93,7 +93,9 @@ def ways(
     limit_s: float = float("inf"),
 ) -> list[Way]:
     """Return all ways to train, peers first."""
-    found = [Way(PEERS[peer], peer, configs[0], limit_s) for peer in peers]
+    first = configs[0]
+    hooked = {peer: first.model_copy(update={"method": peer}) for peer in HOOKS}
+    found = [Way(PEERS[peer], peer, hooked.get(peer, first), limit_s) for peer in peers]
     found += [Way(", ".join([called(config), *_words(config)]), "weir", config) for config in configs]
     able = [config for config in configs if find_method(config.method).kind == "sparsifier"]
     if budget and able:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A dense parameter server over TCP: the peer that the training benchmarks call PS.
 
-One process receives every worker's gradient, averages, and sends the average back to each. Buckets stream:
-while one is still on its way in, the average of the one before is on its way out. Run it as ``python -m
+One process receives every worker's gradient, averages, and sends the average back to each. Buckets travel in
+pieces, each answered as soon as all workers' are there, as BytePS does: pushes, sums and pulls of one bucket
+overlap. Run it as ``python -m
 weir.bench.training.tcp_server ADDRESS PORT WORKERS``; it ends when all workers have hung up.
 
-On the wire: a worker says its rank, then of each bucket how many bytes it has and its float32 values; the
-answers look the same. All workers send the same buckets in the same order, as DDP's do.
+On the wire: a worker says its rank, then of each piece how many bytes it has and its float32 values; the
+answers look the same. All workers send the same pieces in the same order, as DDP's buckets come.
 """
 
 import queue
@@ -23,25 +24,29 @@ import torch
 _NUMBER: Final = struct.Struct("<Q")
 _CONNECT_S: Final = 60.0
 
+PIECE_BYTES: Final = 1 << 17
+"""Of a piece: smaller ones cost the server more time, of larger ones fewer overlap."""
+
 Sink = Callable[[torch.Tensor], None]
+_Awaited = tuple[torch.futures.Future[object], int]
 
 
 class _Rounds:
-    """Contributions by bucket; the last one to a bucket makes its average and gives it to all ``sinks``."""
+    """Contributions by piece; the last one to a piece makes its average and gives it to all ``sinks``."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = sinks
         self._lock = threading.Lock()
         self._open: dict[int, dict[int, torch.Tensor]] = {}
 
-    def contribute(self, bucket: int, rank: int, values: torch.Tensor) -> None:
+    def contribute(self, piece: int, rank: int, values: torch.Tensor) -> None:
         """Take a worker's part. The sum is made in the order of ranks: equal runs have equal bits."""
         with self._lock:
-            parts = self._open.setdefault(bucket, {})
+            parts = self._open.setdefault(piece, {})
             parts[rank] = values
             if len(parts) < len(self._sinks):
                 return
-            del self._open[bucket]
+            del self._open[piece]
         total = torch.zeros_like(values)
         for _, part in sorted(parts.items()):
             total += part
@@ -51,7 +56,7 @@ class _Rounds:
 
 
 def serve(listener: socket.socket, workers: int) -> None:
-    """Serve ``workers`` connections to their end. Raises ConnectionError when one breaks within a bucket."""
+    """Serve ``workers`` connections to their end. Raises ConnectionError when one breaks within a piece."""
     connections: dict[int, socket.socket] = {}
     for _ in range(workers):
         connection, _ = listener.accept()
@@ -65,10 +70,10 @@ def serve(listener: socket.socket, workers: int) -> None:
 
     def read(rank: int) -> None:
         try:
-            bucket = 0
+            piece = 0
             while (values := _receive(connections[rank])) is not None:
-                rounds.contribute(bucket, rank, values)
-                bucket += 1
+                rounds.contribute(piece, rank, values)
+                piece += 1
         finally:
             senders[rank].close()
 
@@ -90,15 +95,16 @@ class Client:
         self._socket = _connect(address, port)
         self._socket.sendall(_NUMBER.pack(rank))
         self._sender = _Sender(self._socket)
-        self._waiting: queue.SimpleQueue[torch.futures.Future[object] | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[_Awaited | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, name="parameter-server")
         self._reader.start()
 
     def average(self, values: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         """Send the values; whoever waits for the future gets a ConnectionError when the server is gone."""
         gate: torch.futures.Future[object] = torch.futures.Future()
-        self._waiting.put(gate)
-        self._sender.send(values)
+        self._waiting.put((gate, len(values)))
+        for piece in torch.split(values, PIECE_BYTES // values.element_size()):
+            self._sender.send(piece)
         return gate.then(_opened)
 
     def close(self) -> None:
@@ -109,12 +115,23 @@ class Client:
         self._socket.close()
 
     def _read(self) -> None:
-        while (gate := self._waiting.get()) is not None:
+        while (awaited := self._waiting.get()) is not None:
+            gate, length = awaited
             try:
-                found: object = _receive(self._socket)
+                found: object = self._averages(length)
             except OSError as error:
                 found = error
             gate.set_result(found)
+
+    def _averages(self, length: int) -> torch.Tensor | None:
+        """Return the next so many averages, or None when the server has hung up before them."""
+        found, pieces = 0, []
+        while found < length:
+            if (piece := _receive(self._socket)) is None:
+                return None
+            pieces.append(piece)
+            found += len(piece)
+        return torch.cat(pieces) if pieces else torch.empty(0)
 
 
 def _opened(gate: torch.futures.Future[object]) -> torch.Tensor:
@@ -147,8 +164,11 @@ class _Sender:
         try:
             while (values := self._queue.get()) is not None:
                 data = values.detach().numpy().data.cast("B")
-                self._connection.sendall(_NUMBER.pack(len(data)))
-                self._connection.sendall(data)
+                head = _NUMBER.pack(len(data))
+                sent = self._connection.sendmsg([head, data])
+                while sent < len(head):
+                    sent += self._connection.send(head[sent:])
+                self._connection.sendall(data[sent - len(head) :])
             self._connection.shutdown(socket.SHUT_WR)
         except OSError:  # the other side is gone: whoever reads hears of it
             return
@@ -174,7 +194,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 def _fill(connection: socket.socket, place: memoryview) -> None:
     while place:
         if not (got := connection.recv_into(place)):
-            raise ConnectionError("the connection ended in the middle of a bucket")
+            raise ConnectionError("the connection ended in the middle of a piece")
         place = place[got:]
 
 

@@ -22,9 +22,17 @@ from weir.train.record import RunRecord, StepSummary
 from weir.train.watch import NetworkCounts, read_counts
 from weir.train.workers import Exited, Workers, worker_environment
 
-Kind = Literal["weir", "gloo", "ps"]
+Kind = Literal["weir", "gloo", "gloo-fp16", "gloo-powersgd", "ps"]
 
-PEERS: Final[dict[Kind, str]] = {"gloo": "Gloo", "ps": "PS"}
+PEERS: Final[dict[Kind, str]] = {
+    "gloo": "Gloo",
+    "gloo-fp16": "Gloo, fp16 hook",
+    "gloo-powersgd": "Gloo, PowerSGD hook",
+    "ps": "PS",
+}
+HOOKS: Final[tuple[Kind, ...]] = ("gloo-fp16", "gloo-powersgd")
+"""Peers that are methods of ``weir.train``."""
+
 SERVER: Final = "WEIR_BENCH_SERVER"  # environment of a worker: address:port of its parameter server
 _PORT: Final = 29433  # in a namespace of its own, any port is free
 _TICK_S: Final = 0.5
@@ -50,7 +58,9 @@ class Way:
     @property
     def dense(self) -> bool:
         """Return whether it takes the steps of dense synchronous training, but for rounding."""
-        return self.kind != "weir" or (self.config.method == "dense" and not self.config.lossy)
+        if self.kind == "weir":
+            return self.config.method == "dense" and not self.config.lossy
+        return self.kind in ("gloo", "ps")
 
 
 @dataclass(frozen=True)

@@ -157,6 +157,31 @@ def traffic(samples: Samples, placement: Placement) -> Traffic:
     return Traffic(pulled)
 
 
+def traffic_in_batches(samples: Samples, placement: Placement, size: int, seed: int) -> Traffic:
+    """Return what travels between machines in one pass over all samples, in steps.
+
+    Args:
+        samples: as placed.
+        placement: of samples and parameters.
+        size: samples that a worker takes in a step, of its own in an order drawn by lot.
+        seed: of that order.
+    """
+    machines, count = placement.machines, len(samples)
+    drawn = np.random.default_rng(seed).permutation(count)
+    drawn = drawn[np.argsort(placement.of_sample[drawn], kind="stable")]
+    firsts = np.concatenate([[0], np.cumsum(np.bincount(placement.of_sample, minlength=machines))])
+    step = np.empty(count, np.int64)
+    step[drawn] = (np.arange(count) - firsts[placement.of_sample[drawn]]) // size
+    steps = -(-count // size)
+    pulls = np.unique(
+        (placement.of_sample[samples.rows] * steps + step[samples.rows]) * samples.width + samples.features
+    )
+    links = pulls // (samples.width * steps) * machines + placement.of_parameter[pulls % samples.width]
+    pulled = np.bincount(links, minlength=machines * machines).reshape(machines, machines)
+    np.fill_diagonal(pulled, 0)
+    return Traffic(pulled)
+
+
 def cap(count: int, machines: int, slack: float = SLACK) -> int:
     """Return the most that a machine may have of ``count`` things."""
     return int(np.ceil(count / machines * (1 + slack)))

@@ -6,10 +6,12 @@ import pytest
 
 from weir.bench.gradients.cost import (
     BASELINE,
+    PACKED,
     Bytes,
     Measured,
     Parameters,
     Setting,
+    bitmaps,
     lists,
     measure,
     saving_at_energy,
@@ -113,3 +115,21 @@ def test_imbalance_is_what_the_busiest_worker_has_more_than_the_mean() -> None:
     point = Point.of(ReplayedStep((chosen,), EncodingPlan({}), (None,), 40, 0, fills_union=True))
     assert (point.union, point.own, point.most) == (0.4, 0.2, 0.3)
     assert point.imbalance == pytest.approx(0.5)
+
+
+def test_a_bitmap_costs_a_bit_an_element_and_packed_values_their_bits() -> None:
+    flat = np.zeros((2, 8000), np.bool_)
+    flat[0, :400], flat[1, :600] = True, True
+    assert bitmaps(flat).bare == 2 * (2 * 1000 + 4 * 1000)
+    assert bitmaps(flat, 8).bare == 2 * (2 * 1000 + 1000)
+    assert lists(flat, 8).bare == 2 * 5 * 1000
+
+
+def test_dfs_is_compared_with_the_cheapest_rival_that_packs_as_it_does(measured: list[Measured]) -> None:
+    for one in measured:
+        rival = one.best(PACKED)
+        assert one.bytes[rival].total <= min(
+            one.bytes[f"{PACKED}{name}"].total for name in ("lists", "bitmaps", BASELINE)
+        )
+        assert one.bytes[f"{PACKED}{BASELINE}"].total < 0.6 * one.bytes[BASELINE].total
+        assert one.saving("dfs", rival) < one.saving("dfs")

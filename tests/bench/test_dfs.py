@@ -43,6 +43,9 @@ def test_dfs_costs_less_than_its_peers_for_more_energy() -> None:
     )
     assert points["dfs"].bytes < points[PLANNED].bytes < points[BASELINE].bytes
     assert points["dfs"].energy > points[PLANNED].energy
+    for name in ("lists of pairs", "bitmaps", BASELINE):
+        assert points[f"packed {name}"].bytes < points[name].bytes
+        assert points[f"packed {name}"].energy == points[PLANNED].energy
     assert points["dfs"].bytes < points["dfs without lists"].bytes
     assert points["dfs"].bytes < points["dfs without packed lanes"].bytes
 

@@ -17,6 +17,8 @@ def test_every_way_has_a_row_and_what_is_compressed_and_placed_travels_least() -
     }
     costs = {(one.method, one.hashing): one.plan.traffic.total for one in found}
     assert costs["refined", "clustered"] < 0.5 * costs["refined", "plain"]
+    for one in found:
+        assert one.plan.traffic.total <= one.in_batches[64] <= one.in_batches[16]
     assert costs["refined", "none"] < 0.9 * min(costs["hash", "none"], costs["greedy", "none"])
 
 

@@ -40,7 +40,9 @@ def share_of_a_slow_path(mode: SprayName) -> float:
         network.nodes["leaf1"].switch.queues(SMALL.hosts + 1).set(slow)
         here = [name for name, station in network.stations.items() if station.host.switch == "leaf1"]
         there = [name for name in network.stations if name not in here]
-        Pairs(network, weir=True).exchange(dict(zip(here, there, strict=True)), 4 * SMALL.tensor)
+        Pairs(network, weir=True, waits=SMALL.fabric.waits).exchange(
+            dict(zip(here, there, strict=True)), 4 * SMALL.tensor
+        )
         first, second = next(taken(network, replace(SMALL, racks=1)))
         return first / (first + second)
 

@@ -15,6 +15,7 @@ A message is an RDMA write with immediate: the blocks, then an offset of 32 bits
 the first one RETH 16, the last one ImmDt 4. Acknowledgements, which the network cards send, are left out.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,13 +35,20 @@ _VALUE, _OFFSET = 4, 4
 class Setup:
     """OmniReduce's settings, by default those of its example configuration.
 
-    block, message: in elements; the message is a multiple of the block.
+    block, message: in elements; the message is a multiple of the block. value_bits: of an element; its open
+    code has 32.
     """
 
     block: int = 256
     message: int = 256
     threads: int = 8
     aggregators: int = 1
+    value_bits: float = 32
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block's values."""
+        return math.ceil(self.block * self.value_bits / 8)
 
     def __post_init__(self) -> None:
         if min(self.block, self.message, self.threads, self.aggregators) < 1 or self.message % self.block:
@@ -79,17 +87,19 @@ def on_the_wire(occupied: Flags, setup: Setup | None = None) -> Cost:
         start += count
         if count:
             sent, answered = _thread(part, min(count, _SLOTS * setup.aggregators))
-            up += _bytes(sent, setup.block)
-            down += workers * _bytes(answered, setup.block)
+            up += _bytes(sent, setup.block_bytes)
+            down += workers * _bytes(answered, setup.block_bytes)
     return Cost(up, down)
 
 
-def values_and_indexes(occupied: Flags, block: int, *, index: int = _OFFSET) -> Cost:
+def values_and_indexes(
+    occupied: Flags, block: int, *, index: int = _OFFSET, value_bits: float = 8 * _VALUE
+) -> Cost:
     """Return the cost that papers give: of each non-zero block its values and an index, of so many bytes.
 
-    occupied: as above, for blocks of ``block`` elements.
+    occupied: as above, for blocks of ``block`` elements. value_bits: of an element.
     """
-    each = block * _VALUE + index
+    each = math.ceil(block * value_bits / 8) + index
     union = int(np.count_nonzero(occupied.any(axis=0)))
     return Cost(int(np.count_nonzero(occupied)) * each, len(occupied) * union * each)
 
@@ -116,8 +126,11 @@ def _thread(part: Flags, slots: int) -> tuple[npt.NDArray[np.int64], npt.NDArray
     return np.concatenate(sent), answered.astype(np.int64)
 
 
-def _bytes(blocks: npt.NDArray[np.int64], block: int) -> int:
-    """Return the bytes of messages with so many blocks; those with none are not sent."""
-    payload = blocks[blocks > 0] * (block * _VALUE + _OFFSET)
+def _bytes(blocks: npt.NDArray[np.int64], values: int) -> int:
+    """Return the bytes of messages with so many blocks; those with none are not sent.
+
+    values: bytes of a block's.
+    """
+    payload = blocks[blocks > 0] * (values + _OFFSET)
     packets = -(-payload // _MTU)
     return int((payload + packets * _PACKET + _MESSAGE).sum())

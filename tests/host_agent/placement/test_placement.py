@@ -28,6 +28,7 @@ from weir.host_agent.placement.traffic import (
     PlacementError,
     cap,
     traffic,
+    traffic_in_batches,
     users,
 )
 
@@ -89,6 +90,23 @@ def test_predicted_traffic_is_what_an_exchange_counts(data: Samples, machines: i
         machines, rng.integers(machines, size=len(data)), rng.integers(machines, size=data.width)
     )
     np.testing.assert_array_equal(traffic(data, placement).links, by_hand(data, placement))
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(samples(), st.integers(1, 6), st.integers(0, 9))
+def test_traffic_in_batches_lies_between_that_of_samples_alone_and_of_all_at_once(
+    data: Samples, machines: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    placement = Placement(
+        machines, rng.integers(machines, size=len(data)), rng.integers(machines, size=data.width)
+    )
+    whole = traffic_in_batches(data, placement, len(data), seed)
+    np.testing.assert_array_equal(whole.links, traffic(data, placement).links)
+    alone = traffic_in_batches(data, placement, 1, seed).total
+    remote = placement.of_sample[data.rows] != placement.of_parameter[data.features]
+    assert alone == 2 * VALUE_BYTES * int(remote.sum())
+    assert whole.total <= traffic_in_batches(data, placement, 3, seed).total <= alone
 
 
 @settings(max_examples=examples(60), deadline=None)
