@@ -34,7 +34,7 @@ from weir.host_agent.compression.exchange import GradientExchange
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.phase_clock import PhaseClock
 from weir.host_agent.compression.sparsifiers import SparsifierOptions, create_sparsifier, sparsifier_class
-from weir.train.config import PRESETS, Model, TrainConfig, make_config
+from weir.train.config import Model, TrainConfig, make_config
 from weir.train.data import share
 from weir.train.task import Task, make_task, mean_loss
 
@@ -121,7 +121,7 @@ def _steps(
             mean = average(gradients)
             for parameter, own in zip(parameters, torch.split(mean, lengths), strict=True):
                 parameter.grad = own.view_as(parameter)
-            if (limit := PRESETS[config.model].clip) is not None:
+            if (limit := config.max_norm) is not None:
                 torch.nn.utils.clip_grad_norm_(parameters, limit)
             optimizer.step()
             if schedule is not None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
-from weir.train.config import PRESETS, TrainConfig
+from weir.train.config import TrainConfig
 from weir.train.data import learning_rate, share
 from weir.train.task import accuracy, make_optimizer, make_task, mean_loss
 
@@ -40,7 +40,7 @@ def dense_curve(config: TrainConfig) -> Iterator[tuple[int, float]]:
                 loss = mean_loss(model(train.inputs[batch]), train.targets[batch])
                 (loss / config.workers).backward()  # type: ignore[no-untyped-call]
                 statistics[rank] = _statistics(model)
-            if (limit := PRESETS[config.model].clip) is not None:
+            if (limit := config.max_norm) is not None:
                 torch.nn.utils.clip_grad_norm_(parameters, limit)
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(config.lr, done, steps, warm_up=max(1, steps // 10))

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.host_agent.torch.worlds import World
-from weir.train.config import PRESETS, make_config
+from weir.train.config import make_config
 from weir.train.data import learning_rate, share
 from weir.train.exchange import make_exchange
 from weir.train.messages import WorkerSpec
@@ -57,7 +57,7 @@ STEPS, ALL_STEPS = 24, 132  # of the demo
 
 def demo_losses(method: str) -> list[float]:
     """Return this rank's losses in the first steps of the demo, whose warm-up has 13 steps."""
-    config = make_config(model="cnn", workers=SIZE, method=method, density=0.05)
+    config = make_config(model="cnn", lr=0.5, clip_norm=1.0, workers=SIZE, method=method, density=0.05)
     task = make_task(config)
     ddp = DistributedDataParallel(task.model)
     spec = WorkerSpec(config=config, backend="weir", init_method="")
@@ -72,7 +72,7 @@ def demo_losses(method: str) -> list[float]:
         optimizer.zero_grad()
         loss = mean_loss(ddp(train.inputs[batch]), train.targets[batch])
         loss.backward()
-        if (limit := PRESETS[config.model].clip) is not None:
+        if (limit := config.max_norm) is not None:
             torch.nn.utils.clip_grad_norm_(ddp.parameters(), limit)
         optimizer.step()
         losses.append(loss.item())

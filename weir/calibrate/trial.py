@@ -22,7 +22,7 @@ from weir.host_agent.compression.exchange import GradientExchange
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import create_sparsifier
 from weir.host_agent.transport.service_class import ServiceClass
-from weir.train.config import PRESETS, TrainConfig
+from weir.train.config import TrainConfig
 from weir.train.data import learning_rate, share
 from weir.train.task import Task, accuracy, make_task, mean_loss
 
@@ -138,7 +138,7 @@ class _Training:
             )
         for segment, parameter in zip(self.layout, self.parameters, strict=True):
             parameter.grad = buckets[0][segment.in_bucket].view_as(parameter)
-        if (limit := PRESETS[self.config.model].clip) is not None:
+        if (limit := self.config.max_norm) is not None:
             torch.nn.utils.clip_grad_norm_(self.parameters, limit)
         for group in self.optimizer.param_groups:
             group["lr"] = rate

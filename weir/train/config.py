@@ -57,7 +57,7 @@ class Preset:
 
 PRESETS: Final[dict[Model, Preset]] = {
     "resnet18": Preset("digits", 1438, batch_size=16, lr=0.1),
-    "cnn": Preset("digits", 1438, batch_size=8, lr=0.5, clip=1.0),
+    "cnn": Preset("digits", 1438, batch_size=8, lr=0.3),
     "mlp": Preset("digits", 1438, batch_size=8, lr=0.3),
     "lm": Preset("stdlib", 3584, batch_size=8, lr=15.0, clip=0.25),
     "bag": Preset("modules", 3584, batch_size=16, lr=20.0, clip=0.25),
@@ -111,6 +111,7 @@ class TrainConfig(BaseModel):
     evaluate_every: Annotated[int, Field(ge=1)] | None = None
     batch_size: Annotated[int, Field(ge=1)]
     lr: Annotated[float, Field(gt=0)]
+    clip_norm: Annotated[float, Field(gt=0)] | None = None
     seed: Annotated[int, Field(ge=0)] = 1
     reference: bool = True
     hosts: Hosts = "processes"
@@ -233,6 +234,11 @@ class TrainConfig(BaseModel):
     def trained_by(self) -> Optimizer:
         """Return the optimizer: the one asked for, else the model's own."""
         return self.optimizer or PRESETS[self.model].optimizer
+
+    @property
+    def max_norm(self) -> float | None:
+        """Return the largest norm of gradients: the one asked for, else the model's own; None: any."""
+        return self.clip_norm or PRESETS[self.model].clip
 
     @property
     def in_switches(self) -> bool:

@@ -41,6 +41,10 @@ EvaluateEvery = Annotated[
 ]
 BatchSize = Annotated[int | None, typer.Option(help="Samples per worker and step; default: the model's own.")]
 LearningRate = Annotated[float | None, typer.Option(help="Peak learning rate; default: the model's own.")]
+ClipNorm = Annotated[
+    float | None,
+    typer.Option(metavar="NORM", help="Largest norm of gradients; default: the model's own, if any."),
+]
 Optimizer = Annotated[
     str | None,
     typer.Option(
@@ -310,6 +314,7 @@ _TRAINING: Final[Mapping[str, Any]] = {
     "evaluate_every": EvaluateEvery,
     "batch_size": BatchSize,
     "lr": LearningRate,
+    "clip_norm": ClipNorm,
     "optimizer": Optimizer,
     "topology": Topology,
     "links": Links,

@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from weir.train.backends import Exchange, WeirMeter, delivery_of, sent_of
-from weir.train.config import PRESETS, TrainConfig
+from weir.train.config import TrainConfig
 from weir.train.messages import Delivery, Sent, WorkerSpec
 
 MIGRATE_EVERY: Final = 50
@@ -52,7 +52,7 @@ class ServersExchange(Exchange):
             lane_bits=config.lane_bits,
             lane_error=config.lane_error,
             seed=config.seed,
-            max_norm=PRESETS[config.model].clip,
+            max_norm=config.max_norm,
             consistency=config.consistency,
             push_filter=config.push_filter,
             pull_filter=config.pull_filter,

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from weir.host_agent.torch.compress import compress
 from weir.host_agent.torch.process_group import WeirProcessGroup
 from weir.train.backends import Exchange, WeirMeter
-from weir.train.config import PRESETS, TrainConfig
+from weir.train.config import TrainConfig
 from weir.train.messages import Sent, WireCounters
 from weir.train.task import average_buffers
 from weir.train.wirebytes import Meter, TcpMeter
@@ -86,7 +86,7 @@ class StepperExchange(Exchange):
 
     def stepped(self) -> None:
         """Clip this worker's own gradient, and step."""
-        if (limit := PRESETS[self._config.model].clip) is not None:
+        if (limit := self._config.max_norm) is not None:
             clip_grad_norm_(self._ddp.parameters(), limit)
         self._stepper.step()
 

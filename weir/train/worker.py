@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from weir.host_agent.collectives.non_finite import NonFiniteError
 from weir.train import checkpoint
 from weir.train.backends import Exchange
-from weir.train.config import PRESETS, TrainConfig
+from weir.train.config import TrainConfig
 from weir.train.data import TooFewSamplesError, learning_rate, share
 from weir.train.exchange import make_exchange
 from weir.train.hooks import CommunicationClock, timed
@@ -262,7 +262,7 @@ class _Training:
         loss = mean_loss(self.ddp(inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]
         if not self.exchange.steps:
-            if (limit := PRESETS[self.spec.config.model].clip) is not None:
+            if (limit := self.spec.config.max_norm) is not None:
                 torch.nn.utils.clip_grad_norm_(self.ddp.parameters(), limit)
             self.optimizer.step()
         with self.clock.running():
