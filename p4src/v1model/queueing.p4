@@ -135,6 +135,17 @@ control Marking(inout headers_t hdr, in metadata_t meta, in standard_metadata_t 
         hdr.ipv4.ecn = CE;
     }
 
+    // Two actions, as no action may hold the register: threads share it as it is.
+    bit<32> deep = 0;
+    action look() {
+        deep_children.read(deep, (bit<32>)meta.group);
+    }
+    action note() {
+        bit<32> child = 32w1 << (bit<8>)(standard_metadata.egress_rid - 1);
+        deep_children.write((bit<32>)meta.group, (deep & ~child)
+            | (standard_metadata.deq_qdepth >= (bit<19>)meta.mark_at ? child : 0));
+    }
+
     apply {
         if (standard_metadata.enq_qdepth >= (bit<19>)meta.mark_at
                 && hdr.ipv4.isValid() && hdr.ipv4.ecn != NOT_ECT && hdr.ipv4.ecn != CE) {
@@ -142,11 +153,8 @@ control Marking(inout headers_t hdr, in metadata_t meta, in standard_metadata_t 
             treatments.count(TREATMENT_MARKED << 3 | (bit<32>)meta.queue);
         }
         if (meta.made && !meta.up && standard_metadata.egress_rid != 0 && meta.queue != TOP_QUEUE) {
-            bit<32> child = 32w1 << (bit<8>)(standard_metadata.egress_rid - 1);
-            bit<32> deep = 0;
-            deep_children.read(deep, (bit<32>)meta.group);
-            deep = (deep & ~child) | (standard_metadata.deq_qdepth >= (bit<19>)meta.mark_at ? child : 0);
-            deep_children.write((bit<32>)meta.group, deep);
+            look();
+            note();
         }
         queue_depths.write((bit<32>)standard_metadata.egress_port << 3 | (bit<32>)meta.queue,
                            (bit<16>)standard_metadata.deq_qdepth);
