@@ -36,6 +36,7 @@ _EXAMPLES: Final = {
     "shm": "shm: /dev/shm/weir-s1",
     "claimed": "claimed: {secret: FILE} of a switch, claimed: 9701 of a host",
     "secret": "secret: secret.txt",
+    "host": "host: 192.168.7.1",
     "ends": 'ends: ["leaf1:5", "spine1:1"]',
     "priorities": "priorities: true",
     "classes": "classes: {AF13: {trim_at: 12}}",

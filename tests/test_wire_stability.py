@@ -292,7 +292,7 @@ SCENARIOS: dict[Callable[[Digest], None], str] = {
     every_op_and_block: "77278ed891d7bac22bc5b6503e9a3c85b8ee73d2765f773ca7a9a6fc9dc4ce5f",
     filled: "b620fca402dfe9d6dcb104f2035f7e15d7fbe28689d1f37ef26a0b62f90b548c",
     budgeted: "3c0f7329db3995350b897c3d0b31b943c1e2c713555333666a5ed70b745b4900",
-    two_tiers: "f70061d7c55f75db5449462cdd9336357d525c0f161466cae41336b6c93a3f92",
+    two_tiers: "e5933f27844f8da76dfa65da1d704fa68438c504505f87a1bc6bd51bcb01e6a7",
     parameter_server: "ef5282c68ae1d767a51c3b5a26dfd1b1e509431aa83fb8c4b963c5d23d918e93",
     fixed_point: "1ce4de608a1cddf819b159536ebb7811953c273f57818acc40a51107917adef6",
     packets: "3540d3cc2af232d825802f87e5b0000765c9a48a42c25ba33f92e1ae3b5ab08f",

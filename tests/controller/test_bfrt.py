@@ -449,7 +449,7 @@ def test_queues_get_their_order_and_what_they_drop(client: BfrtClient, fake: Fak
     assert all(queue["min_priority"] == queue["max_priority"] == str(n) for n, queue in first.items())
     assert first[RELIABLE_DSCP >> 3]["drop_enable"] is False
     shed = first[1]
-    assert (shed["drop_enable"], shed["drop_limit_red"], shed["drop_limit_yellow"]) == (True, "25%", "50%")
+    assert (shed["drop_enable"], shed["drop_limit_red"], shed["drop_limit_yellow"]) == (True, "12.5%", "50%")
     second = {number for pipe, _, number in fake.queues if pipe == 2}
     assert second == {number + 8 for number in first}
     both = topology.switches[0].model_copy(update={"lanes": 64})

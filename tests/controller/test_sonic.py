@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from tests.controller.sonic_schema import COLOURS, problems
 from weir.cli import app
 from weir.controller.commodity import PACKET, bands
-from weir.controller.qos import DEFAULT_CLASSES, WEIR_CLASSES, Qos
+from weir.controller.qos import DEFAULT_CLASSES, TRIM_AT, WEIR_CLASSES, Qos
 from weir.controller.sonic import sonic
 from weir.wire.definition import BEST_EFFORT_DSCP, RELIABLE_DSCP, dscp
 
@@ -143,7 +143,7 @@ def of_or_row(config: Config, table: str, port: str) -> Any:
 def test_marks_begin_at_mark_at_and_drops_at_each_precedences_threshold(made: Config) -> None:
     queues, buffers = of(made, "QUEUE", PORTS[0]), of(made, "BUFFER_QUEUE", PORTS[0])
     for layer in range(4):
-        for magnitude, trim_at in enumerate((16, 32)):
+        for magnitude, trim_at in enumerate(TRIM_AT[:2]):
             number = queue_of(made, dscp(layer, magnitude))
             assert "wred_profile" not in queues[number]
             profile = made["BUFFER_PROFILE"][buffers[number]["profile"]]

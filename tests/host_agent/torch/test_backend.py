@@ -284,7 +284,7 @@ def test_joining_says_what_is_wrong(cluster: LocalCluster, world: World) -> None
         (joining(2, {}), came_not.format(1)),
         (
             joining(1, {**place, "WEIR_LINK": "pigeon"}),
-            "ValueError: WEIR_LINK is 'pigeon': it must be shm or",
+            "ValueError: WEIR_LINK is 'pigeon': it must be shm, ip or udp",
         ),
         (joining(1, {**place, "WEIR_HOST": "h99"}), "JoinRefused: .*h99"),
         (joining(1, cluster.environment(0)), "NoResources: shared-memory port 1 .* is in use by rank 0"),
