@@ -20,7 +20,7 @@ from weir.controller.desired import desired_state
 from weir.controller.qos import WEIR_CLASSES, Qos
 from weir.controller.topology import Topology, leaf_spine
 from weir.host_agent.compression.bucket_layout import BucketLayout
-from weir.host_agent.compression.classes import LayerClasses, magnitude_classes
+from weir.host_agent.compression.classes import LayerClasses, shared_magnitude_classes
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.transport.frames import Addresses, Endpoint, Framer
 from weir.host_agent.transport.service_class import ServiceClass
@@ -58,25 +58,38 @@ def training() -> tuple[TrainConfig, Task]:
     return config, make_task(config)
 
 
-def gradients(training: tuple[TrainConfig, Task], rank: int, step: int, policy: LossPolicy) -> list[Work]:
-    """Return a worker's gradient of a step as sums to do: a bucket for each layer class, the back first."""
+def vectors(
+    training: tuple[TrainConfig, Task], rank: int, step: int
+) -> dict[int, tuple[BucketLayout, torch.Tensor]]:
+    """Return a worker's gradient of a step by layer class, the back first: how it lies, and its values."""
     config, task = training
     batch = share(len(task.data.train), rank, WORKERS, config.batch_size, config.seed, epoch=1)[step]
     task.model.zero_grad()
     mean_loss(task.model(task.data.train.inputs[batch]), task.data.train.targets[batch]).backward()  # type: ignore[no-untyped-call]
-    layers, parameters, works = LayerClasses.of(task.model), dict(task.model.named_parameters()), []
+    layers, parameters, found = LayerClasses.of(task.model), dict(task.model.named_parameters()), {}
     for layer in reversed(range(LAYER_CLASSES)):
-        names = [name for name in parameters if layers[name] == layer]
-        if not names:
-            continue
-        layout = BucketLayout.of(layer, names, [parameters[name] for name in names], BLOCK)
-        flat = [parameters[name].grad.flatten() for name in names]  # type: ignore[union-attr]
-        vector = layout.spread(torch.cat(flat), WORKERS)
-        lanes = (vector.double() * 2**30).clamp(-(2**30), 2**30).to(torch.int32).numpy().view(np.uint32)
-        classes = magnitude_classes(layout, vector)
-        accounts = policy.accounts_for(layout, layers, classes, lanes.reshape(-1, BLOCK).any(axis=1))
-        service = ServiceClass(layer, classes, accounts.of_block, accounts.budgets)
-        works.append(Work(Op.ADD, BLOCK, lanes.copy(), service=service))
+        if names := [name for name in parameters if layers[name] == layer]:
+            layout = BucketLayout.of(layer, names, [parameters[name] for name in names], BLOCK)
+            flat = [parameters[name].grad.flatten() for name in names]  # type: ignore[union-attr]
+            found[layer] = layout, layout.spread(torch.cat(flat), WORKERS)
+    return found
+
+
+def gradients(training: tuple[TrainConfig, Task], step: int, policy: LossPolicy) -> list[list[Work]]:
+    """Return each worker's gradient of a step as sums to do, with classes from the scales that all share."""
+    every = [vectors(training, rank, step) for rank in range(WORKERS)]
+    layers, works = LayerClasses.of(training[1].model), [list[Work]() for _ in every]
+    for layer, (layout, _) in every[0].items():
+        own = [vector for _, vector in (one[layer] for one in every)]
+        largest = torch.stack(own).abs().amax(dim=0).view(-1, BLOCK).amax(dim=1)
+        classes = shared_magnitude_classes(
+            layout, largest.frexp().exponent.numpy().view(np.uint32) + 256, step
+        )
+        for vector, work in zip(own, works, strict=True):
+            lanes = (vector.double() * 2**30).clamp(-(2**30), 2**30).to(torch.int32).numpy().view(np.uint32)
+            accounts = policy.accounts_for(layout, layers, classes, lanes.reshape(-1, BLOCK).any(axis=1))
+            service = ServiceClass(layer, classes, accounts.of_block, accounts.budgets)
+            work.append(Work(Op.ADD, BLOCK, lanes.copy(), service=service))
     return works
 
 
@@ -147,7 +160,7 @@ def test_no_magnitude_is_trimmed_while_a_smaller_one_passes_above_its_threshold(
     limit = {WEIR_CLASSES[code]: t.trim_at for code, t in Qos().treatments().items() if code in WEIR_CLASSES}
     trimmed, through = [], []
     policy = LossPolicy(budgets=((0.6,) * MAGNITUDE_CLASSES,) * LAYER_CLASSES, tensor=(1.0,) * LAYER_CLASSES)
-    buckets = zip(*(gradients(training, rank, 0, policy) for rank in range(WORKERS)), strict=True)
+    buckets = zip(*gradients(training, 0, policy), strict=True)
     for number, works in enumerate(buckets):
         cut, passed, protected = incast(topology, list(works), Random(number))
         assert protected[False] > 0
@@ -164,34 +177,32 @@ def test_no_magnitude_is_trimmed_while_a_smaller_one_passes_above_its_threshold(
 # -- a capture ------------------------------------------------------------------------------------------
 
 
-def captured(path: Path) -> tuple[Counter[tuple[int, int]], dict[int, set[int]]]:
-    """Return what was trimmed, by (layer, magnitude), and the magnitudes of a layer that might have been."""
+def captured(path: Path) -> tuple[Counter[tuple[int, int]], Counter[tuple[int, int]]]:
+    """Return what was trimmed, and what might have been or was, by (layer, magnitude)."""
     trimmed: Counter[tuple[int, int]] = Counter()
-    present: dict[int, set[int]] = {}
+    present: Counter[tuple[int, int]] = Counter()
     for packet in rdpcap(str(path)):
         if Weir not in packet or packet[Weir].type != PacketType.CONTRIBUTION:
             continue
         weir, flags = packet[Weir], Flag(packet[Weir].getfieldval("flags"))
         classes = weir.layer, weir.magnitude
         cut = flags & (Flag.TRIMMED | Flag.PROTECTED | Flag.ANSWER) == Flag.TRIMMED  # not a worker's probe
-        if cut:
-            trimmed[classes] += 1
-        elif weir.groups and not flags & Flag.PROTECTED:
+        if weir.groups and not flags & Flag.PROTECTED:
             assert packet[IP].tos == dscp(*classes) << 2 | NOT_ECT
-        if cut or (weir.groups and not flags & Flag.PROTECTED):
-            present.setdefault(weir.layer, set()).add(weir.magnitude)
+        trimmed[classes] += cut
+        present[classes] += cut or bool(weir.groups and not flags & Flag.PROTECTED)
     return trimmed, present
 
 
-def test_nine_of_ten_trimmed_packets_are_of_the_lowest_class_that_there_is(
+def test_the_smaller_the_magnitude_the_likelier_is_a_sum_trimmed(
     training: tuple[TrainConfig, Task], tmp_path: Path
 ) -> None:
-    """The lowest of its layer among all that may be shed in the whole capture: partial sums of two racks.
+    """Of those that may be trimmed, three times as likely as of the next magnitude: partial sums of two racks.
 
     Racks are joined by links of a fifth of the hosts' rate, on which a stranger of the same class sends
-    bursts. Every magnitude may be lost, and the switches choose.
+    bursts. Every magnitude may be lost, of more than is lost, and the switches choose.
     """
-    policy = LossPolicy(budgets=((0.1,) * MAGNITUDE_CLASSES,) * LAYER_CLASSES, tensor=(1.0,) * LAYER_CLASSES)
+    policy = LossPolicy(budgets=((0.6,) * MAGNITUDE_CLASSES,) * LAYER_CLASSES, tensor=(1.0,) * LAYER_CLASSES)
     path = tmp_path / "leaves.pcapng"
     topology = leaf_spine(2, 1, WORKERS // 2 + 1, target="soft", qos=Qos())
     with (
@@ -213,14 +224,14 @@ def test_nine_of_ten_trimmed_packets_are_of_the_lowest_class_that_there_is(
         burst()
         job = network.admit(workers, slots=64)
         for step in range(2):
-            for rank, worker in enumerate(job.workers):
-                for work in gradients(training, rank, step, policy):
+            for worker, works in zip(job.workers, gradients(training, step, policy), strict=True):
+                for work in works:
                     worker.submit(work)
         network.run(lambda: job.idle, limit=60)
         reports = [report for worker in job.workers for report in worker.reports]
         assert all((report.missing <= report.budgets).all() for report in reports)
     trimmed, present = captured(path)
-    lowest = sum(trimmed[layer, min(magnitudes)] for layer, magnitudes in present.items())
+    busiest = max(layer for layer, _ in trimmed if trimmed[layer, 0] == max(trimmed.values()))
+    small, middle, large = (trimmed[busiest, m] / present[busiest, m] for m in range(MAGNITUDE_CLASSES))
     assert trimmed.total() > 50
-    assert all(magnitudes >= {0, 1} for layer, magnitudes in present.items() if trimmed[layer, 0])
-    assert lowest >= 0.9 * trimmed.total()
+    assert small > 3 * middle > 9 * large > 0
