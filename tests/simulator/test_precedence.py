@@ -197,7 +197,7 @@ def captured(path: Path) -> tuple[Counter[tuple[int, int]], Counter[tuple[int, i
 def test_the_smaller_the_magnitude_the_likelier_is_a_sum_trimmed(
     training: tuple[TrainConfig, Task], tmp_path: Path
 ) -> None:
-    """Of those that may be trimmed, three times as likely as of the next magnitude: partial sums of two racks.
+    """Three times as likely as of the next magnitude, of those that may be trimmed: sums of two racks.
 
     Racks are joined by links of a fifth of the hosts' rate, on which a stranger of the same class sends
     bursts. Every magnitude may be lost, of more than is lost, and the switches choose.
