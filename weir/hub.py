@@ -44,6 +44,8 @@ class Hub(LocalCluster):
         host, colon, port = listen.rpartition(":")
         if not (host and colon and port.isdecimal()):
             raise ValueError(f"{listen!r} is no address: write HOST:PORT, and [HOST]:PORT for IPv6")
+        if host.strip("[]") in ("0.0.0.0", "::"):
+            raise ValueError(f"{listen}: name the one address at which workers reach this machine")
         if not 0 < udp <= 0xFFFF + 1 - workers:
             raise ValueError(f"{workers} UDP ports from {udp} on: ports are 1 to 65535")
         self._listen, self._host, self._udp = listen, host.strip("[]"), udp

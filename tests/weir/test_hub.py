@@ -138,6 +138,8 @@ def test_an_address_in_use_is_said(hub: Hub) -> None:
     [
         ("9600", 9701, "'9600' is no address: write HOST:PORT"),
         ("localhost:", 9701, "is no address"),
+        ("0.0.0.0:9600", 9701, "0.0.0.0:9600: name the one address at which workers reach"),
+        ("[::]:9600", 9701, "name the one address"),
         ("localhost:9600", 65535, "2 UDP ports from 65535 on: ports are 1 to 65535"),
     ],
 )
