@@ -10,7 +10,7 @@ processor is short: ``weir.bench.simulated.step``.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from weir.bench.case import Run, parameter
 from weir.bench.results import Column, Line, Panel, Plot, Row, Table, share
@@ -58,15 +58,41 @@ class Parameters:
 
 def run(parameters: Parameters, run: Run) -> Iterator[Table | Plot]:
     """Train every way, where network namespaces are to be had."""
-    given = vars(parameters) | {"seed": run.seeds[0], "plugin": run.plugins, "hosts": "namespaces"}
+    given = vars(parameters) | {"plugin": run.plugins, "hosts": "namespaces"}
     own = {name: value for name, value in given.items() if name not in _NOT_CONFIG}
-    configs = [make_config(**own, method=method) for method in parameters.methods]
     if (reason := gain_root()) is not None:
         raise NamespaceError(f"not trained: {reason}")
     peers = cast(Sequence[Kind], parameters.peers)
-    found = ways(configs, peers, parameters.budget, 60 * parameters.peer_minutes)
-    outcomes = list(trained(list(reversed(found)), run.say))[::-1]
-    yield from report(outcomes, configs[0], parameters.target)
+    tables = []
+    for seed in run.seeds:
+        configs = [make_config(**own, seed=seed, method=method) for method in parameters.methods]
+        found = ways(configs, peers, parameters.budget, 60 * parameters.peer_minutes)
+        outcomes = list(trained(list(reversed(found)), run.say))[::-1]
+        for made in report(outcomes, configs[0], parameters.target):
+            if isinstance(made, Table):
+                tables.append(made)
+            if len(run.seeds) == 1 or isinstance(made, Table):
+                yield made
+    if len(tables) > 1:
+        yield of_all_seeds(tables)
+
+
+def of_all_seeds(tables: Sequence[Table]) -> Table:
+    """Return one table of several seeds' tables, each seed with a target of its own."""
+    first = tables[0]
+    columns = (Column("to the target", first.columns[0].show), *first.columns[1:])
+
+    def row(number: int) -> Row:
+        rows = [table.rows[number] for table in tables]
+        lists = {
+            column.name: [one.values[own.columns[place].name] for one, own in zip(rows, tables, strict=True)]
+            for place, column in enumerate(columns)
+        }
+        known = {name: None if None in values else values for name, values in lists.items()}
+        return Row(rows[0].contender, cast(dict[str, Any], known))
+
+    title = f"{first.title}, {len(tables)} seeds, each with its own target"
+    return Table(title, columns, tuple(row(number) for number in range(len(first.rows))), peers=first.peers)
 
 
 _NOT_CONFIG: Final = {"methods", "peers", "budget", "peer_minutes", "target"}

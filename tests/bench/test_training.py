@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.weir.test_record import step
-from weir.bench.results import Plot, Table
+from weir.bench.results import Column, Plot, Row, Table
 from weir.bench.simulated import step as virtual
 from weir.bench.training.dense_curve import dense_curve
-from weir.bench.training.links import dense_steps, report, time_to, ways
+from weir.bench.training.links import dense_steps, of_all_seeds, report, time_to, ways
 from weir.bench.training.ways import Way, WayResult
 from weir.calibrate.trial import Trial
 from weir.calibrate.trial import run as run_trial
@@ -135,3 +135,18 @@ def test_in_virtual_time_no_more_is_missing_than_the_budget() -> None:
     found = virtual.simulate(LOSSY, spec, 4, 100_000, 0.05)
     assert found.counts["releases"] > 0 and 0 < found.share("missing", "lanes") <= 0.05
     assert virtual.simulate(WEIR, spec, 4, 100_000, 0.0).counts["missing"] == 0
+
+
+def test_seeds_with_targets_of_their_own_share_a_table() -> None:
+    def table(target: str, reached: float | None) -> Table:
+        columns = (Column(target), Column("step"))
+        rows = (Row("Gloo", {target: 4.0, "step": 2.0}), Row("Weir", {target: reached, "step": 1.0}))
+        return Table("title", columns, rows, peers=("Gloo",))
+
+    both = of_all_seeds([table("to 90%", 2.0), table("to 95%", 3.0)])
+    assert [row.values for row in both.rows] == [
+        {"to the target": [4.0, 4.0], "step": [2.0, 2.0]},
+        {"to the target": [2.0, 3.0], "step": [1.0, 1.0]},
+    ]
+    unknown = of_all_seeds([table("to 90%", 2.0), table("to 95%", None)])
+    assert unknown.rows[1].values["to the target"] is None
