@@ -115,7 +115,7 @@ class Floor:
     values: Mapping[str, str]
 
     def __str__(self) -> str:
-        """Return what is compared, in words."""
+        """Return the column and the two rows in words."""
         return f"{self.column}: {self.contender} against {self.against}"
 
     def reached(self, tables: Iterable[Table]) -> float | None:

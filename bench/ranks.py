@@ -65,13 +65,11 @@ def in_memory(workers: int, threads: int = 1) -> Iterator[Links]:
 def shaped_links(workers: int, rate: str, *, ip: bool = False) -> Iterator[Links]:
     """Yield links of one rate between network namespaces. ip: Weir's workers claim their ports over IP."""
     with network_cluster(workers, rate=rate, bridged=True, ip=ip) as cluster:
-        yield over_links(cluster, workers, f"{rate}, over IP" if ip else rate)
+        yield over_links(cluster, workers, rate, f"{rate}, over IP" if ip else rate)
 
 
-def over_links(cluster: NetworkCluster, workers: int, name: str) -> Links:
+def over_links(cluster: NetworkCluster, workers: int, rate: str, name: str) -> Links:
     """Return a cluster's links: Weir uses those to a switch, Gloo those to a kernel bridge beside it.
-
-    The name begins with their rate.
 
     Each rank has two links with the same token buckets in both directions. The bridge has the offloads on:
     the network that TCP is fastest on.
@@ -81,7 +79,7 @@ def over_links(cluster: NetworkCluster, workers: int, name: str) -> Links:
     def start(rank: int) -> tuple[list[str], dict[str, str]]:
         return lab.at_host(rank), {**cluster.environment(rank), **lab.bridged_environment()}
 
-    return Links(name, workers, parse_rate(name.partition(",")[0]), start, tuple(cluster.switch_pids()))
+    return Links(name, workers, parse_rate(rate), start, tuple(cluster.switch_pids()))
 
 
 def every_network(

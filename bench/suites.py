@@ -51,7 +51,7 @@ class Verdict:
 
     @property
     def kept(self) -> bool:
-        """Return whether the ratio is no lower than its floor."""
+        """Return whether the ratio reaches its floor."""
         return self.reached is not None and self.reached >= self.floor.least
 
 

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A hub: one machine whose software switch sums for workers anywhere on an IP network, and how to join it."""
 
-import contextlib
 import signal
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
@@ -13,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from softp4.native.claims import reach, write_secret
+from weir.agent_service.client import AgentClient, AgentError, claimed_port
 from weir.cluster import ClusterError, LocalCluster
 from weir.network import NetworkPlan, make_plan, over_ip
 from weir.wire.definition import MAX_CHILDREN
@@ -48,7 +47,7 @@ class Hub(LocalCluster):
             raise ValueError(f"{listen}: name the one address at which workers reach this machine")
         if not 0 < udp <= 0xFFFF + 1 - workers:
             raise ValueError(f"{workers} UDP ports from {udp} on: ports are 1 to 65535")
-        self._listen, self._host, self._udp = listen, host.strip("[]"), udp
+        self._listen, self._host, self._udp = listen, host, udp
 
     @property
     def controller(self) -> str:
@@ -66,8 +65,7 @@ class Hub(LocalCluster):
         return over_ip(make_plan(self.network, self.workers, grpc=self._grpc), str(secret), self._udp)
 
     def _attached(self, host: "Host") -> str:
-        bind = f"[{self._host}]" if ":" in self._host else self._host
-        return f"claim:{bind}:{host.claimed}:{self.directory / _SECRET}"
+        return f"claim:{self._host}:{host.claimed}:{self.directory / _SECRET}"
 
 
 def hub(
@@ -88,28 +86,21 @@ def hub(
 
     Workers need one environment variable, which this command prints. No root, no cables, no topology file.
     """
-    console = Console(stderr=True)
     stop = threading.Event()
     try:
         here = Hub(workers, listen=listen, udp=udp)
-        with _running(here, console):
+        with Console(stderr=True).status("starting the switch and the controller"):
+            here.start()
+        try:
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, lambda *_: stop.set())
             _say_how_to_join(here)
             while not stop.wait(_CHECK_S):
                 here.check()
+        finally:
+            here.stop()
     except (ClusterError, ValueError) as error:
         _fail(str(error))
-
-
-@contextlib.contextmanager
-def _running(here: Hub, console: Console) -> Iterator[None]:
-    with console.status("starting the switch and the controller"):
-        here.start()
-    try:
-        yield
-    finally:
-        here.stop()
 
 
 def _say_how_to_join(here: Hub) -> None:
@@ -127,8 +118,6 @@ def join(
     address: Annotated[str, typer.Argument(help="HOST:PORT of the hub's controller.")],
 ) -> None:
     """Check the path from this machine to a hub, and print what its workers need."""
-    from weir.agent_service.client import AgentClient, AgentError
-
     try:
         with AgentClient(address) as client:
             status = client.status()
@@ -149,8 +138,6 @@ def join(
 
 def _delay(claimed: Any, address: str) -> float | None:
     """Return the seconds until a port answers, or None."""
-    from weir.agent_service.client import claimed_port
-
     place = claimed_port(claimed, address)
     try:
         return reach((place.host, place.udp_port), _PROBE_S)

@@ -117,7 +117,7 @@ class Measured:
 def saving_at_energy(
     one: Measured, found: Sequence[Measured], name: str, against: str = BASELINE
 ) -> float | None:
-    """Return what a method saves of another's bytes at the density, of those measured, that costs least.
+    """Return the share of another's bytes that a method saves, at its cheapest density among those measured.
 
     It must deliver no less of the energy than the other, which is sent the top-k as ``one`` says. None: it
     delivers less at every density.

@@ -228,6 +228,14 @@ def datagram_socket(family: int) -> socket.socket:
     return made
 
 
+def opened(io: int | None) -> int:
+    """Return the carrier that C made of a socket. Raises OSError: it made none."""
+    if not io:
+        code = ctypes.get_errno()
+        raise OSError(code, f"cannot use a UDP socket: {os.strerror(code)}")
+    return io
+
+
 def path_mtu(connected: socket.socket) -> int:
     """Return the longest packet of a connected socket's path, with IP's header, as far as known."""
     return connected.getsockopt(*_MTU[connected.family])
@@ -253,10 +261,7 @@ class UdpLink(NativeLink):
             if aggregator is not None:
                 self.connect(aggregator)
             allowed = trains_wanted() if trains is None else trains
-            io = bindings.library().weir_udp_open(self._socket.fileno(), allowed)
-            if not io:
-                code = ctypes.get_errno()
-                raise OSError(code, f"cannot use a UDP socket: {os.strerror(code)}")
+            io = opened(bindings.library().weir_udp_open(self._socket.fileno(), allowed))
         except BaseException:
             self._socket.close()
             raise

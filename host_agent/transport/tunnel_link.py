@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A link to a switch's port over an IP network: whole frames in UDP datagrams, once the port is claimed."""
 
-import ctypes
 import errno
 import os
 import socket
@@ -10,7 +9,7 @@ from typing import Final
 from softp4.native.trains import trains_wanted
 from weir.host_agent.transport import bindings
 from weir.host_agent.transport.frames import Addresses
-from weir.host_agent.transport.links import NativeLink, datagram_socket, path_mtu
+from weir.host_agent.transport.links import NativeLink, datagram_socket, opened, path_mtu
 from weir.host_agent.transport.report import FRAME_OVERHEAD
 
 _OUTSIDE: Final = {socket.AF_INET: 28, socket.AF_INET6: 48}
@@ -54,12 +53,11 @@ class TunnelLink(NativeLink):
             self._socket.bind(("", addresses.host.udp_port if local_port is None else local_port))
             self._socket.connect(address)
             _require_mtu(self._socket, what, payload)
-            io = bindings.library().weir_tunnel_open(
-                self._socket.fileno(), trains_wanted(), addresses.native(), key
+            io = opened(
+                bindings.library().weir_tunnel_open(
+                    self._socket.fileno(), trains_wanted(), addresses.native(), key
+                )
             )
-            if not io:
-                code = ctypes.get_errno()
-                raise OSError(code, f"cannot use a UDP socket: {os.strerror(code)}")
         except BaseException:
             self._socket.close()
             raise

@@ -22,7 +22,7 @@ LINKS = Links("200mbit", 4, 200_000_000, lambda _rank: ([], {}), ())
 def test_gloo_has_a_bridge_with_offloads_and_weir_the_switch_each_at_its_least_bytes() -> None:
     """The bytes on either link are those that the least time at the line's rate is calculated from."""
     with network_cluster(WORKERS, rate=RATE, bridged=True) as cluster:
-        links = over_links(cluster, WORKERS, RATE)
+        links = over_links(cluster, WORKERS, RATE, RATE)
         spec = Spec(ELEMENTS, Parameters(densities=(1.0,)), ROUNDS - 1, links.switches)
         ranks = run_ranks(measure, spec, links)
         find, port = cluster.lab.switch.links.find, cluster.lab.interfaces[0]

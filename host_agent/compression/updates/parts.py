@@ -26,6 +26,7 @@ class Parts:
         layout: of the parameters.
         address: of the table that C reads.
         count: of parameters.
+        values: of each parameter.
 
     Args:
         layout: of the parameters.
@@ -43,19 +44,14 @@ class Parts:
         gradients: Sequence[torch.Tensor | None] | None = None,
     ) -> None:
         self.layout, self.count = layout, len(layout.names)
-        self._values = list(values)
+        self.values = list(values)
         self._gradients = [None] * self.count if gradients is None else list(gradients)
         self._table = np.zeros((self.count, _FIELDS), np.uint64)
-        for index, (own, gradient) in enumerate(zip(self._values, self._gradients, strict=True)):
+        for index, (own, gradient) in enumerate(zip(self.values, self._gradients, strict=True)):
             size = layout.sizes[index]
             addresses = [_address(one, size) if one is not None else 0 for one in (own, gradient)]
             self._table[index] = (*addresses, size, layout.starts[index] // ROW)
         self.address = address_of(self._table)
-
-    @property
-    def values(self) -> list[torch.Tensor]:
-        """Return the tensors of values."""
-        return self._values
 
     def spoilt(self) -> npt.NDArray[np.bool_]:
         """Return for each parameter whether its gradient holds NaN or infinity."""
