@@ -4,7 +4,6 @@
 import contextlib
 import pickle
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,8 @@ from weir.bench.case import UnavailableError
 from weir.cluster import local_cluster
 from weir.netns.cluster import NetworkCluster, network_cluster
 from weir.netns.namespace import gain_root
-from weir.process.child import ChildError, end, log_tail, spawn, wait_for_all
+from weir.process.child import ChildError, end, log_tail, wait_for_all
+from weir.process.template import Forked, shared_template
 from weir.train.wirebytes import TCP_PAYLOAD, WEIR_PAYLOAD
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def run_ranks(
     port = free_port()
     with scratch_folder("weir-bench") as folder:
         (folder / "job").write_bytes(pickle.dumps((measure, spec, device, limit_s)))
-        processes: list[subprocess.Popen[bytes]] = []
+        processes: list[Forked] = []
         logs = [folder / f"{rank}.log" for rank in range(links.workers)]
         try:
             processes += (_rank(rank, links, folder, port) for rank in range(links.workers))
@@ -169,11 +169,11 @@ def run_ranks(
         return [pickle.loads((folder / f"{rank}.result").read_bytes()) for rank in range(links.workers)]
 
 
-def _rank(rank: int, links: Links, folder: Path, port: int) -> subprocess.Popen[bytes]:
+def _rank(rank: int, links: Links, folder: Path, port: int) -> Forked:
     prefix, environment = links.start(rank)
     rendezvous: dict[str, Any] = {"RANK": rank, "WORLD_SIZE": links.workers, "MASTER_PORT": port}
-    return spawn(
-        "weir.bench.rank",
+    template = shared_template("weir.bench.rank", {}, folder / "0.log")
+    return template.fork(
         [str(folder / "job"), str(folder / f"{rank}.result")],
         log=folder / f"{rank}.log",
         environment={**environment, **{name: str(value) for name, value in rendezvous.items()}},
@@ -185,7 +185,7 @@ _START_S: Final = 60.0  # that ranks may take until they measure
 _POLL_S: Final = 0.05
 
 
-def _wait(processes: Sequence[subprocess.Popen[bytes]], logs: Sequence[Path], limit_s: float) -> None:
+def _wait(processes: Sequence[Forked], logs: Sequence[Path], limit_s: float) -> None:
     """Wait until all have ended, or one has failed. Raises ChildError when that takes too long."""
     deadline = time.monotonic() + _START_S + limit_s
     while any(process.poll() is None for process in processes) and not any(p.poll() for p in processes):

@@ -17,7 +17,7 @@ from weir.train.backends import Exchange
 from weir.train.exchange import make_exchange
 from weir.train.messages import Sent, WorkerSpec
 from weir.train.wirebytes import TcpMeter
-from weir.train.worker import main
+from weir.train.worker import main as run
 
 
 class ServerExchange(Exchange):
@@ -48,5 +48,10 @@ def exchange(spec: WorkerSpec, ddp: DistributedDataParallel) -> Exchange:
     return make_exchange(spec, ddp)
 
 
+def main() -> None:
+    """Run the worker."""
+    run(exchange)
+
+
 if __name__ == "__main__":
-    main(exchange)
+    main()

@@ -6,12 +6,20 @@ from pathlib import Path
 
 
 def children(pid: int) -> dict[int, str]:
-    """Living children of a process: pid -> command line."""
+    """Living children of a process, and those that a template forked for it: pid -> command line."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and _parent(entry) == pid:
-            found[int(entry.name)] = command_line(int(entry.name))
+            child = int(entry.name)
+            found[child] = command_line(child)
+            if "weir.process.template" in found[child]:
+                found.update(children(child))
     return found
+
+
+def name(pid: int) -> str:
+    """What ps and top call it."""
+    return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def command_line(pid: int) -> str:

@@ -17,7 +17,7 @@ import pytest
 import weir
 from tests.harness.confined import Capability, without
 from tests.harness.ports import free_port
-from tests.harness.processes import children, wait_until_gone
+from tests.harness.processes import children, name, wait_until_gone
 from weir.pcap.audit import PacketAudit
 from weir.pcap.frames import read_frames
 from weir.pcap.rounds import Trace
@@ -184,9 +184,7 @@ def test_parameter_servers_train(tmp_path: Path) -> None:
 def test_a_dead_parameter_server_is_named(tmp_path: Path) -> None:
     process = start(tmp_path, *SERVERS, "--epochs", "1000")
     wait_for_steps(tmp_path, 3)
-    (server,) = [
-        pid for pid in children(process.pid) if b"\0RANK=3\0" in Path(f"/proc/{pid}/environ").read_bytes()
-    ]
+    (server,) = [pid for pid in children(process.pid) if name(pid) == "worker-3"]
     os.kill(server, signal.SIGKILL)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 1
@@ -208,7 +206,7 @@ def test_interrupting_ends_every_process_and_still_writes_the_summary(tmp_path: 
     process = start(tmp_path, "--epochs", "500")
     wait_for_steps(tmp_path, 3)
     started = children(process.pid)
-    assert len(started) == 4  # switch, controller, two workers
+    assert len(started) == 5  # switch, controller, two workers and their template
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     wait_until_gone(*started)
@@ -224,7 +222,7 @@ def test_a_killed_worker_ends_the_run_and_is_named(tmp_path: Path) -> None:
     process = start(tmp_path, "--epochs", "500")
     wait_for_steps(tmp_path, 2)
     started = children(process.pid)
-    victim = next(pid for pid, line in started.items() if "weir.train.worker" in line and is_rank(pid, 1))
+    victim = next(pid for pid in started if name(pid) == "worker-1")
     os.kill(victim, signal.SIGKILL)
     output, _ = process.communicate(timeout=60)
     wait_until_gone(*started)
@@ -232,10 +230,6 @@ def test_a_killed_worker_ends_the_run_and_is_named(tmp_path: Path) -> None:
     assert "worker 1 failed: signal SIGKILL" in output
     told = summary(tmp_path)
     assert told["status"] == "failed" and told["problem"].startswith("worker 1 failed")
-
-
-def is_rank(pid: int, rank: int) -> bool:
-    return f"RANK={rank}" in Path(f"/proc/{pid}/environ").read_text().split("\0")
 
 
 @pytest.mark.long

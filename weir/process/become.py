@@ -66,19 +66,25 @@ def call(name: str, *arguments: int) -> None:
         raise OSError(error, f"{name}: {os.strerror(error)}")
 
 
+def enter(options: list[str]) -> None:
+    """Do what the options say, in their order, to this process. Raises OSError."""
+    left = iter(options)
+    for option in left:
+        match option:
+            case "--parent":
+                _tie(int(next(left)))
+            case "--new-user":
+                _become_root()
+            case _:
+                _enter_network(next(left))
+
+
 def main() -> None:
     """Do what the options say, in their order, and become the command."""
     split = sys.argv.index("--")
     options, command = sys.argv[1:split], sys.argv[split + 1 :]
     try:
-        while options:
-            match options.pop(0):
-                case "--parent":
-                    _tie(int(options.pop(0)))
-                case "--new-user":
-                    _become_root()
-                case _:
-                    _enter_network(options.pop(0))
+        enter(options)
         os.execvp(command[0], command)
     except OSError as error:
         where = (

@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, Protocol
 
 PARENT: Final = "WEIR_CHILD_PARENT"
 """In the environment of a child: the ``identity`` of the process that started it."""
@@ -33,6 +33,30 @@ _REMOVE: Final = "WEIR_CHILD_REMOVE"
 _STOPPED_S: Final = 10.0  # as long as a worker may be silent
 BECOME: Final = (sys.executable, "-IS", str(Path(__file__).with_name("become.py")))
 """A command that becomes another one, in namespaces or tied to a parent: see that file."""
+
+
+class Child(Protocol):
+    """A child process: ``subprocess.Popen``, or one that a template forked (:mod:`weir.process.template`)."""
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+
+    @property
+    def stdin(self) -> IO[bytes] | None:
+        """The parent's end of its standard input."""
+
+    def poll(self) -> int | None:
+        """Return the exit status, negative for a signal; None of a child that runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end and return the exit status. Raises subprocess.TimeoutExpired."""
+
+    def terminate(self) -> None:
+        """Send SIGTERM, unless it has ended."""
+
+    def kill(self) -> None:
+        """Send SIGKILL, unless it has ended."""
 
 
 class ChildError(RuntimeError):
@@ -76,7 +100,7 @@ def tied(command: Sequence[str]) -> list[str]:
     return [*BECOME, "--parent", str(os.getpid()), "--", *command]
 
 
-def end(processes: Sequence[subprocess.Popen[bytes]], grace_s: float = _GRACE_S) -> None:
+def end(processes: Sequence[Child], grace_s: float = _GRACE_S) -> None:
     """End these children: SIGTERM to all that still run, SIGKILL to those left after ``grace_s`` seconds."""
     for process in processes:
         if process.poll() is None:
@@ -93,7 +117,7 @@ def end(processes: Sequence[subprocess.Popen[bytes]], grace_s: float = _GRACE_S)
                 process.stdin.close()
 
 
-def wait_for_all(processes: Sequence[subprocess.Popen[bytes]], logs: Sequence[Path]) -> None:
+def wait_for_all(processes: Sequence[Child], logs: Sequence[Path]) -> None:
     """Wait until all have ended well, in any order. Raises ChildError for the first one that has not."""
     left = dict(enumerate(processes))
     while left:
@@ -129,7 +153,7 @@ class Lookout:
         self._stopped_since: dict[int, float] = {}
         self._killed: set[int] = set()
 
-    def look(self, process: subprocess.Popen[bytes]) -> str | None:
+    def look(self, process: Child) -> str | None:
         """Return how one has ended, in words; None of one that runs."""
         if process.pid in self._killed:
             return f"a signal had stopped it for {_STOPPED_S:g} s"
@@ -165,6 +189,11 @@ def _status(pid: int) -> list[str]:
         return []
 
 
+def follow_parent(remove: str | None = None) -> None:
+    """End this process when its standard input closes. remove: a directory to delete then."""
+    threading.Thread(target=_end_with_parent, args=(remove,), name="parent-watch", daemon=True).start()
+
+
 def _end_with_parent(remove: str | None) -> None:
     with contextlib.suppress(OSError):
         while os.read(0, 4096):
@@ -180,7 +209,7 @@ def main() -> None:
     """Run the module named on the command line as ``__main__``, until it ends or the parent does."""
     remove = os.environ.pop(_REMOVE, None)
     os.environ.pop(PARENT, None)
-    threading.Thread(target=_end_with_parent, args=(remove,), name="parent-watch", daemon=True).start()
+    follow_parent(remove)
     module, sys.argv = sys.argv[1], sys.argv[1:]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

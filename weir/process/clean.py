@@ -22,6 +22,7 @@ from weir.cluster import MEMORY
 from weir.process.child import PARENT, identity
 
 _PROC: Final = Path("/proc")
+_STARTERS: Final = ("weir.process.child", "weir.process.template")  # run a module
 _GRACE_S: Final = 6.0  # a child whose parent has just died ends by itself within five
 
 
@@ -103,7 +104,8 @@ def _sees_same_processes(entry: Path) -> bool:
 def _module(entry: Path) -> str:
     """Return what a child of Weir's does: the module that it runs, or its program."""
     words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-    return words[words.index("weir.process.child") + 1] if "weir.process.child" in words[:-2] else words[0]
+    starters = [place for place, word in enumerate(words[:-2]) if word in _STARTERS]
+    return words[starters[0] + 1] if starters else words[0]
 
 
 def _where(entry: Path) -> str:

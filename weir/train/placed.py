@@ -29,7 +29,8 @@ from weir.host_agent.parameter_server.payload import plan as plan_payload
 from weir.host_agent.parameter_server.routing import Integers, ParameterInfo, Units
 from weir.host_agent.torch.parameter_server.shard_optimizer import spec_of
 from weir.partition.planfile import PlanFile
-from weir.process.child import end, how_it_ended, log_tail, spawn
+from weir.process.child import end, how_it_ended, log_tail
+from weir.process.template import Forked, shared_template
 from weir.report.words import byte_count
 from weir.train.placed_machine import PlacedSpec, Result, batches_of, owners
 from weir.train.running import WorkerError
@@ -210,26 +211,19 @@ def train_placed(
 def _run(spec: PlacedSpec, folder: Path, machines: int, lab: "Lab | None") -> list[dict[str, Any]]:
     """Run all processes to their end, and return what they left."""
     common = worker_environment() | (lab.environment() if lab is not None else {})
-    processes = []
+    processes: list[Forked] = []
     logs = [folder / f"log-{rank}" for rank in range(2 * machines)]
+    template = shared_template("weir.train.placed_machine", worker_environment(), logs[0])
     try:
         for rank, log in enumerate(logs):
             environment = {**common, "RANK": str(rank), "WORLD_SIZE": str(machines)}
             prefix = () if lab is None else lab.at_worker(rank % machines)
-            processes.append(
-                spawn(
-                    "weir.train.placed_machine",
-                    [spec.to_json()],
-                    log=log,
-                    environment=environment,
-                    prefix=prefix,
-                )
-            )
+            processes.append(template.fork([spec.to_json()], log=log, environment=environment, prefix=prefix))
         while any(process.poll() is None for process in processes):
             for rank, process in enumerate(processes):
-                if process.poll():
+                if status := process.poll():
                     what = f"worker {rank}" if rank < machines else f"server {rank - machines}"
-                    why = f"{how_it_ended(process.returncode)}\n{log_tail(logs[rank])}"
+                    why = f"{how_it_ended(status)}\n{log_tail(logs[rank])}"
                     raise WorkerError(f"{what} failed: {why}")
             time.sleep(0.05)
     finally:

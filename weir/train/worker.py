@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import IO, Final
 
 import torch
+import torch._dynamo  # DDP imports it, which takes seconds: once for all workers
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+import weir.torch
 from weir.host_agent.collectives.non_finite import NonFiniteError
 from weir.train import checkpoint
 from weir.train.backends import Exchange
@@ -128,8 +130,6 @@ def train(
         return
     options = None
     if spec.backend == "weir":
-        import weir.torch
-
         slots = _FEW_SLOTS if spec.config.mode == "ps" else 0
         options = weir.torch.GroupOptions(slots=slots, non_finite="raise")
     dist.init_process_group(

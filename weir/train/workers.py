@@ -4,14 +4,14 @@
 import contextlib
 import os
 import queue
-import subprocess
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from weir.process.child import end, how_it_ended, log_tail, spawn
+from weir.process.child import end, how_it_ended, log_tail
+from weir.process.template import Forked, shared_template
 from weir.train.folder import writing
 from weir.train.messages import Failed, Finished, Message, decode
 
@@ -46,19 +46,19 @@ class Workers:
 
         spec: a WorkerSpec as JSON. environment: what each rank's environment has besides this process's.
         logs: directory for what they print, worker-<rank>.log. prefix: a command that becomes a rank's
-        process, such as the ``prefix`` of a namespace. module: what is run with -m.
+        process, such as the ``prefix`` of a namespace. module: what the ranks run.
         """
         with writing(logs):
             logs.mkdir(parents=True, exist_ok=True)
         self._events: queue.SimpleQueue[Message | Exited] = queue.SimpleQueue()
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._processes: dict[int, Forked] = {}
         self._readers: list[threading.Thread] = []
-        self._prefix, self._module = prefix, module
+        members = list(ranks)
+        self._template = shared_template(module, worker_environment(), logs / f"worker-{members[0]}.log")
         try:
-            for rank in ranks:
-                self._start(
-                    rank, spec, {**environment[rank], "RANK": str(rank), "WORLD_SIZE": str(size)}, logs
-                )
+            for rank in members:
+                added = {**environment[rank], "RANK": str(rank), "WORLD_SIZE": str(size)}
+                self._start(rank, spec, added, logs / f"worker-{rank}.log", prefix(rank))
         except BaseException:
             self.stop()
             raise
@@ -81,24 +81,18 @@ class Workers:
         for reader in self._readers:
             reader.join()
 
-    def _start(self, rank: int, spec: str, environment: Mapping[str, str], logs: Path) -> None:
-        log = logs / f"worker-{rank}.log"
+    def _start(
+        self, rank: int, spec: str, environment: Mapping[str, str], log: Path, prefix: Sequence[str]
+    ) -> None:
         with writing(log):
             log.touch()
-        process = spawn(
-            self._module,
-            [spec],
-            log=log,
-            environment=environment,
-            stdout=subprocess.PIPE,
-            prefix=self._prefix(rank),
-        )
+        process = self._template.fork([spec], log=log, environment=environment, pipe=True, prefix=prefix)
         self._processes[rank] = process
         reader = threading.Thread(target=self._read, args=(rank, process, log), name=f"worker-{rank}")
         reader.start()
         self._readers.append(reader)
 
-    def _read(self, rank: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    def _read(self, rank: int, process: Forked, log: Path) -> None:
         """Pass on every line of one worker, then how it ended."""
         assert process.stdout is not None
         said_why = False
