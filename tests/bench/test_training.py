@@ -42,7 +42,8 @@ def outcome(way: Way, step_s: float, accuracies: list[float], *, complete: bool 
     for number, accuracy in enumerate(accuracies, 1):
         record.add(Evaluated(0, number, 1.0, accuracy, step=2 * number))
     record.status = "complete" if complete else "interrupted"
-    return WayResult(way, record, NetworkCounts() if way.kind == "weir" else None)
+    record.counts = NetworkCounts() if way.kind == "weir" else None
+    return WayResult(way, record)
 
 
 def no_curve() -> Iterator[tuple[int, float]]:
