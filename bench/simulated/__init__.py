@@ -112,6 +112,14 @@ CASES: Final[tuple[Case, ...]] = (
     ),
     Case(
         "simulated",
+        "layers",
+        "Steps of training jobs that share one spine, by the order and the classes of their buckets.",
+        "ten minutes",
+        {"workers": "1", "kilobytes": "256", "buckets": "4", "compute": "1", "steps": "2", "piece": "16"},
+        seeds=5,
+    ),
+    Case(
+        "simulated",
         "spraying",
         "Tensors that all hosts send one another, with each way to choose among paths.",
         "minutes",

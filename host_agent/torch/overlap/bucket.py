@@ -17,6 +17,10 @@ class Bucket:
         values: flat.
         names: of the parameters, in their order.
         starts: of the parameters, in values.
+        layer: layer class of its packets.
+
+    Attributes:
+        rank: of two buckets, the one with the smaller goes first.
     """
 
     def __init__(
@@ -27,8 +31,9 @@ class Bucket:
         values: torch.Tensor,
         names: Sequence[str],
         starts: Sequence[int],
+        layer: int = 0,
     ) -> None:
-        self.number, self.values = number, values
+        self.number, self.values, self.layer = number, values, layer
         self.rank = (step, -place)
         self.error: BaseException | None = None
         self._names, self._starts = names, starts

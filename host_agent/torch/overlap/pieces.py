@@ -15,6 +15,7 @@ from weir.host_agent.collectives.communicator import Communicator, fitting_block
 from weir.host_agent.collectives.float_sum import HostVector, encode, in_fixed_point
 from weir.host_agent.collectives.tensor_memory import array_of
 from weir.host_agent.torch.overlap.bucket import Bucket
+from weir.host_agent.transport.service_class import ServiceClass
 from weir.wire.definition import Op
 
 _WIDENED = frozenset({torch.float16, torch.bfloat16, torch.float32})
@@ -42,6 +43,7 @@ class Pieces:
 
     def __init__(self, communicator: Communicator, bucket: Bucket, lanes: int) -> None:
         self._communicator, self._bucket = communicator, bucket
+        self._service = ServiceClass(layer=bucket.layer)
         self._values = bucket.values.to(torch.float32)  # itself, where it is float32
         form = communicator.precision.form(communicator.size)
         scale_block = fitting_block(self._values.numel())
@@ -51,6 +53,7 @@ class Pieces:
             bucket.name,
             scale_block,
             form=form,
+            service=self._service,
             deliver=communicator.precision.delivers,
         )
         self._apart = mine.apart
@@ -67,7 +70,7 @@ class Pieces:
         mine, first = self._mine, max(0, self.left - self._at_once)
         lanes = mine.lanes[first * self._per_block : self.left * self._per_block]
         both = np.concatenate([lanes, notes])
-        self._communicator.reduce_lanes(both.view(np.uint32), Op.ADD, mine.packet_block)
+        self._communicator.reduce_lanes(both.view(np.uint32), Op.ADD, mine.packet_block, self._service)
         notes[:] = both[lanes.size :]
         part = replace(mine, lanes=both[: lanes.size], scales=mine.scales[first : self.left])
         values, block = array_of(self._values), mine.scale_block
