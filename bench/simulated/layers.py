@@ -7,8 +7,6 @@ differ in how many buckets of a job are on their way at once, in their order, an
 as many slots, send the same lanes and must arrive at the same sums.
 """
 
-import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +28,6 @@ from weir.simulator.host import Host, Work
 from weir.simulator.network import Network
 from weir.wire.definition import LAYER_CLASSES, Op
 
-EXTRA = json.loads(os.environ.get("EXTRA", "{}"))
 _COUNTED: Final = ("bytes_up", "bytes_down", "retransmissions", "probes")
 _FORWARD: Final = 1 / 3
 """Share of the forward pass in the time of both: a backward pass computes twice as much."""
@@ -48,17 +45,14 @@ class Contender(fabric.Contender):
     at_once: int = 1
     front: bool = False
     classes: bool = False
-    urgent: bool = False
 
 
 CONTENDERS: Final = (
     Contender("a one after the other"),
     Contender("b a + front pieces first", "a", front=True),
-    Contender("c all at once, one class", "a", at_once=LAYER_CLASSES, front=True),
-    Contender("d c + classes", "c", "overtook", at_once=LAYER_CLASSES, front=True, classes=True),
-    Contender("e b + classes", "b", "overtook", front=True, classes=True),
-    Contender("f d + urgent", "d", "overtook", at_once=LAYER_CLASSES, front=True, classes=True, urgent=True),
-    Contender("g e + urgent", "e", "overtook", front=True, classes=True, urgent=True),
+    Contender("c b + classes", "b", "overtook", front=True, classes=True),
+    Contender("d b + four at once", "b", at_once=LAYER_CLASSES, front=True),
+    Contender("e d + classes", "d", "overtook", at_once=LAYER_CLASSES, front=True, classes=True),
 )
 
 
@@ -73,13 +67,13 @@ class Parameters:
     depth: int = parameter(128, "of a switch queue", unit="packets", least=16)
     slots: int = parameter(256, "of each job", least=LAYER_CLASSES)
     buckets: int = parameter(8, "of a step", least=1)
-    kilobytes: int = parameter(1024, "of all buckets", unit="KiB", least=1)
+    kilobytes: int = parameter(256, "of all buckets", unit="KiB", least=1)
     compute: tuple[float, ...] = parameter(
-        (0.5, 1.0, 2.0),
+        (0.5, 0.75, 1.0, 1.25),
         "time of both passes, over the least time of all jobs' packets on the spine's links",
         above=0,
     )
-    piece: int = parameter(32, "that is summed at a time, where the front goes first", unit="KiB", least=1)
+    piece: int = parameter(16, "that is summed at a time, where the front goes first", unit="KiB", least=1)
     steps: int = parameter(8, "of every job, after a first one", least=1)
 
 
@@ -92,9 +86,9 @@ class Layers(Fabric):
     workers: int = 2
     slots: int = 256
     buckets: int = 8
-    kilobytes: int = 1024
+    kilobytes: int = 256
     ratio: float = 1.0
-    piece: int = 32
+    piece: int = 16
     steps: int = 8
 
     def members(self, job: int) -> list[str]:
@@ -145,6 +139,7 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
                 floor=layers.compute,
             )
         ),
+        peers=(CONTENDERS[0].name,),
         floor="computing",
         notes=(
             f"{first.words}; {first.slots} slots for each job; {len(run.seeds)} x {first.steps} steps "
@@ -215,7 +210,6 @@ class _Bucket:
         self.number, self.lanes = number, lanes
         self.issued = self.begun = 0
         self.done = [0] * len(lanes)
-        self.awaited: set[int] = set()
 
     @property
     def size(self) -> int:
@@ -228,7 +222,6 @@ class _Group:
 
     def __init__(self, hosts: Sequence[Host], layers: Layers, contender: Contender) -> None:
         self._hosts, self._front, self._classes = hosts, contender.front, contender.classes
-        self._urgent = contender.urgent
         self._buckets_in_class = -(-layers.buckets // LAYER_CLASSES)
         self._piece = 1024 * layers.piece // LANE // BLOCK * BLOCK if contender.front else layers.lanes
         self._issued: list[_Bucket] = []
@@ -260,8 +253,7 @@ class _Group:
         host, finished = self._hosts[rank], self._finished[rank]
         if host.idle and (finished < len(self._order) or self._choose()):
             bucket, first = self._order[finished]
-            late = rank in bucket.awaited and self._urgent
-            layer = bucket.number // self._buckets_in_class if self._classes and not late else 0
+            layer = bucket.number // self._buckets_in_class if self._classes else 0
             part = bucket.lanes[rank][first : first + self._piece]
             host.submit(Work(Op.ADD, BLOCK, part, service=ServiceClass(layer=layer)))
 
@@ -287,8 +279,7 @@ class TrainingJob:
         self._clock, self._layers = network.clock, layers
         names = layers.members(number)
         allocations = [
-            network.admit(names, slots=layers.slots // contender.at_once, **EXTRA)
-            for _ in range(contender.at_once)
+            network.admit(names, slots=layers.slots // contender.at_once) for _ in range(contender.at_once)
         ]
         self._hosts = [host for allocation in allocations for host in allocation.workers]
         self._groups = [_Group(allocation.workers, layers, contender) for allocation in allocations]
@@ -350,7 +341,6 @@ class TrainingJob:
             self._clock.after(round(self._pass * _FORWARD), self._forward, rank, number + 1)
         else:
             self._waiting[rank] = number
-            self._step(rank)[number].awaited.add(rank)
 
     def _go_on(self, rank: int) -> None:
         if rank in self._waiting:
