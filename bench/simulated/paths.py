@@ -19,7 +19,7 @@ from weir.bench.results import Column, Table, share
 from weir.bench.simulated import fabric
 from weir.bench.simulated.fabric import TIMES, Fabric, Outcome, outcomes
 from weir.bench.simulated.transports import BLOCK, LANE, Sums
-from weir.controller.qos import Qos
+from weir.controller.qos import Qos, SprayName
 from weir.simulator.clock import SECOND
 from weir.simulator.network import Network
 
@@ -80,7 +80,7 @@ def run(parameters: Paths, run: Run) -> Iterator[Table]:
 def simulate(setting: Paths, contender: Contender, seed: int) -> Outcome:
     """Return one run in virtual time; every sum is checked."""
     found = Outcome()
-    spray = "hash" if contender.spines == "hashed" else "round_robin"
+    spray: SprayName = "hash" if contender.spines == "hashed" else "round_robin"
     with setting.fabric.network(setting.jobs, seed, Qos(spray=spray)) as network:
         jobs = [_job(network, setting, contender, number, seed) for number in range(setting.jobs)]
         for _ in range(setting.steps):

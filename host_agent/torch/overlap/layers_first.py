@@ -160,8 +160,8 @@ class LayersFirst:
         first = buffer.storage_offset()
         starts = [int(gradient.storage_offset() - first) for gradient in bucket.gradients()]
         names = [self._names[parameter] for parameter in parameters]
-        layer = self._classes.frontmost(names)
-        exchange = self._exchanges[layer * len(self._exchanges) // LAYER_CLASSES]
+        layers = [self._classes[name] for name in names]
+        exchange = self._exchanges[min(layers) * len(self._exchanges) // LAYER_CLASSES]
         mine = Bucket(
             exchange.issued,
             self._step,
@@ -169,7 +169,7 @@ class LayersFirst:
             buffer.to("cpu", copy=True).mul_(1.0 / self._ranks),  # as DDP divides
             names,
             starts,
-            layer,
+            layers,
         )
         for parameter, start in zip(parameters, starts, strict=True):
             self._pending[parameter] = _Pending(mine, start)

@@ -15,7 +15,6 @@ from weir.host_agent.collectives.communicator import Communicator, fitting_block
 from weir.host_agent.collectives.float_sum import HostVector, encode, in_fixed_point
 from weir.host_agent.collectives.tensor_memory import array_of
 from weir.host_agent.torch.overlap.bucket import Bucket
-from weir.host_agent.transport.service_class import ServiceClass
 from weir.wire.definition import Op
 
 _WIDENED = frozenset({torch.float16, torch.bfloat16, torch.float32})
@@ -43,7 +42,6 @@ class Pieces:
 
     def __init__(self, communicator: Communicator, bucket: Bucket, lanes: int) -> None:
         self._communicator, self._bucket = communicator, bucket
-        self._service = ServiceClass(layer=bucket.layer)
         self._values = bucket.values.to(torch.float32)  # itself, where it is float32
         form = communicator.precision.form(communicator.size)
         scale_block = fitting_block(self._values.numel())
@@ -53,7 +51,7 @@ class Pieces:
             bucket.name,
             scale_block,
             form=form,
-            service=self._service,
+            service=bucket.service(0, bucket.values.numel()),
             deliver=communicator.precision.delivers,
         )
         self._apart = mine.apart
@@ -70,15 +68,19 @@ class Pieces:
         mine, first = self._mine, max(0, self.left - self._at_once)
         lanes = mine.lanes[first * self._per_block : self.left * self._per_block]
         both = np.concatenate([lanes, notes])
-        self._communicator.reduce_lanes(both.view(np.uint32), Op.ADD, mine.packet_block, self._service)
-        notes[:] = both[lanes.size :]
-        part = replace(mine, lanes=both[: lanes.size], scales=mine.scales[first : self.left])
         values, block = array_of(self._values), mine.scale_block
         if mine.rows is None:
-            start = first * block
-            part.write(values[start : self.left * block])
+            start, end = first * block, self.left * block
         else:
             start = int(mine.rows[first]) * block if first else 0
+            end = (int(mine.rows[self.left - 1]) + 1) * block
+        service = self._bucket.service(start, end)
+        self._communicator.reduce_lanes(both.view(np.uint32), Op.ADD, mine.packet_block, service)
+        notes[:] = both[lanes.size :]
+        part = replace(mine, lanes=both[: lanes.size], scales=mine.scales[first : self.left])
+        if mine.rows is None:
+            part.write(values[start:end])
+        else:
             replace(part, rows=mine.rows[first : self.left]).write(values)
         self.left = first
         self._write(start)

@@ -264,6 +264,13 @@ def test_front_layers_overtake_those_that_are_summed_beside_them(world: World) -
         assert overtaken > 0 and alone
 
 
+def test_pieces_of_a_bucket_travel_in_the_class_of_their_own_layers() -> None:
+    """A piece that holds the end of one layer and the beginning of another is as urgent as the front one."""
+    bucket = Bucket(0, 0, 0, torch.zeros(300), ["back", "middle", "front"], [0, 100, 200], [3, 2, 0])
+    ranges = [(0, 100), (50, 150), (100, 200), (150, 201), (250, 300), (0, 300)]
+    assert [bucket.service(*each).layer for each in ranges] == [3, 2, 2, 0, 0, 0]
+
+
 def more_groups() -> tuple[int, list[str | None]]:
     """Make two models' groups on a group of their own, and end that; return what became of them."""
     group = dist.new_group(backend="weir")
