@@ -4,7 +4,8 @@
 A job computes, layer by layer: the backward pass issues buckets from the back to the front, and the next
 forward pass needs them from the front to the back. It waits where a bucket is not summed yet. Contenders
 differ in how many buckets of a job are on their way at once, in their order, and in their classes. All have
-as many slots, send the same lanes and must arrive at the same sums.
+as many slots, send the same lanes and must arrive at the same sums. As buckets are issued, the front one is
+the last, so that the forward pass waits for all sums, as under DDP.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -48,7 +49,7 @@ class Contender(fabric.Contender):
 
 
 CONTENDERS: Final = (
-    Contender("a one after the other"),
+    Contender("a as they are issued"),
     Contender("b a + front pieces first", "a", front=True),
     Contender("c b + classes", "b", "overtook", front=True, classes=True),
     Contender("d b + four at once", "b", at_once=LAYER_CLASSES, front=True),
