@@ -120,7 +120,7 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
     found = outcomes(simulate, fabrics, lambda _: CONTENDERS, run)
     first = fabrics[0]
     yield Table(
-        f"A step of {first.jobs} jobs of {first.racks * first.workers} workers on {first.spines} spine(s), "
+        f"A step of {first.jobs} jobs of {first.racks * first.workers} workers, spines: {first.spines}, "
         f"{first.kilobytes} KiB in {first.buckets} buckets",
         (
             TIMES[1],
