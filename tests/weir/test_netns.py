@@ -226,6 +226,16 @@ def test_a_bridge_beside_the_switch_has_the_same_token_buckets() -> None:
 
 
 @pytest.mark.root
+def test_the_least_timeout_of_tcp_is_that_of_the_labs_hosts_alone() -> None:
+    setting = Path("/proc/sys/net/ipv4/tcp_rto_min_us")
+    before = setting.read_text()
+    with bridged_lab(2) as made:
+        made.tcp_timeout(0.05)
+        assert [host.call(setting.read_text).strip() for host in made.namespaces] == ["50000"] * 2
+    assert setting.read_text() == before
+
+
+@pytest.mark.root
 class TestBridgedRacks:
     """The kernel's bridges do to packets what a network of soft switches is told to do."""
 

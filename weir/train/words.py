@@ -143,7 +143,7 @@ def mechanisms(config: TrainConfig, record: RunRecord) -> dict[str, int]:
     if config.lossy:
         found["packets trimmed or given up"] = counts.trims + done.missing + done.counters.releases
     spines = [count for name, count in counts.spines.items() if name not in counts.dead]
-    if len(spines) > 1 and config.mode == "all-reduce":
+    if any(spines):
         found["bytes summed by the least used spine"] = min(spines)
     return found
 

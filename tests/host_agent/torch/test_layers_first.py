@@ -335,9 +335,9 @@ def test_ranks_of_different_speed_agree_on_the_order(world: World) -> None:
     assert world.run(late_rank, 1) == world.run(trained, "usual", 0)
 
 
-def spoilt(layer: int) -> tuple[str, float]:
+def spoilt(layer: int, at_once: int) -> tuple[str, float]:
     ddp, optimizers = make("usual", raising())
-    weir.torch.LayersFirst(ddp, *optimizers, piece=PIECE)
+    weir.torch.LayersFirst(ddp, *optimizers, piece=PIECE, at_once=at_once)
     backward(ddp, 0)
     optimizers[0].step()
     if dist.get_rank() == 1:
@@ -354,9 +354,11 @@ def spoilt(layer: int) -> tuple[str, float]:
     return said, float(total)
 
 
-@pytest.mark.parametrize("layer", [0, 3, 6])
-def test_an_exception_in_any_layers_sum_surfaces_on_every_rank(world: World, layer: int) -> None:
-    for said, total in world.run(spoilt, layer):
+@pytest.mark.parametrize(("layer", "at_once"), [(0, 1), (3, 1), (6, 1), (0, 4), (6, 4)])
+def test_an_exception_in_any_layers_sum_surfaces_on_every_rank(
+    world: World, layer: int, at_once: int
+) -> None:
+    for said, total in world.run(spoilt, layer, at_once):
         assert f"gradient of {layer}.weight" in said and "rank 1" in said
         assert total == world.size
 
