@@ -179,8 +179,12 @@ def report(
         "worker, switches, machine: processor seconds for each GB of a worker's gradients, the worker's with "
         "forward and backward pass, the machine's with all that ran",
         "peers: on the kernel's bridges, over links with the same rate, losses and bursts, spread over "
-        "the spines "
-        "without collision; their packets pass the bursts', as Weir's do",
+        "the spines without collision; their packets "
+        + (
+            "wait with the bursts', as Weir's do"
+            if config.background_dscp
+            else "pass the bursts', as Weir's do"
+        ),
     ]
     if source:
         notes.append(f"cut short: its own time per step times the number of steps {source}")

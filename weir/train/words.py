@@ -141,10 +141,12 @@ def mechanisms(config: TrainConfig, record: RunRecord) -> dict[str, int]:
     if config.background != "none":
         found["background packets"] = counts.background
     if config.lossy:
-        found["packets trimmed or given up"] = counts.trims + done.missing + done.counters.releases
+        found["trims, releases"] = (
+            counts.trims + done.counters.releases or done.missing
+        )  # flows release nothing
     spines = [count for name, count in counts.spines.items() if name not in counts.dead]
     if any(spines):
-        found["bytes summed by the least used spine"] = min(spines)
+        found["bytes at the least used spine"] = min(spines)
     return found
 
 
@@ -159,8 +161,8 @@ def idle_mechanisms(config: TrainConfig, record: RunRecord) -> list[str]:
 _IDLE: Final = {
     "packets lost on purpose": "--loss: no switch has lost a packet on purpose",
     "background packets": "--background: no switch has forwarded such a packet",
-    "packets trimmed or given up": "the loss budget: nothing was trimmed or given up",
-    "bytes summed by the least used spine": "--topology: one of the spines has summed nothing",
+    "trims, releases": "the loss budget: nothing was trimmed or given up",
+    "bytes at the least used spine": "--topology: one of the spines has summed nothing",
 }
 
 
