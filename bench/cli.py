@@ -74,6 +74,13 @@ def _parameters(case: Case) -> RichTable:
     return table
 
 
+def _seeds(case: Case, count: int | None, only: int | None) -> Sequence[int]:
+    """Return the seeds of a case's runs."""
+    if not case.seeds:
+        return ()
+    return (only,) if only else range(1, 1 + (count or case.seeds))
+
+
 def _plain_table(*heads: str) -> RichTable:
     table = RichTable(box=None, pad_edge=False, padding=(0, 1))
     for head in heads:
@@ -92,6 +99,7 @@ def run(
     quick: Annotated[bool, typer.Option("--quick", help="The smallest sizes: tries a case out.")] = False,
     repeats: Annotated[int | None, typer.Option(min=1, help="Repetitions, after one that warms up.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs, each with a seed of its own.")] = None,
+    seed: Annotated[int | None, typer.Option(min=1, help="A run of this seed alone.")] = None,
     processes: Annotated[
         int | None, typer.Option(min=1, help="Simulations at a time; default: one per core.")
     ] = None,
@@ -112,7 +120,12 @@ def run(
     if len(cases) > 1 and values:
         raise typer.BadParameter("--set is for a single case: weir bench run SUITE/CASE")
     for case in cases:
-        for option, given, own in (("repeats", repeats, case.repeats), ("seeds", seeds, case.seeds)):
+        options = (
+            ("repeats", repeats, case.repeats),
+            ("seeds", seeds, case.seeds),
+            ("seed", seed, case.seeds),
+        )
+        for option, given, own in options:
             if given and not own and len(cases) == 1:
                 raise typer.BadParameter(f"--{option}: {case.path} has none")
     console = Console(stderr=True)
@@ -125,7 +138,7 @@ def run(
             context.with_resource(interruptible())  # ends in order on SIGTERM, as on Ctrl-C
         one = Run(
             repeats=(1 if quick else repeats or case.repeats) if case.repeats else 0,
-            seeds=range(1, 1 + (1 if quick else seeds or case.seeds)) if case.seeds else (),
+            seeds=_seeds(case, 1 if quick else seeds, seed),
             processes=processes,
             journal=journal,
             plugins=plugin or (),

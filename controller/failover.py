@@ -12,6 +12,7 @@ For the same reason a job never takes a spine back, and one that has no other le
 Below, a spine is any switch that joins others.
 """
 
+import zlib
 from collections.abc import Callable, Collection, Iterable
 
 from weir.controller.job_tree import JobTree
@@ -30,14 +31,15 @@ class Failover:
 
     def update(self, jobs: Iterable[Job], alive: Collection[str], topology: Wiring) -> None:
         """Take over the jobs there are now. New ones use the spines that are alive; of spines that stand for
-        one another, all if none is.
+        one another, all if none is. Where paths are hashed, a job is a flow: it uses one of these.
         """
         self._jobs = [job for job in jobs if job.spans_racks]
         self._trees = {job.id: JobTree.of(topology, job) for job in self._jobs}
         for job in self._jobs:
             if job.parents is None:
                 every = frozenset(self._trees[job.id].joining)
-                job.parents = job.uplinks = self._kept(job, every, alive)
+                kept = self._kept(job, every, alive)
+                job.parents = job.uplinks = self._hashed(job, kept) if topology.qos.spray == "hash" else kept
         self._fences = {job_id: fence for job_id, fence in self._fences.items() if job_id in self._trees}
 
     def fence(self, alive: Collection[str]) -> bool:
@@ -59,6 +61,12 @@ class Failover:
         """Return those of a job's spines that are alive, or where none of a kind is, all of them."""
         kinds = [spines & frozenset(names) for names in self._trees[job.id].choices]
         return frozenset().union(*(kind & frozenset(alive) or kind for kind in kinds))
+
+    def _hashed(self, job: Job, spines: frozenset[str]) -> frozenset[str]:
+        """Return one of each kind of a job's spines, by its name."""
+        kinds = [sorted(spines & frozenset(names)) for names in self._trees[job.id].choices]
+        drawn = zlib.crc32(job.name.encode())
+        return frozenset(kind[drawn % len(kind)] for kind in kinds)
 
     def fenced(self, version_of: Callable[[str], int]) -> None:
         """Note that the switches below were told to stop accepting; ``version_of`` numbers what each was

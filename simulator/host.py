@@ -45,6 +45,7 @@ class Host:
         self._busy = self._running = False  # has work; has begun it
         self._wake: int | None = None  # the earliest time at which a timer action is scheduled
         self.reports: list[ReduceReport] = []
+        self.react: Callable[[], object] = lambda: None  # called when a reduce is done
 
     @property
     def idle(self) -> bool:
@@ -89,6 +90,7 @@ class Host:
             self._running = False
             self.reports.append(self.transport.report())
             self._start_next()
+            self.react()
 
     def _on_timer(self) -> None:
         if self._wake != self._clock.now:

@@ -64,4 +64,11 @@ CASES: Final = (
         {"models": "lm", "rates": "15mbit", "batch": "2", "steps": "3", "piece": "64", "accelerator": "150"},
         repeats=5,
     ),
+    Case(
+        "collectives",
+        "paths",
+        "Sums of two jobs across racks, over real links: slots sprayed over spines, or jobs hashed to one.",
+        "minutes, with root",
+        {"kilobytes": "16", "draws": "1", "steps": "1"},
+    ),
 )

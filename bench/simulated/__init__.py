@@ -112,6 +112,22 @@ CASES: Final[tuple[Case, ...]] = (
     ),
     Case(
         "simulated",
+        "layers",
+        "Steps of training jobs that share one spine, by the order and the classes of their buckets.",
+        "ten minutes",
+        {"workers": "1", "kilobytes": "256", "buckets": "4", "compute": "1", "steps": "2", "piece": "16"},
+        seeds=3,
+    ),
+    Case(
+        "simulated",
+        "paths",
+        "Sums of several jobs across racks: slots sprayed over the spines, jobs hashed to one, one for each.",
+        "a minute",
+        {"kilobytes": "64", "steps": "1"},
+        seeds=20,
+    ),
+    Case(
+        "simulated",
         "spraying",
         "Tensors that all hosts send one another, with each way to choose among paths.",
         "minutes",

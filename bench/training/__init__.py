@@ -4,6 +4,7 @@
 from typing import Final
 
 from weir.bench.case import Case
+from weir.wire.definition import dscp
 
 CASES: Final[tuple[Case, ...]] = (
     Case(
@@ -45,6 +46,31 @@ CASES: Final[tuple[Case, ...]] = (
             "budget": "0",
         },
         seeds=1,
+    ),
+    Case(
+        "training",
+        "incast",
+        "One job under an incast in its own class, over real links: lossless, with a loss budget; Gloo in "
+        "the same queues with the same least time-out.",
+        "5 minutes a seed, with root",
+        {
+            "workers": "2",
+            "epochs": "1",
+            "max_steps": "3",
+            "topology": "single",
+            "background": "none",
+            "budget": "0",
+        },
+        seeds=1,
+        module="links",
+        values={
+            "model": "mlp",
+            "links": "50mbit",
+            "loss": "0",
+            "background_load": "0.6",
+            "background_dscp": str(dscp(0)),
+            "peer_timeout": "50",
+        },
     ),
     Case(
         "training",

@@ -21,7 +21,7 @@ from weir.netns.cluster import bridged_network, network_cluster
 from weir.netns.namespace import NamespaceError, gain_root
 from weir.report.words import byte_count, duration
 from weir.train.config import PRESETS, TrainConfig, make_config
-from weir.train.words import links_line, method_words
+from weir.train.words import links_line, mechanisms, method_words
 
 _USE: Final = ("worker", "switches", "machine")
 
@@ -49,6 +49,16 @@ class Parameters:
     budget: float = parameter(
         0.1, "loss budget of one more run, of the first method that can have one; 0: none", least=0, most=1
     )
+    background_load: float = parameter(0.5, "share of a victim's link", above=0, most=1)
+    background_dscp: int = parameter(
+        0,
+        "class of the bursts; of one of Weir's, they and peers' packets wait in one queue, too",
+        least=0,
+        most=63,
+    )
+    peer_timeout: float | None = parameter(
+        None, "least time-out of peers' TCP; none: Linux's, 200", unit="ms", above=0
+    )
     peer_minutes: float = parameter(10.0, "of training, then a peer is cut short", above=0)
     evaluate_every: int | None = parameter(None, "steps between evaluations; none: an epoch", least=1)
     target: float | None = parameter(
@@ -67,7 +77,7 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table | Plot]:
     for seed in run.seeds:
         configs = [make_config(**own, seed=seed, method=method) for method in parameters.methods]
         found = ways(configs, peers, parameters.budget, 60 * parameters.peer_minutes)
-        outcomes = list(trained(list(reversed(found)), run.say))[::-1]
+        outcomes = list(trained(list(reversed(found)), run.say, parameters.peer_timeout))[::-1]
         for made in report(outcomes, configs[0], parameters.target):
             if isinstance(made, Table):
                 tables.append(made)
@@ -95,16 +105,23 @@ def of_all_seeds(tables: Sequence[Table]) -> Table:
     return Table(title, columns, tuple(row(number) for number in range(len(first.rows))), peers=first.peers)
 
 
-_NOT_CONFIG: Final = {"methods", "peers", "budget", "peer_minutes", "target"}
+_NOT_CONFIG: Final = {"methods", "peers", "budget", "peer_minutes", "peer_timeout", "target"}
 
 
-def trained(these: Sequence[Way], say: Callable[[str], None]) -> Iterator[WayResult]:
-    """Train one way after the other; a peer whose network is not to be had is left out, and said."""
+def trained(
+    these: Sequence[Way], say: Callable[[str], None], peer_timeout: float | None = None
+) -> Iterator[WayResult]:
+    """Train one way after the other; a peer whose network is not to be had is left out, and said.
+
+    peer_timeout: least time-out of peers' TCP, in milliseconds; None: Linux's.
+    """
     for way in these:
         say(f"{way.name} ...")
         make = network_cluster if way.kind == "weir" else bridged_network
         try:
             with make(way.config.members, network=way.config.network) as network:
+                if way.kind != "weir" and peer_timeout is not None:
+                    network.lab.tcp_timeout(peer_timeout / 1000)
                 yield train(way, network, say)
         except NamespaceError as error:
             if way.kind == "weir":
@@ -162,8 +179,12 @@ def report(
         "worker, switches, machine: processor seconds for each GB of a worker's gradients, the worker's with "
         "forward and backward pass, the machine's with all that ran",
         "peers: on the kernel's bridges, over links with the same rate, losses and bursts, spread over "
-        "the spines "
-        "without collision; their packets pass the bursts', as Weir's do",
+        "the spines without collision; their packets "
+        + (
+            "wait with the bursts', as Weir's do"
+            if config.background_dscp
+            else "pass the bursts', as Weir's do"
+        ),
     ]
     if source:
         notes.append(f"cut short: its own time per step times the number of steps {source}")
@@ -178,6 +199,8 @@ def report(
             Column("p99", duration, "of all workers' steps but their first"),
             Column("accuracy", share),
             Column("missing", lambda part: f"{part:.2%}"),
+            Column("trims", note="packets whose lanes switches cut off"),
+            Column("marks", note="packets that switches marked"),
             Column("line", lambda part: f"{part:.0%}", "of its link's rate that a worker's packets take up"),
             *(Column(name, lambda seconds: f"{seconds:.1f}") for name in _USE),
         ),
@@ -211,9 +234,12 @@ def _row(outcome: WayResult, column: str, reached: Mapping[str, float | None]) -
             "p99": outcome.step_p99_s,
             "accuracy": record.accuracy,
             "missing": record.delivery.missing_share if outcome.way.kind == "weir" else None,
+            "trims": None if outcome.counts is None else outcome.counts.trims,
+            "marks": None if outcome.counts is None else outcome.counts.marks,
             "line": outcome.of_line,
             **{name: each or None for name, each in zip(_USE, seconds, strict=True)},
         },
+        counts=mechanisms(outcome.way.config, record),
     )
 
 

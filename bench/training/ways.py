@@ -65,11 +65,15 @@ class Way:
 
 @dataclass(frozen=True)
 class WayResult:
-    """The result of a way to train. ``counts``: what the switches counted meanwhile; None of bridges."""
+    """The result of a way to train."""
 
     way: Way
     record: RunRecord
-    counts: NetworkCounts | None
+
+    @property
+    def counts(self) -> NetworkCounts | None:
+        """Return what the switches counted meanwhile; None of bridges."""
+        return self.record.counts
 
     @property
     def name(self) -> str:
@@ -157,7 +161,8 @@ def train(way: Way, network: NetworkCluster | BridgedNetwork, say: Callable[[str
                     break
             else:
                 record.status = "complete"
-    return WayResult(way, record, _counts(network) if isinstance(network, NetworkCluster) else None)
+    record.counts = _counts(network) if isinstance(network, NetworkCluster) else None
+    return WayResult(way, record)
 
 
 @dataclass(frozen=True)

@@ -248,6 +248,7 @@ def encode(
     *,
     form: LaneFormat | None = None,
     packet_block: int | None = None,
+    service: ServiceClass = LOSSLESS,
     dense: bool = False,
     deliver: bool = False,
 ) -> Contribution:
@@ -264,6 +265,7 @@ def encode(
         form: of values in lanes, by default one in each.
         packet_block: lanes in a block of the packets, by default as many as fit the values that share a
             scale where blocks are skipped, else as many as fit a packet.
+        service: the layer class of the packets; without budgets.
         dense: hardly any block is zero on all workers, so they do not ask each other which.
         deliver: NaN and infinity become zero in ``values``, which are in main memory, and stand ``apart``.
 
@@ -272,7 +274,7 @@ def encode(
             worker.
     """
     form = form or WholeLanes(communicator.size)
-    scales = agree(communicator, values, name, scale_block, form, dense=dense, deliver=deliver)
+    scales = agree(communicator, values, name, scale_block, form, service, dense=dense, deliver=deliver)
     return contribute(communicator, values, scales, form, packet_block)
 
 

@@ -114,6 +114,15 @@ def test_the_command_shows_a_table_and_writes_every_figure(tmp_path: Path) -> No
     assert "command: weir " in done.output
 
 
+def test_a_run_may_have_one_seed_alone(tmp_path: Path) -> None:
+    words = ["bench", "run", "simulated/paths", "--set", "kilobytes=4", "--set", "steps=1", "--seed", "7"]
+    done = CliRunner().invoke(app, [*words, "--processes", "1", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert json.loads((tmp_path / "simulated-paths.json").read_text())["seeds"] == [7]
+    refused = CliRunner().invoke(app, ["bench", "run", "simulated/scale", "--seed", "7"])
+    assert refused.exit_code == 2
+
+
 def test_what_there_is_not_is_named() -> None:
     with pytest.raises(UnknownCaseError, match=r"no suite .*switch, collectives"):
         find("nonsense")

@@ -20,6 +20,7 @@ from weir.train.config import make_config
 from weir.train.messages import Evaluated, Ready
 from weir.train.record import RunRecord
 from weir.train.watch import NetworkCounts
+from weir.train.words import idle_mechanisms
 
 RACKS = NetworkSpec(parse_shape("leaf-spine-2x2"), rate_bps=10**8)
 CONFIGS = {
@@ -42,11 +43,24 @@ def outcome(way: Way, step_s: float, accuracies: list[float], *, complete: bool 
     for number, accuracy in enumerate(accuracies, 1):
         record.add(Evaluated(0, number, 1.0, accuracy, step=2 * number))
     record.status = "complete" if complete else "interrupted"
-    return WayResult(way, record, NetworkCounts() if way.kind == "weir" else None)
+    record.counts = NetworkCounts() if way.kind == "weir" else None
+    return WayResult(way, record)
 
 
 def no_curve() -> Iterator[tuple[int, float]]:
     raise AssertionError("nobody needs it")
+
+
+def test_a_row_counts_what_was_switched_on_and_an_idle_spine_is_named() -> None:
+    """The benchmark fails where one of these is 0."""
+    lossy = Way("Weir, budget", "weir", CONFIGS["dense"].model_copy(update={"loss_budget": 0.1}))
+    found = outcome(lossy, 0.5, [0.5])
+    found.record.counts = NetworkCounts(trims=3, lost=7, background=9, spines={"spine1": 5, "spine2": 0})
+    (row,) = next(iter(report([found], lossy.config, None))).rows
+    assert list(row.counts.values()) == [7, 9, 3, 0]
+    assert idle_mechanisms(lossy.config, found.record) == ["--topology: one of the spines has summed nothing"]
+    found.record.counts = NetworkCounts(spines={"spine1": 5, "spine2": 0}, dead={"spine2": "killed"})
+    assert len(idle_mechanisms(lossy.config, found.record)) == 3, "a spine that died is not idle"
 
 
 def test_time_to_an_accuracy_is_that_of_the_first_evaluation_that_has_it() -> None:

@@ -9,6 +9,7 @@ from weir.controller.desired import desired_state
 from weir.controller.entries import SwitchState
 from weir.controller.failover import Failover
 from weir.controller.jobs import Job
+from weir.controller.qos import Qos
 from weir.controller.tables import admission, tree
 from weir.controller.topology import leaf_spine, leaf_spine_core
 
@@ -57,6 +58,17 @@ def test_the_last_spine_is_kept_until_another_one_of_the_jobs_is_back() -> None:
     assert failover.fence(["spine2", "spine3"])
     assert running.parents == {"spine2"}
     assert not failover.fence(["spine1"])
+
+
+def test_where_paths_are_hashed_a_job_has_one_spine_by_its_name() -> None:
+    hashed, used = RACKS.model_copy(update={"qos": Qos(spray="hash")}), set()
+    for number in range(20):
+        running, failover = job(f"job-{number * number:x}", RACKS, size=2), Failover()
+        failover.update([running], ["spine1", "spine3"], hashed)
+        assert running.parents is not None and len(running.parents) == 1
+        assert running.parents == running.uplinks <= {"spine1", "spine3"}
+        used |= running.parents
+    assert used == {"spine1", "spine3"}
 
 
 def test_a_job_within_a_rack_has_no_spines() -> None:

@@ -54,6 +54,15 @@ def test_a_cluster_of_racks_serves_its_workers_and_leaves_nothing(short_path: Pa
     assert list(short_path.iterdir()) == []
 
 
+def test_a_run_under_load_fails_where_something_that_was_switched_on_did_nothing(tmp_path: Path) -> None:
+    status, output = train(tmp_path, *MODEL, "--max-steps", "1", "--loss", "1e-9")
+    assert status == 1
+    assert "did nothing under load: --loss: no switch has lost a packet on purpose" in " ".join(
+        output.split()
+    )
+    assert summary(tmp_path)["idle"] == ["--loss: no switch has lost a packet on purpose"]
+
+
 @pytest.mark.long
 def test_loss_without_a_budget_changes_nothing(exact: list[str], tmp_path: Path) -> None:
     status, output = train(tmp_path, *MODEL, *RACKS, "--max-steps", str(STEPS), "--loss", "0.02")

@@ -18,6 +18,7 @@ from tests.harness.confined import Capability, without
 from weir.netns import Namespace, NetlinkError, TokenBucket, why_not
 from weir.netns.lab import Lab, bridged_lab, lab
 from weir.network import NetworkSpec, parse_shape
+from weir.wire.definition import BEST_EFFORT_DSCP
 
 PATIENCE = 30.0
 SOMEBODY = bytes.fromhex("02000000ff01")  # a MAC address
@@ -225,6 +226,16 @@ def test_a_bridge_beside_the_switch_has_the_same_token_buckets() -> None:
 
 
 @pytest.mark.root
+def test_the_least_timeout_of_tcp_is_that_of_the_labs_hosts_alone() -> None:
+    setting = Path("/proc/sys/net/ipv4/tcp_rto_min_us")
+    before = setting.read_text()
+    with bridged_lab(2) as made:
+        made.tcp_timeout(0.05)
+        assert [host.call(setting.read_text).strip() for host in made.namespaces] == ["50000"] * 2
+    assert setting.read_text() == before
+
+
+@pytest.mark.root
 class TestBridgedRacks:
     """The kernel's bridges do to packets what a network of soft switches is told to do."""
 
@@ -257,9 +268,10 @@ class TestBridgedRacks:
         assert len(back) == 0
         assert abs(over - expected) < 6 * deviation
 
-    def test_tcp_passes_what_else_waits_for_a_link(self) -> None:
-        """Two hosts fill the link between the racks; a third one's segment leaves before the last of that."""
-        with bridged_lab(6, network=NetworkSpec(self.RACKS, rate_bps=100_000)) as made:
+    @pytest.mark.parametrize("dscp", [BEST_EFFORT_DSCP, 34])
+    def test_tcp_passes_what_else_waits_for_a_link_unless_that_has_a_class_of_weirs(self, dscp: int) -> None:
+        """Two hosts fill the link between the racks; a third one's segment leaves before the last, or not."""
+        with bridged_lab(6, network=NetworkSpec(self.RACKS, rate_bps=100_000, dscp=dscp)) as made:
             to = bytes.fromhex(made.hosts[5].mac.replace(":", ""))
 
             def frame(protocol: int) -> bytes:
@@ -269,16 +281,19 @@ class TestBridgedRacks:
                 receiver.settimeout(PATIENCE)
                 for host, protocol, count in (
                     (0, socket.IPPROTO_UDP, 98),  # as many as a full bucket lets through
-                    (1, socket.IPPROTO_UDP, 98),
+                    (1, socket.IPPROTO_UDP, 40),  # these wait
                     (2, socket.IPPROTO_TCP, 1),
                 ):
                     with made.namespaces[host].call(partial(_raw, "eth0")) as sender:
                         for _ in range(count):
                             sender.send(frame(protocol))
+                before = 0
                 while receiver.recv(2000)[23] != socket.IPPROTO_TCP:
-                    pass
-                while receiver.recv(2000)[23] != socket.IPPROTO_UDP:
-                    pass
+                    before += 1
+                assert (before == 138) is (dscp != BEST_EFFORT_DSCP)
+                if dscp == BEST_EFFORT_DSCP:
+                    while receiver.recv(2000)[23] != socket.IPPROTO_UDP:
+                        pass
 
 
 def _through(made: Lab, data: bytes) -> bytes:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Losses and priorities on a kernel's own links: a small eBPF program where an interface sends or receives.
 
-It drops frames at random, and lets the TCP segments among the others pass the rest in queues that know
-priorities (``Links.prioritise``). It needs Linux 6.6 (tcx) and the machine's root.
+It drops frames at random, and lets the TCP segments among the others pass the rest, or all wait together, in
+queues that know priorities (``Links.prioritise``). It needs Linux 6.6 (tcx) and the machine's root.
 """
 
 import ctypes
@@ -30,15 +30,18 @@ class Side(IntEnum):
     SENT = 47
 
 
-def disturb(interface: str, side: Side, loss: float) -> int:
+def disturb(interface: str, side: Side, loss: float, *, together: bool = False) -> int:
     """Lose a share of an interface's frames, in the caller's network namespace; TCP's others go first.
+
+    together: they wait in one queue with all else.
+
 
     Returns a file that holds the program: closing it takes the program away.
 
     Raises:
         OSError: the kernel has no tcx, or this process may not load programs.
     """
-    program = _load(loss)
+    program = _load(loss, together)
     try:
         index = socket.if_nametoindex(interface)
         return _bpf(_LINK_CREATE, struct.pack("=IIIIQQ", program, index, side, 0, 0, 0))
@@ -46,7 +49,7 @@ def disturb(interface: str, side: Side, loss: float) -> int:
         os.close(program)
 
 
-def _load(loss: float) -> int:
+def _load(loss: float, together: bool) -> int:
     instructions = b"".join(
         (
             _instruction(0xBF, to=6, source=1),  # r6 = the frame
@@ -55,7 +58,7 @@ def _load(loss: float) -> int:
             _instruction(0xB7, number=_DROP),
             _instruction(0x95),
             _instruction(0x30, number=_IP_PROTOCOL),  # r0 = that byte of the frame
-            _instruction(0x55, jump=2, number=socket.IPPROTO_TCP),  # if r0 != number
+            _instruction(0x55, jump=0 if together else 2, number=socket.IPPROTO_TCP),  # if r0 != number
             _instruction(0xB7, to=1, number=_INTERACTIVE),
             _instruction(0x63, to=6, source=1, jump=_PRIORITY),  # frame's priority = r1
             _instruction(0xB7, number=_NEXT),

@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from softp4.runtime.queueing import parse_rate
@@ -24,11 +25,13 @@ from weir.netns.namespace import Namespace, NamespaceError
 from weir.netns.netlink import NetlinkError, TokenBucket
 from weir.netns.offloads import ALL, BUT_UDP, offloads_off
 from weir.network import NetworkPlan, NetworkSpec, make_plan
+from weir.wire.definition import BEST_EFFORT_DSCP
 
 _GRPC_PORT: Final = 9559  # and up, within the switches' own namespace
 HUB_ADDRESS: Final = "10.253.0.1"
 """Of the machine with the switch, in a lab with IP."""
 
+_LEAST_TIMEOUT: Final = Path("/proc/sys/net/ipv4/tcp_rto_min_us")
 _BRIDGE: Final = "bridge"
 _CORE: Final = "core"  # the bridge between the racks' bridges
 _BRIDGED_LINK: Final = "eth1"  # of hosts whose eth0 leads to a switch program
@@ -68,6 +71,18 @@ class Lab:
     def environment(self) -> dict[str, str]:
         """Return environment variables by which the workers of a job find one another over TCP."""
         return {"MASTER_ADDR": self.plan.workers[0].ip, "GLOO_SOCKET_IFNAME": "eth0"}
+
+    def tcp_timeout(self, seconds: float) -> None:
+        """Let TCP on all hosts wait for an answer so long at least: a sysctl of Linux 6.11 and later.
+
+        Raises:
+            NamespaceError: this kernel has no such setting.
+        """
+        for namespace in self.namespaces:
+            try:
+                namespace.call(partial(_LEAST_TIMEOUT.write_text, str(round(1e6 * seconds))))
+            except OSError as error:
+                raise NamespaceError(f"TCP's least time-out: {error}") from error
 
     def bridged_environment(self) -> dict[str, str]:
         """Return the same for the bridge of a lab that is also ``bridged``."""
@@ -137,7 +152,7 @@ def bridged_lab(
     errors, too. With a ``network`` every rack has a bridge, and its spines are one, to which each rack has a
     single link as fast as all of its cables: traffic that is spread without any collision. Every link loses
     what ``network`` says, packet by packet; queues are as long, and TCP passes all else in them, as Weir's
-    packets do in the soft switch. No background traffic is started yet.
+    packets do in the soft switch, unless the background traffic has a class of Weir's. It is not started yet.
     """
     network = network or NetworkSpec(rate_bps=parse_rate(rate) if rate else None)
     bucket = TokenBucket(network.rate_bps) if network.rate_bps else None
@@ -162,7 +177,9 @@ def _bridged_racks(made: Lab, programs: contextlib.ExitStack) -> None:
             links.prioritise(interface, times * spec.depth)
         for side in sides:
             try:
-                held = made.switch.call(partial(disturb, interface, side, spec.loss))
+                held = made.switch.call(
+                    partial(disturb, interface, side, spec.loss, together=spec.dscp != BEST_EFFORT_DSCP)
+                )
             except OSError as error:
                 raise NamespaceError(f"a bridge whose links lose packets: {error}") from error
             programs.callback(os.close, held)

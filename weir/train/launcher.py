@@ -24,6 +24,7 @@ from weir.train.report import write_report
 from weir.train.running import WorkerError, interruptible, run_workers
 from weir.train.summary import summarize, summary_view
 from weir.train.watch import NetworkWatch
+from weir.train.words import idle_mechanisms
 
 EXIT_STATUS: Final = {"complete": 0, "failed": 1, "interrupted": 130}
 USAGE: Final = 2
@@ -38,7 +39,8 @@ def train(config: TrainConfig, console: Console) -> int:
     Started by torchrun or Mininet (RANK, WORLD_SIZE and MASTER_ADDR are set), it is that one rank of a job,
     in the cluster of WEIR_CONTROLLER or what the backend makes without one, and rank 0 alone shows and
     writes something. Otherwise it starts a cluster and all workers on this machine. Ctrl-C ends everything
-    and still writes what there is.
+    and still writes what there is. A run under load fails, too, in which something was switched on and did
+    nothing.
     """
     deployment = joined_deployment()
     if deployment is not None and config.network != NetworkSpec():
@@ -73,6 +75,10 @@ def train(config: TrainConfig, console: Console) -> int:
             console.print("no report.png without matplotlib: pip install 'weir-ina[train]'", markup=False)
     if session.problem:
         console.print(f"[bold red]weir:[/] {escape(session.problem)}", highlight=False, soft_wrap=True)
+    idle = [words for record in session.records for words in idle_mechanisms(config, record)]
+    if leader and idle and (config.loss or config.background != "none"):
+        console.print(f"[bold red]weir:[/] did nothing under load: {escape('; '.join(idle))}", soft_wrap=True)
+        return EXIT_STATUS["failed"]
     return EXIT_STATUS[session.status]
 
 

@@ -130,26 +130,40 @@ def network_rows(config: TrainConfig, record: RunRecord) -> list[tuple[str, str]
     return rows
 
 
+def mechanisms(config: TrainConfig, record: RunRecord) -> dict[str, int]:
+    """Return by name how much was done by each mechanism that was switched on for a run over Weir."""
+    counts, done = record.counts, record.delivery
+    if record.run != "weir" or counts is None:
+        return {}
+    found = {}
+    if config.loss:
+        found["packets lost on purpose"] = counts.lost
+    if config.background != "none":
+        found["background packets"] = counts.background
+    if config.lossy:
+        found["trims, releases"] = (
+            counts.trims + done.counters.releases or done.missing
+        )  # flows release nothing
+    spines = [count for name, count in counts.spines.items() if name not in counts.dead]
+    if any(spines):
+        found["bytes at the least used spine"] = min(spines)
+    return found
+
+
 def idle_mechanisms(config: TrainConfig, record: RunRecord) -> list[str]:
     """Return in words what was switched on for a run over Weir, and never acted, by the switches' counters
     and the workers'.
     """
-    counts, done = record.counts, record.delivery
-    if record.run != "weir" or record.status != "complete" or counts is None:
-        return []
-    used = counts.trims or done.missing or done.counters.releases
-    return [
-        words
-        for words, idle in (
-            ("--loss: no switch has lost a packet on purpose", config.loss and not counts.lost),
-            (
-                "--background: no switch has forwarded such a packet",
-                config.background != "none" and not counts.background,
-            ),
-            ("the loss budget: nothing was trimmed or given up", config.lossy and not used),
-        )
-        if idle
-    ]
+    done = mechanisms(config, record) if record.status == "complete" else {}
+    return [_IDLE[name] for name, count in done.items() if not count]
+
+
+_IDLE: Final = {
+    "packets lost on purpose": "--loss: no switch has lost a packet on purpose",
+    "background packets": "--background: no switch has forwarded such a packet",
+    "trims, releases": "the loss budget: nothing was trimmed or given up",
+    "bytes at the least used spine": "--topology: one of the spines has summed nothing",
+}
 
 
 def _missing(record: RunRecord) -> str:

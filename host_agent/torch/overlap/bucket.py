@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from weir.host_agent.transport.service_class import ServiceClass
+
 
 class Bucket:
     """Gradients of some parameters, flat, in host memory of their own; overwritten by their averages.
@@ -17,6 +19,10 @@ class Bucket:
         values: flat.
         names: of the parameters, in their order.
         starts: of the parameters, in values.
+        layers: layer classes of the parameters; none: all in front.
+
+    Attributes:
+        rank: of two buckets, the one with the smaller goes first.
     """
 
     def __init__(
@@ -27,11 +33,12 @@ class Bucket:
         values: torch.Tensor,
         names: Sequence[str],
         starts: Sequence[int],
+        layers: Sequence[int] = (),
     ) -> None:
         self.number, self.values = number, values
         self.rank = (step, -place)
         self.error: BaseException | None = None
-        self._names, self._starts = names, starts
+        self._names, self._starts, self._layers = names, starts, layers or [0] * len(names)
         self._left = values.numel()
         self._change = threading.Condition()
 
@@ -62,6 +69,14 @@ class Bucket:
             self._change.wait_for(lambda: self.has(start) or self.error is not None)
         if not self.has(start) and self.error is not None:
             raise self.error
+
+    def service(self, start: int, end: int) -> ServiceClass:
+        """Return the class of packets with these values: that of the frontmost parameter among them."""
+        ends = [*self._starts[1:], self.values.numel()]
+        parts = zip(self._layers, self._starts, ends, strict=True)
+        return ServiceClass(
+            layer=min((layer for layer, one, other in parts if one < end and start < other), default=0)
+        )
 
     def name(self, index: int) -> str:
         """Describe a value, for errors."""

@@ -12,6 +12,7 @@ already, or for bucket k itself, whose operation every other rank comes to as it
 """
 
 import threading
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -36,11 +37,14 @@ class Exchange:
         piece: lanes that are summed at a time.
 
     Attributes:
-        overtaken: pieces that were summed before those of a bucket that was issued earlier.
+        beside: the exchanges of the same buckets' steps, this one among them.
+        overtaken: pieces that were summed while a bucket of any of these was on its way that was issued
+            earlier.
     """
 
     def __init__(self, group: WeirProcessGroup, piece: int) -> None:
         self.group = group
+        self.beside: Sequence[Exchange] = (self,)
         self.overtaken = 0
         self._piece = piece
         self._lock = threading.Lock()
@@ -81,9 +85,7 @@ class Exchange:
         """Return which bucket the next piece is of."""
         with self._lock:
             ours = [one for one in self._on_their_way if one.number < self._known and not one.over]
-        chosen = min([bucket, *ours], key=lambda one: one.rank)
-        self.overtaken += chosen is not bucket
-        return chosen
+        return min([bucket, *ours], key=lambda one: one.rank)
 
     def _sum_piece(self, bucket: Bucket) -> None:
         """Sum a bucket's next piece; note in the bucket what goes wrong with it on all ranks."""
@@ -98,6 +100,8 @@ class Exchange:
             self.group.connection.operate(call, self._sum, bucket, pieces)
         except ArithmeticError as error:
             bucket.fail(error)
+        under_way = [one for exchange in self.beside for one in list(exchange._on_their_way)]
+        self.overtaken += any(one.rank > bucket.rank and not one.over for one in under_way)
 
     def _sum(self, bucket: Bucket, pieces: Pieces | None) -> None:
         owner = self.group.connection

@@ -4,6 +4,7 @@
 This module must not postpone the evaluation of annotations: DDP looks at the hook's.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -14,11 +15,12 @@ from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 
+from weir.host_agent.compression.classes import LayerClasses
 from weir.host_agent.torch.overlap.bucket import Bucket
 from weir.host_agent.torch.overlap.exchange import Exchange
 from weir.host_agent.torch.overlap.postponed import Optimizer, PostponedStep, refuse_closure
 from weir.host_agent.torch.process_group import WeirProcessGroup
-from weir.wire.definition import SLOT_LANES
+from weir.wire.definition import LAYER_CLASSES, SLOT_LANES
 
 PIECE = 131_072
 """Our choice, lanes: 512 KiB takes long beside a round trip, and short beside a step."""
@@ -52,12 +54,14 @@ class LayersFirst:
         ddp: on a group of the weir backend, without another communication hook.
         optimizers: of its parameters; each steps every parameter by itself, without a closure.
         piece: lanes that are summed at a time, a multiple of 256: what is in front waits for one piece.
+        at_once: runs of layers, front to back, whose buckets are summed at the same time; each has a group of
+            its own, with slots of its own. With 1 all are summed in the group of ``ddp``.
 
     Raises:
         TypeError: a parameter is complex, the group is not the weir backend's, or a part of the model is
             compiled: it would use
             parameters where nobody sees it.
-        ValueError: no optimizer, or a piece that is no multiple of 256.
+        ValueError: no optimizer, a piece that is no multiple of 256, or more runs than layer classes.
 
     Example::
 
@@ -70,7 +74,9 @@ class LayersFirst:
         layers.finish()
     """
 
-    def __init__(self, ddp: DistributedDataParallel, *optimizers: Optimizer, piece: int = PIECE) -> None:
+    def __init__(
+        self, ddp: DistributedDataParallel, *optimizers: Optimizer, piece: int = PIECE, at_once: int = 1
+    ) -> None:
         group = ddp.process_group
         if not isinstance(group, WeirProcessGroup):
             raise TypeError(
@@ -87,7 +93,12 @@ class LayersFirst:
                 raise TypeError(f"{name} has sparse gradients: train without LayersFirst, DDP sums them")
         if piece < SLOT_LANES or piece % SLOT_LANES:
             raise ValueError(f"a piece has a multiple of {SLOT_LANES} lanes, a packet's, not {piece}")
-        self._exchange = Exchange(group, piece)
+        if not 1 <= at_once <= LAYER_CLASSES:
+            raise ValueError(f"1 to {LAYER_CLASSES} runs of layers are summed at once, not {at_once}")
+        self._exchanges = [Exchange(one, piece) for one in (group, *_more_groups(group, at_once - 1))]
+        for exchange in self._exchanges:
+            exchange.beside = self._exchanges
+        self._classes = LayerClasses.of(ddp.module)
         self._ranks = group.size()
         self._names = {parameter: name for name, parameter in ddp.module.named_parameters()}
         self._pending: dict[torch.nn.Parameter, _Pending] = {}
@@ -106,7 +117,7 @@ class LayersFirst:
     @property
     def overtaken(self) -> int:
         """Return how many pieces of front layers were summed before others that were issued earlier."""
-        return self._exchange.overtaken
+        return sum(exchange.overtaken for exchange in self._exchanges)
 
     def finish(self) -> None:
         """Wait until every postponed step is made.
@@ -148,17 +159,21 @@ class LayersFirst:
         parameters = cast(list[torch.nn.Parameter], bucket.parameters())
         first = buffer.storage_offset()
         starts = [int(gradient.storage_offset() - first) for gradient in bucket.gradients()]
+        names = [self._names[parameter] for parameter in parameters]
+        layers = [self._classes[name] for name in names]
+        exchange = self._exchanges[min(layers) * len(self._exchanges) // LAYER_CLASSES]
         mine = Bucket(
-            self._exchange.issued,
+            exchange.issued,
             self._step,
             bucket.index(),
             buffer.to("cpu", copy=True).mul_(1.0 / self._ranks),  # as DDP divides
-            [self._names[parameter] for parameter in parameters],
+            names,
             starts,
+            layers,
         )
         for parameter, start in zip(parameters, starts, strict=True):
             self._pending[parameter] = _Pending(mine, start)
-        self._exchange.issue(mine)
+        exchange.issue(mine)
         if bucket.is_last():
             self._step += 1
             # DDP writes gradients in a callback that is not queued yet; what this one queues comes after it.
@@ -270,6 +285,21 @@ class _Uses(TorchFunctionMode):
             if used:
                 self._settle(used)
         return func(*args, **(kwargs or {}))
+
+
+def _more_groups(group: WeirProcessGroup, count: int) -> Iterator[WeirProcessGroup]:
+    """Make groups of the same ranks, which end with the group."""
+    for _ in range(count):
+        _made[group.group_name] += 1
+        name = f"{group.group_name}/layers{_made[group.group_name]}"
+        more = group.split_group(range(group.size()), group_name=name)
+        assert more is not None
+        group.connection.at_close(more.connection.close)
+        yield more
+
+
+_made: Counter[str] = Counter()
+"""By a group's name, how many more were made of its ranks: the same on all of them."""
 
 
 def _version(parameter: torch.nn.Parameter) -> int:

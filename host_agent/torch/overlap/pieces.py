@@ -51,6 +51,7 @@ class Pieces:
             bucket.name,
             scale_block,
             form=form,
+            service=bucket.service(0, bucket.values.numel()),
             deliver=communicator.precision.delivers,
         )
         self._apart = mine.apart
@@ -67,15 +68,19 @@ class Pieces:
         mine, first = self._mine, max(0, self.left - self._at_once)
         lanes = mine.lanes[first * self._per_block : self.left * self._per_block]
         both = np.concatenate([lanes, notes])
-        self._communicator.reduce_lanes(both.view(np.uint32), Op.ADD, mine.packet_block)
-        notes[:] = both[lanes.size :]
-        part = replace(mine, lanes=both[: lanes.size], scales=mine.scales[first : self.left])
         values, block = array_of(self._values), mine.scale_block
         if mine.rows is None:
-            start = first * block
-            part.write(values[start : self.left * block])
+            start, end = first * block, self.left * block
         else:
             start = int(mine.rows[first]) * block if first else 0
+            end = (int(mine.rows[self.left - 1]) + 1) * block
+        service = self._bucket.service(start, end)
+        self._communicator.reduce_lanes(both.view(np.uint32), Op.ADD, mine.packet_block, service)
+        notes[:] = both[lanes.size :]
+        part = replace(mine, lanes=both[: lanes.size], scales=mine.scales[first : self.left])
+        if mine.rows is None:
+            part.write(values[start:end])
+        else:
             replace(part, rows=mine.rows[first : self.left]).write(values)
         self.left = first
         self._write(start)

@@ -168,12 +168,20 @@ def show_queueing(context: typer.Context, port: Port) -> None:
     found = context.obj.call("queueing", port=port)
     if not context.obj.json:
         typer.echo(f"port {port}: {_limits(found['limits']) or 'no limits'}")
-    names = ("depth_packets", "depth_bytes", "packets", "bytes", "dropped_packets", "dropped_bytes")
+    names = (
+        "depth_packets",
+        "depth_bytes",
+        "packets",
+        "bytes",
+        "dropped_packets",
+        "dropped_bytes",
+        "overtaking_packets",
+    )
     rows = [
         (priority, *(f"{queue[name]:,}" for name in names))
         for priority, queue in reversed(list(enumerate(found["queues"])))
     ]
-    heads = ("priority", "waiting", "bytes", "sent", "bytes", "dropped", "bytes")
+    heads = ("priority", "waiting", "bytes", "sent", "bytes", "dropped", "bytes", "overtook")
     show(context, found, heads, rows if found["limits"] else ())
 
 

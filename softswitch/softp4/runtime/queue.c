@@ -80,6 +80,15 @@ static sw_queue *first_to_serve(sw_queued_port *port)
     return queue;
 }
 
+// Whether a packet that leaves a queue passes one that came earlier, and waits in a queue of a lower priority.
+static int overtakes(const sw_queued_port *port, const sw_queue *from, const sw_packet *packet)
+{
+    if (port->waiting == from->stats.depth_packets) return 0; // all that waits is in this queue
+    for (const sw_queue *queue = port->queues; queue < from; queue++)
+        if (queue->first != NULL && queue->first->enqueued_ns < packet->enqueued_ns) return 1;
+    return 0;
+}
+
 static void drop_port(sw_traffic *t, sw_queued_port *port)
 {
     uint32_t i = 0;
@@ -97,6 +106,7 @@ static void depart(sw_state *s, sw_queued_port *port, sw_emit emit, void *ctx)
     const uint64_t now = port->due;
     sw_queue *queue = first_to_serve(port);
     sw_packet *packet = queue->first;
+    queue->stats.overtaking_packets += (uint64_t)overtakes(port, queue, packet);
     queue->first = packet->next;
     queue->stats.depth_packets--;
     queue->stats.depth_bytes -= packet->bytes;

@@ -61,7 +61,10 @@ class Queueing:
 
 @dataclass(frozen=True)
 class QueueStatistics:
-    """Counts of one queue: what it has sent, holds now and has dropped since the port was limited."""
+    """Counts of one queue: what it has sent, holds now and has dropped since the port was limited.
+
+    overtaking: packets sent before one of a lower priority that had come earlier.
+    """
 
     packets: int
     bytes: int
@@ -69,6 +72,7 @@ class QueueStatistics:
     depth_bytes: int
     dropped_packets: int
     dropped_bytes: int
+    overtaking_packets: int = 0
 
 
 def parse_rate(text: str) -> int:

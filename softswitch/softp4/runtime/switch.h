@@ -56,6 +56,7 @@ typedef struct {
     uint64_t packets, bytes;             // sent
     uint64_t depth_packets, depth_bytes; // waiting now
     uint64_t dropped_packets, dropped_bytes;
+    uint64_t overtaking_packets; // left before a packet of a lower priority that had come earlier
 } sw_queue_stats;
 
 // Does part `part`, from 0 on, of `parts` of a work.

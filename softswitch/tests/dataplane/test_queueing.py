@@ -313,6 +313,23 @@ def test_a_port_that_loses_its_limits_while_packets_multiply_holds_no_more_and_m
             assert counts(switch, port=1).depth_packets <= 1024
 
 
+def test_what_passes_an_earlier_packet_of_a_lower_priority_is_counted(switch: Switch) -> None:
+    """Not what came at the same time or earlier, nor what has only its own queue's packets beside it."""
+    switch.queues(PORT).set(Queueing(rate_pps=1))
+    switch.queues(OTHER).set(Queueing(rate_pps=1))
+    send(switch, order())  # leaves at once
+    send(switch, order(OTHER), 0)
+    send(switch, order(OTHER), 0)
+    send(switch, order(priority=2), 1)
+    send(switch, order(priority=5), 1)
+    send(switch, order(priority=5), 2)
+    send(switch, order(priority=2), 3)
+    run_dry(switch)
+    overtaking = [each.overtaking_packets for each in switch.queues(PORT).statistics()]
+    assert overtaking == [0, 0, 0, 0, 0, 1, 0, 0]
+    assert not any(each.overtaking_packets for each in switch.queues(OTHER).statistics())
+
+
 def test_times_due_at_once_go_by_port_number(switch: Switch) -> None:
     for port in (7, 2, 5):
         switch.queues(port).set(Queueing(rate_pps=100))

@@ -217,17 +217,81 @@ def make(case: str, group: Any = None) -> tuple[DistributedDataParallel, list[An
     return ddp, [SGD(parameters[:half]), torch.optim.Adam(parameters[half:])]
 
 
-def trained(case: str, first: bool) -> list[bytes]:
+def trained(case: str, at_once: int) -> list[bytes]:
+    """Return the parameters after training by DDP alone (0), or with so many runs of layers at once."""
     ddp, optimizers = make(case)
-    layers = weir.torch.LayersFirst(ddp, *optimizers, piece=PIECE) if first else None
+    layers = weir.torch.LayersFirst(ddp, *optimizers, piece=PIECE, at_once=at_once) if at_once else None
     CASES[case][2](ddp, optimizers, layers)
     return [value.view(torch.uint8).numpy().tobytes() for value in ddp.state_dict().values() if value.dim()]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_parameters_are_those_of_ddp_alone_bit_for_bit(world: World, case: str) -> None:
-    plain, first = world.run(trained, case, False), world.run(trained, case, True)
+    plain, first = world.run(trained, case, 0), world.run(trained, case, 1)
     assert first == plain
+
+
+@pytest.mark.parametrize(
+    ("case", "at_once"), [("usual", 4), ("accumulating", 2), ("clipping", 3), ("unused", 4)]
+)
+def test_so_they_are_where_several_runs_of_layers_are_summed_at_once(
+    world: World, case: str, at_once: int
+) -> None:
+    assert world.run(trained, case, at_once) == world.run(trained, case, 0)
+
+
+def passed() -> tuple[int, bool]:
+    """Let the front layers' group sum while that of the layers behind is busy; return what has overtaken."""
+    ddp, optimizers = make("usual")
+    layers = weir.torch.LayersFirst(ddp, *optimizers, piece=PIECE, at_once=2)
+    front, back = layers._exchanges
+    for step in range(2):  # the first step has one bucket
+        backward(ddp, step)
+        optimizers[0].step()
+    layers.finish()
+    go, before = threading.Event(), layers.overtaken
+    busy = back.group.submit(go.wait)
+    backward(ddp, 2)
+    optimizers[0].step()
+    ahead = [pending for pending in layers._pending.values() if pending.bucket in front._on_their_way]
+    for pending in ahead:
+        pending.bucket.wait(0)
+    behind = all(pending.bucket.over for pending in layers._pending.values() if pending not in ahead)
+    go.set()
+    busy.wait()
+    layers.finish()
+    return layers.overtaken - before, bool(ahead) and not behind
+
+
+def test_front_layers_overtake_those_that_are_summed_beside_them(world: World) -> None:
+    for overtaken, alone in world.run(passed):
+        assert overtaken > 0 and alone
+
+
+def test_pieces_of_a_bucket_travel_in_the_class_of_their_own_layers() -> None:
+    """A piece that holds the end of one layer and the beginning of another is as urgent as the front one."""
+    bucket = Bucket(0, 0, 0, torch.zeros(300), ["back", "middle", "front"], [0, 100, 200], [3, 2, 0])
+    ranges = [(0, 100), (50, 150), (100, 200), (150, 201), (250, 300), (0, 300)]
+    assert [bucket.service(*each).layer for each in ranges] == [3, 2, 2, 0, 0, 0]
+
+
+def more_groups() -> tuple[int, list[str | None]]:
+    """Make two models' groups on a group of their own, and end that; return what became of them."""
+    group = dist.new_group(backend="weir")
+    ddp, optimizers = make("usual", group)
+    made = [weir.torch.LayersFirst(ddp, *optimizers, piece=PIECE, at_once=3)]
+    other, optimizers = make("usual", group)
+    made.append(weir.torch.LayersFirst(other, *optimizers, piece=PIECE, at_once=2))
+    groups = [exchange.group for layers in made for exchange in layers._exchanges[1:]]
+    names = {one.group_name for one in groups}
+    dist.destroy_process_group(group)
+    closed = [one.connection._closed for one in groups]
+    return len(names), closed
+
+
+def test_their_groups_end_with_the_models(world: World) -> None:
+    for names, closed in world.run(more_groups):
+        assert names == 3 and all(closed)
 
 
 def ordered() -> tuple[list[str], bool]:
@@ -268,12 +332,12 @@ def late_rank(slow: int) -> list[bytes]:
 
 
 def test_ranks_of_different_speed_agree_on_the_order(world: World) -> None:
-    assert world.run(late_rank, 1) == world.run(trained, "usual", False)
+    assert world.run(late_rank, 1) == world.run(trained, "usual", 0)
 
 
-def spoilt(layer: int) -> tuple[str, float]:
+def spoilt(layer: int, at_once: int) -> tuple[str, float]:
     ddp, optimizers = make("usual", raising())
-    weir.torch.LayersFirst(ddp, *optimizers, piece=PIECE)
+    weir.torch.LayersFirst(ddp, *optimizers, piece=PIECE, at_once=at_once)
     backward(ddp, 0)
     optimizers[0].step()
     if dist.get_rank() == 1:
@@ -290,9 +354,11 @@ def spoilt(layer: int) -> tuple[str, float]:
     return said, float(total)
 
 
-@pytest.mark.parametrize("layer", [0, 3, 6])
-def test_an_exception_in_any_layers_sum_surfaces_on_every_rank(world: World, layer: int) -> None:
-    for said, total in world.run(spoilt, layer):
+@pytest.mark.parametrize(("layer", "at_once"), [(0, 1), (3, 1), (6, 1), (0, 4), (6, 4)])
+def test_an_exception_in_any_layers_sum_surfaces_on_every_rank(
+    world: World, layer: int, at_once: int
+) -> None:
+    for said, total in world.run(spoilt, layer, at_once):
         assert f"gradient of {layer}.weight" in said and "rank 1" in said
         assert total == world.size
 
@@ -303,6 +369,8 @@ def refused() -> None:
         weir.torch.LayersFirst(ddp)
     with pytest.raises(ValueError, match="a piece has a multiple of 256"):
         weir.torch.LayersFirst(ddp, *optimizers, piece=100)
+    with pytest.raises(ValueError, match=r"1 to 4 runs of layers .*, not 5"):
+        weir.torch.LayersFirst(ddp, *optimizers, at_once=5)
     layers = weir.torch.LayersFirst(ddp, *optimizers, piece=PIECE)
     backward(ddp, 0)
     nn.utils.clip_grad_norm_(ddp.parameters(), 0.01)
