@@ -66,7 +66,7 @@ CASES: Final = (
     ),
     Case(
         "collectives",
-        "paths",
+        "spines",
         "Sums of two jobs across racks, over real links: slots sprayed over spines, or jobs hashed to one.",
         "minutes, with root",
         {"kilobytes": "16", "draws": "1", "steps": "1"},

@@ -120,7 +120,7 @@ CASES: Final[tuple[Case, ...]] = (
     ),
     Case(
         "simulated",
-        "paths",
+        "spines",
         "Sums of several jobs across racks: slots sprayed over the spines, jobs hashed to one, one for each.",
         "a minute",
         {"kilobytes": "64", "steps": "1"},

@@ -4,7 +4,7 @@
 Four hosts in network namespaces below two leaves and two spines; each job has a worker in each rack, and
 both all-reduce at the same time. Slots are sprayed over both spines, or a job is hashed to one
 (``spray: hash``). Hashed jobs are made several times, with other names: some share a spine, others have one
-each. In virtual time: ``weir.bench.simulated.paths``.
+each. In virtual time: ``weir.bench.simulated.spines``.
 """
 
 import os

@@ -3,7 +3,7 @@
 
 All jobs sum a tensor at the same time, a worker in each rack. Slots are sprayed over all spines, or a job is
 on one spine: one of its own, or one that is hashed from its name, as ordinary switches hash a flow. Beside
-the times stands the share of the busiest spine. What real links do: ``weir.bench.collectives.paths``.
+the times stands the share of the busiest spine. What real links do: ``weir.bench.collectives.spines``.
 """
 
 from collections.abc import Iterator
