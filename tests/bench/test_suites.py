@@ -118,7 +118,7 @@ def test_a_run_may_have_one_seed_alone(tmp_path: Path) -> None:
     words = ["bench", "run", "simulated/spines", "--set", "kilobytes=4", "--set", "steps=1", "--seed", "7"]
     done = CliRunner().invoke(app, [*words, "--processes", "1", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
-    assert json.loads((tmp_path / "simulated-paths.json").read_text())["seeds"] == [7]
+    assert json.loads((tmp_path / "simulated-spines.json").read_text())["seeds"] == [7]
     refused = CliRunner().invoke(app, ["bench", "run", "simulated/scale", "--seed", "7"])
     assert refused.exit_code == 2
 
