@@ -52,6 +52,13 @@ enum weir_verdict {
     WEIR_VERDICTS
 };
 
+/* What narrows the window of open slots. Mirrored by weir.host_agent.transport.slot_transport.Congestion. */
+enum {
+    WEIR_CONGESTION_NONE,
+    WEIR_CONGESTION_MARKS, /* marked results, as DCTCP has it (window.h) */
+    WEIR_CONGESTION_PATH,  /* losses, delay and marks of a path that is shared with TCP (path.h) */
+};
+
 typedef struct {
     uint32_t job;
     uint32_t worker, workers; /* own number at the switch, size of the job */
@@ -60,7 +67,7 @@ typedef struct {
     uint32_t first_round;     /* 1, unless a test wants to see the counter wrap */
     uint32_t fill; /* for switches that make no packet longer by more than half a slot's lanes: blocks as
                             large as a slot are sent even when zero; of smaller ones a packet has half as many */
-    uint32_t congestion; /* let marked results narrow the window */
+    uint32_t congestion; /* what narrows the window: WEIR_CONGESTION_... */
     uint32_t narrow;     /* packets have one column, of so many lanes of ADD and a group of others; 0: any */
     uint32_t wide;       /* packets of one block of WEIR_WIDE_LANES lanes of ADD may be sent */
     uint32_t keep;       /* contributions to rounds that are over, for a switch that starts anew */
