@@ -36,7 +36,7 @@ class JobError(Exception):
 class JoinSpec:
     """The request of one worker to join a job.
 
-    ``slots`` 0: as there are, up to MOST_SLOTS. ``process`` names the operating system's process, for jobs
+    ``slots`` 0: as there are, up to MOST_SLOTS; of a revocable job, as there are, up to these if they are more. ``process`` names the operating system's process, for jobs
     that share one; empty: unknown. ``wire_version``: of the packets that it sends; 0: older than 3.
     ``ranks``: those of a process group that the worker is, for messages; none: ``rank``. ``keyed``: it makes
     the check of its packets with the job's key. ``revocable``: the job gives its slots back when others need
@@ -86,7 +86,7 @@ class JoinSpec:
             )
         if not 0 < self.udp_port < 1 << 16:
             raise JobError(Refusal.INVALID, f"{self.udp_port} is not a UDP port")
-        if not 0 <= self.slots <= total_slots:
+        if self.slots > total_slots and not self.revocable:
             raise JobError(
                 Refusal.EXHAUSTED,
                 f"job {self.job!r} asks for {self.slots} slots; switch {self.host.switch} has {total_slots}",

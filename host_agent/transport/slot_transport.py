@@ -360,6 +360,13 @@ class SlotTransport:
         """Return the number of slots that may be open at once, as marks of congestion have it."""
         return int(self._lib.weir_transport_window(self.handle))
 
+    @property
+    def round_trip(self) -> float:
+        """Return the shortest round trip to the switch of late, in seconds; 0: none was measured, as is so
+        but with ``Congestion.PATH``.
+        """
+        return float(self._lib.weir_transport_round_trip(self.handle) / 1e9)
+
     def waiting(self) -> list[tuple[int, int]]:
         """Return (slot, round) of every slot that does not have its last result yet."""
         slots, rounds = ((ctypes.c_uint32 * self.config.slots)() for _ in range(2))

@@ -30,7 +30,7 @@ weir_transport *weir_transport_new(const weir_config *config)
     weir_window_init(&t->window, least, config->slots, config->slots,
                      config->congestion != WEIR_CONGESTION_NONE);
     if (weir_on_path(t)) {
-        weir_path_init(&t->path, least, config->slots);
+        weir_path_init(&t->path, config->workers, least, config->slots);
         t->window.limit = weir_path_limit(&t->path);
     }
     t->slots = calloc(config->slots, sizeof *t->slots);
@@ -218,6 +218,8 @@ int weir_transport_done(const weir_transport *t) { return t->active == 0; }
 const weir_report *weir_transport_report(const weir_transport *t) { return &t->report; }
 
 int64_t weir_transport_rto(const weir_transport *t) { return t->rtt.late.timeout_ns; }
+
+int64_t weir_transport_round_trip(const weir_transport *t) { return t->path.base_ns; }
 
 uint32_t weir_transport_window(const weir_transport *t)
 {
