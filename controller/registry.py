@@ -418,7 +418,9 @@ class JobRegistry:
             return False
         for pool in pools:
             pool.give_back(found)
-        return bool(job.slots_wanted and not job.revocable) or found.count >= min(_ENOUGH, pools[0].total // 4)
+        return bool(job.slots_wanted and not job.revocable) or found.count >= min(
+            _ENOUGH, pools[0].total // 4
+        )
 
     def _revocable(self, switches: tuple[str, ...]) -> list[Job]:
         """Return the jobs with slots on any of these switches that may give them back."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sums over long, thin, lossy paths to a hub; and such a path that a TCP stream uses at the same time.
 
-The real switch program and host code. Each worker has a path of its own to the hub, with one queue in each direction
-that drops what finds no room and marks nothing.
+The real switch program and host code. Each worker has a path of its own to the hub, with one queue in each
+direction that drops what finds no room and marks nothing.
 """
 
 from collections.abc import Iterator
@@ -48,7 +48,8 @@ class Path:
         """Return it for a link. ``buffer`` counts in what the path holds in a round trip."""
         held = self.bits_per_second * self.round_trip_s / 8
         router = Bottleneck(round(self.bits_per_second), round(self.buffer * held))
-        jitter = round(8 * PACKET / self.bits_per_second * SECOND)  # else queues drop the same stream's always
+        # Of a packet's time: without it, a full queue would drop the packets of one stream alone.
+        jitter = round(8 * PACKET / self.bits_per_second * SECOND)
         delay = round(self.round_trip_s * SECOND / 2)
         return Faults(delay=delay, jitter=jitter, loss=self.loss, bottleneck=router)
 
@@ -94,7 +95,7 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
             for loss in parameters.loss:
                 path = Path(rate * 1e6, milliseconds / 1e3, loss)
                 for letter in parameters.contenders:
-                    name = f"{rate:g} Mbit/s, {milliseconds:g} ms, {loss:.1%}: {letter} {WAYS[letter]}"
+                    name = f"{letter} {WAYS[letter]}, {rate:g} Mbit/s, {milliseconds:g} ms, {loss:.1%}"
                     run.say(f"{name} ...")
                     rows.append(_row(name, letter, path, parameters))
     yield Table(
@@ -120,7 +121,7 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
 
 def _row(name: str, letter: str, path: Path, parameters: Parameters) -> Row:
     lanes = round(parameters.megabytes * 1e6 / (LANE * BLOCK)) * BLOCK
-    seconds, counts = _simulate(letter, path, parameters.workers, lanes, parameters.sums)
+    seconds, counts = simulate(letter, path, parameters.workers, lanes, parameters.sums)
     line = lanes / BLOCK * PACKET * 8 / path.bits_per_second
     return Row(
         name,
@@ -133,7 +134,7 @@ def _row(name: str, letter: str, path: Path, parameters: Parameters) -> Row:
     )
 
 
-def _simulate(
+def simulate(
     letter: str, path: Path, workers: int, lanes: int, sums: int, seed: int = 1
 ) -> tuple[float, dict[str, float]]:
     """Return the seconds of the last sum, and what was counted in it."""
@@ -169,9 +170,7 @@ def hub(workers: int) -> Topology:
 
 
 def _sums(job: Allocation, lanes: int) -> Sums:
-    return Sums(
-        job, [np.arange(rank + 1, rank + 1 + lanes, dtype=np.uint32) for rank in range(job.job.size)]
-    )
+    return Sums(job, [np.arange(rank + 1, rank + 1 + lanes, dtype=np.uint32) for rank in range(job.job.size)])
 
 
 @dataclass(frozen=True)

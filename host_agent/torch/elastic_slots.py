@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from weir.agent_service.client import AgentClient, AgentError, ClientClosed, Membership
-from weir.host_agent.transport.growth import slots_for, Growth, LeftTooSoonError, Step
+from weir.host_agent.transport.growth import Growth, LeftTooSoonError, Step, slots_for
 from weir.host_agent.transport.links import Aborted, Link
 from weir.host_agent.transport.reducer import Reducer, ReducerStats
 from weir.host_agent.transport.report import ReduceReport
@@ -181,8 +181,8 @@ class ElasticSlots:
     def _extend(self, operation: int) -> None:
         """Join an extension, if all workers can; one for which this is not so keeps all from using it.
 
-        They meet first, so that nobody waits in a join for one that has failed before, and ask for the slots of
-        the longest path among theirs.
+        They meet first, so that nobody waits in a join for one that has failed before, and ask for the
+        slots of the longest path among theirs.
         """
         assert self._growth is not None
         wanted = np.full(1, slots_for(self._base.round_trip), np.uint32)

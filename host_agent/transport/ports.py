@@ -5,9 +5,9 @@ Groups of a process wait for nothing of one another. Where their links share a p
 """
 
 from weir.host_agent.transport.links import Link, ShmLink
+from weir.host_agent.transport.operations import OperationQueue
 from weir.host_agent.transport.slot_transport import Congestion
 from weir.host_agent.transport.tunnel_link import TunnelLink
-from weir.host_agent.transport.operations import OperationQueue
 
 
 class Port:

@@ -95,7 +95,7 @@ static inline double weir_path_queue(const weir_path *p)
 
 static inline int weir_path_queued(const weir_path *p)
 {
-    const int64_t queue = p->recent_ns - p->base_ns;
+    const int64_t queue = p->smooth_ns - p->base_ns;
     return queue > p->base_ns / 16 && queue > 1000000;
 }
 
