@@ -44,6 +44,7 @@ typedef struct {
     int64_t cut_ns;            /* what was sent before says no more: the window was closed since */
     uint32_t results, lost;    /* counted together, for the share that is lost, times workers */
     uint32_t workers;
+    int64_t drained_ns;        /* when a queue that was full is not so any more */
     weir_losses clear, queued; /* of packets that met no queue, and of others */
     uint32_t unasked;          /* packets since the last round trip was measured */
     double goal, away, reno;   /* CUBIC: where its curve is flat, after how many seconds; what Reno would have */
@@ -99,10 +100,10 @@ static inline int weir_path_queued(const weir_path *p)
     return queue > p->base_ns / 16 && queue > 1000000;
 }
 
-/* Count a result, or a loss, unless the window was closed just before and the queue is another now. */
+/* Count a result, or a loss, unless the window was closed by much just before, so that the queue is another now. */
 static inline void weir_path_count(weir_path *p, int lost, int64_t sent_ns)
 {
-    if (sent_ns < p->cut_ns + p->smooth_ns) return;
+    if (sent_ns < p->drained_ns) return;
     weir_losses *now = weir_path_queued(p) ? &p->queued : &p->clear;
     now->results += !lost;
     now->lost += lost != 0;
@@ -133,7 +134,10 @@ static inline void weir_path_close(weir_path *p, double share, int64_t now_ns)
     p->cut_ns = now_ns;
     p->cuts++;
     p->results = p->lost = 0;
-    p->queued = (weir_losses){0};
+    if (share >= WEIR_CUBIC_CUT) {
+        p->drained_ns = now_ns + p->smooth_ns;
+        p->queued = (weir_losses){0};
+    }
     weir_path_resize(p, p->size * (1 - share));
     weir_path_epoch(p, before);
 }

@@ -241,7 +241,8 @@ void weir_transport_train(weir_transport *t, int up)
  * what the caller waits for. And no more than half of the room that there is for them is made use of. */
 int64_t weir_transport_coalescing(const weir_transport *t, uint32_t room)
 {
-    const int64_t least_ns = 200000 /* shorter naps cost more than they save */, most_ns = 10000000;
+    const int64_t least_ns = 200000 /* shorter naps cost more than they save */;
+    const int64_t most_ns = weir_on_path(t) ? WEIR_PACE_CHUNK_NS : 10000000;
     if (!t->heard || t->active < t->used) return 0;
     int64_t half = weir_rtt_queueing(&t->rtt) / 2;
     if (t->outstanding > room) half = half * room / t->outstanding;

@@ -34,12 +34,13 @@ static int may_ask(const weir_transport *t, const slot_state *slot)
     return !t->fills || (slot->reserved && !slot->wanted);
 }
 
+/* What another worker lost may be there so much later than answers: it asks, is asked, and sends. */
+static int64_t repair_time(const weir_transport *t) { return weir_on_path(t) ? 2 * t->path.smooth_ns : 0; }
+
 /* When a slot's retransmission timeout is over that runs since then. */
 static int64_t timeout_end(const weir_transport *t, uint32_t s, int64_t since_ns)
 {
-    /* What another worker lost is there after two more round trips: it asks, is asked, and sends. */
-    const int64_t repair = weir_on_path(t) ? 2 * t->path.smooth_ns : 0;
-    return since_ns + repair + weir_rtt_backed_off(&t->rtt, t->rtt.late.timeout_ns, t->slots[s].timeouts);
+    return since_ns + repair_time(t) + weir_rtt_backed_off(&t->rtt, t->rtt.late.timeout_ns, t->slots[s].timeouts);
 }
 
 void weir_arm_timer(weir_transport *t, uint32_t s, int64_t now_ns)
@@ -60,7 +61,7 @@ void weir_hear(weir_transport *t, int64_t now_ns)
 static void suspect(weir_transport *t, uint32_t s, int64_t now_ns)
 {
     slot_state *slot = &t->slots[s];
-    if (slot->suspect) return;
+    if (slot->suspect || !weir_on_path(t)) return;
     slot->suspect = 1;
     slot->suspect_ns = now_ns;
     t->suspects++;
@@ -132,10 +133,10 @@ static void find_overtaken(weir_transport *t, int64_t now_ns)
 /* How long nothing may happen until we ask; WEIR_NEVER when it is for the retransmission timeouts to act. */
 static int64_t quiet_wait(const weir_transport *t)
 {
-    if (weir_on_path(t) && t->path.smooth_ns && !t->fills)
-        return weir_rtt_backed_off(&t->rtt, weir_path_patience(&t->path), t->quiet_times);
-    int64_t wait = weir_rtt_backed_off(&t->rtt, weir_rtt_early(&t->rtt), t->quiet_times);
-    return wait < t->rtt.late.timeout_ns && (!t->fills || t->budget.count) ? wait : WEIR_NEVER;
+    const int path = weir_on_path(t) && t->path.smooth_ns;
+    int64_t early = path ? weir_path_patience(&t->path) : weir_rtt_early(&t->rtt);
+    int64_t wait = weir_rtt_backed_off(&t->rtt, early, t->quiet_times);
+    return wait < repair_time(t) + t->rtt.late.timeout_ns && (!t->fills || t->budget.count) ? wait : WEIR_NEVER;
 }
 
 /* Nothing came for a while. Ask about a few of the oldest packets, as a tail loss probe does (RFC 8985): one
