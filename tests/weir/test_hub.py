@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -102,7 +103,7 @@ def test_a_job_gets_more_slots_for_a_long_path(hub: Hub) -> None:
     def slots(rank: int) -> int:
         udp = bind_udp(None)
         assert udp is not None
-        with udp, AgentClient(hub.controller) as client:
+        with closing(udp), AgentClient(hub.controller) as client:
             wanted = slots_for(0.05)
             membership = client.join(
                 job="long",

@@ -32,26 +32,27 @@ typedef struct {
     uint32_t least, most;
     uint8_t starting; /* doubles in every round trip, until it meets a queue */
     int64_t base_ns;  /* shortest round trip of late; 0: nothing measured yet */
-    int64_t base_next_ns, base_turn_ns; /* shortest since then, which takes the place of `base` after a while */
-    int64_t smooth_ns;                  /* round trips now */
-    int64_t round_ns, round_least_ns;   /* the same of rounds as of round trips below */
+    int64_t base_next_ns,
+        base_turn_ns;                 /* shortest since then, which takes the place of `base` after a while */
+    int64_t smooth_ns;                /* round trips now */
+    int64_t round_ns, round_least_ns; /* the same of rounds as of round trips below */
     uint32_t rounds;
-    int64_t ask_ns;                     /* when to measure the next round trip */
-    int64_t look_ns;                    /* when to look whether lost packets were lost again */
+    int64_t ask_ns;              /* when to measure the next round trip */
+    int64_t look_ns;             /* when to look whether lost packets were lost again */
     int64_t recent_ns, least_ns; /* the shortest of WEIR_PATH_SAMPLES; of those that are counted now */
     uint32_t samples;
-    int64_t turn_ns;           /* since when this turn, of one round trip, lasts */
-    int64_t cut_ns;            /* what was sent before says no more: the window was closed since */
-    uint32_t results, lost;    /* counted together, for the share that is lost, times workers */
+    int64_t turn_ns;        /* since when this turn, of one round trip, lasts */
+    int64_t cut_ns;         /* what was sent before says no more: the window was closed since */
+    uint32_t results, lost; /* counted together, for the share that is lost, times workers */
     uint32_t workers;
     int64_t drained_ns;        /* when a queue that was full is not so any more */
     weir_losses clear, queued; /* of packets that met no queue, and of others */
     uint32_t unasked;          /* packets since the last round trip was measured */
-    double goal, away, reno;   /* CUBIC: where its curve is flat, after how many seconds; what Reno would have */
-    double grown;              /* seconds for which it has grown */
-    int64_t wary_ns;           /* until then queues may be too short to be seen */
-    int64_t free_ns;           /* when the next packet may leave */
-    uint32_t cuts;             /* how often it was closed */
+    double goal, away,
+        reno;        /* CUBIC: where its curve is flat, after how many seconds; what Reno would have */
+    double grown;    /* seconds for which it has grown */
+    int64_t wary_ns; /* until then queues may be too short to be seen */
+    int64_t free_ns; /* when the next packet may leave */
 } weir_path;
 
 static const double WEIR_CUBIC_SCALE = 0.55; /* slots per cubic second: 0.4 segments of TCP */
@@ -59,11 +60,12 @@ static const double WEIR_CUBIC_CUT = 0.3;
 static const double WEIR_RENO_STEP = 0.73; /* slots in a round trip: RFC 9438's alpha, in segments of TCP */
 static const double WEIR_FREE_STEP = 1 / 32.;
 static const int64_t WEIR_BASE_LASTS_NS = 10000000000;
-static const int64_t WEIR_PACE_CHUNK_NS = 1000000; /* of a pace, sent at once: timers are not exact, and trains are cheap */
+static const int64_t WEIR_PACE_CHUNK_NS =
+    1000000; /* of a pace, sent at once: timers are not exact, and trains are cheap */
 enum {
-    WEIR_PATH_FIRST = 16, /* slots at the beginning, as TCP's ten segments (RFC 6928) */
-    WEIR_PATH_LOST = 24,  /* losses that say something, if they are more than one of ... */
-    WEIR_PATH_SHARE = 25, /* ... so many packets */
+    WEIR_PATH_FIRST = 16,    /* slots at the beginning, as TCP's ten segments (RFC 6928) */
+    WEIR_PATH_LOST = 24,     /* losses that say something, if they are more than one of ... */
+    WEIR_PATH_SHARE = 25,    /* ... so many packets */
     WEIR_PATH_MEMORY = 1024, /* results that are counted together */
     WEIR_PATH_SAMPLES = 4,   /* round trips of which the shortest tells of queues */
     WEIR_PATH_ROUNDS = 16,   /* the same of rounds: another worker may have lost a packet */
@@ -75,7 +77,11 @@ enum {
 static inline void weir_path_init(weir_path *p, uint32_t workers, uint32_t least, uint32_t most)
 {
     const uint32_t first = most < WEIR_PATH_FIRST ? most : WEIR_PATH_FIRST;
-    *p = (weir_path){.size = first, .least = least, .most = most, .starting = 1, .workers = workers,
+    *p = (weir_path){.size = first,
+                     .least = least,
+                     .most = most,
+                     .starting = 1,
+                     .workers = workers,
                      .unasked = WEIR_PATH_UNASKED};
 }
 
@@ -132,7 +138,6 @@ static inline void weir_path_close(weir_path *p, double share, int64_t now_ns)
     /* One that did not reach the last goal leaves room for others. */
     const double before = p->size < p->goal ? p->size * (1 - WEIR_CUBIC_CUT / 2) : p->size;
     p->cut_ns = now_ns;
-    p->cuts++;
     p->results = p->lost = 0;
     if (share >= WEIR_CUBIC_CUT) {
         p->drained_ns = now_ns + p->smooth_ns;
@@ -149,7 +154,8 @@ static inline void weir_path_signal(weir_path *p, uint32_t lost, int64_t sent_ns
     if (lost) weir_path_count(p, 1, sent_ns);
     if (sent_ns < p->cut_ns) return;
     double share = weir_path_queue(p);
-    const int often = p->lost >= WEIR_PATH_LOST * p->workers && p->lost * WEIR_PATH_SHARE > p->results * p->workers;
+    const int often =
+        p->lost >= WEIR_PATH_LOST * p->workers && p->lost * WEIR_PATH_SHARE > p->results * p->workers;
     if (often) {
         p->wary_ns = now_ns + WEIR_BASE_LASTS_NS;
         share = WEIR_CUBIC_CUT;
@@ -209,7 +215,10 @@ static inline void weir_path_round(weir_path *p, int64_t round_ns)
 }
 
 /* Whether other workers hold the rounds up, not our window: a wider one would only lead further ahead of them. */
-static inline int weir_path_waits(const weir_path *p) { return p->round_ns > p->recent_ns + p->recent_ns / 4; }
+static inline int weir_path_waits(const weir_path *p)
+{
+    return p->round_ns > p->recent_ns + p->recent_ns / 4;
+}
 
 /* A result came for a packet that was sent then. `limited`: the window held others back since the last turn; it is
  * set back at a turn. */
@@ -228,14 +237,17 @@ static inline void weir_path_result(weir_path *p, int64_t sent_ns, int64_t now_n
     if (sent_ns < p->turn_ns) return;
     /* A pause between two reduces is no time to grow in. */
     int64_t since = now_ns - p->turn_ns, most = 2 * p->smooth_ns;
-    if (!p->starting && grows) 
+    if (!p->starting && grows)
         weir_path_grow(p, (double)(since < most ? since : most) / 1e9, !queue && now_ns >= p->wary_ns);
     p->turn_ns = now_ns;
     *limited = 0;
 }
 
 /* How long the answer to a question takes at most, unless it is lost. */
-static inline int64_t weir_path_patience(const weir_path *p) { return p->smooth_ns + p->smooth_ns / 4 + 2000000; }
+static inline int64_t weir_path_patience(const weir_path *p)
+{
+    return p->smooth_ns + p->smooth_ns / 4 + 2000000;
+}
 
 /* Whether to measure a round trip now. */
 static inline int weir_path_asks(weir_path *p, int64_t now_ns)
@@ -263,7 +275,8 @@ static inline int64_t weir_path_chunk(const weir_path *p)
 static inline void weir_path_sent(weir_path *p, int64_t now_ns)
 {
     const int64_t step = weir_path_step(p);
-    int64_t behind = 2 * (WEIR_PATH_CHUNK * step < WEIR_PACE_CHUNK_NS ? WEIR_PATH_CHUNK * step : WEIR_PACE_CHUNK_NS);
+    int64_t behind =
+        2 * (WEIR_PATH_CHUNK * step < WEIR_PACE_CHUNK_NS ? WEIR_PATH_CHUNK * step : WEIR_PACE_CHUNK_NS);
     if (p->free_ns < now_ns - behind) p->free_ns = now_ns - behind;
     p->free_ns += step;
     p->unasked++;

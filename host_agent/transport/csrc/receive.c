@@ -128,7 +128,8 @@ static void travelled(weir_transport *t, const slot_state *slot, int marked, int
 {
     weir_path *path = &t->path;
     if (slot->sends == 1) weir_path_round(path, now_ns - slot->sent_ns);
-    const int lost = slot->suspect == 1 && !slot->wanted && 2 * (now_ns - slot->suspect_ns) < 3 * path->smooth_ns;
+    const int lost =
+        slot->suspect == 1 && !slot->wanted && 2 * (now_ns - slot->suspect_ns) < 3 * path->smooth_ns;
     if (lost || marked) weir_path_signal(path, (uint32_t)lost, slot->sent_ns, now_ns);
     weir_path_result(path, slot->sent_ns, now_ns, &t->window.limited);
     t->window.limit = weir_path_limit(path);

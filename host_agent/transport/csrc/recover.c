@@ -40,7 +40,8 @@ static int64_t repair_time(const weir_transport *t) { return weir_on_path(t) ? 2
 /* When a slot's retransmission timeout is over that runs since then. */
 static int64_t timeout_end(const weir_transport *t, uint32_t s, int64_t since_ns)
 {
-    return since_ns + repair_time(t) + weir_rtt_backed_off(&t->rtt, t->rtt.late.timeout_ns, t->slots[s].timeouts);
+    return since_ns + repair_time(t) +
+           weir_rtt_backed_off(&t->rtt, t->rtt.late.timeout_ns, t->slots[s].timeouts);
 }
 
 void weir_arm_timer(weir_transport *t, uint32_t s, int64_t now_ns)
@@ -136,7 +137,8 @@ static int64_t quiet_wait(const weir_transport *t)
     const int path = weir_on_path(t) && t->path.smooth_ns;
     int64_t early = path ? weir_path_patience(&t->path) : weir_rtt_early(&t->rtt);
     int64_t wait = weir_rtt_backed_off(&t->rtt, early, t->quiet_times);
-    return wait < repair_time(t) + t->rtt.late.timeout_ns && (!t->fills || t->budget.count) ? wait : WEIR_NEVER;
+    return wait < repair_time(t) + t->rtt.late.timeout_ns && (!t->fills || t->budget.count) ? wait
+                                                                                            : WEIR_NEVER;
 }
 
 /* Nothing came for a while. Ask about a few of the oldest packets, as a tail loss probe does (RFC 8985): one
@@ -162,7 +164,8 @@ static void ask_again(weir_transport *t, int64_t now_ns)
     const int64_t patience = weir_path_patience(&t->path);
     t->path.look_ns = now_ns + patience / 8;
     for (uint32_t s = weir_unanswered_oldest(&t->unanswered);
-         s != t->unanswered.end && t->slots[s].last_ns + patience <= now_ns; s = t->unanswered.links[s].newer) {
+         s != t->unanswered.end && t->slots[s].last_ns + patience <= now_ns;
+         s = t->unanswered.links[s].newer) {
         const slot_state *slot = &t->slots[s];
         const uint32_t doubled = slot->attempts > 2 ? slot->attempts - 2u : 0;
         if (slot->suspect && !slot->due && may_ask(t, slot) &&

@@ -17,7 +17,8 @@ weir_transport *weir_transport_new(const weir_config *config)
     if (config->workers < 1 || config->workers > WEIR_MAX_WORKERS || config->worker >= config->workers ||
         config->worker >= WEIR_MAX_CHILDREN || config->slots < 1 || config->slots > UINT16_MAX ||
         config->min_rto_ns <= 0 || config->min_probe_ns <= 0 || config->reordering_ns < 0 ||
-        config->congestion > WEIR_CONGESTION_PATH || config->initial_rto_ns < config->min_rto_ns || config->max_rto_ns < config->initial_rto_ns) {
+        config->congestion > WEIR_CONGESTION_PATH || config->initial_rto_ns < config->min_rto_ns ||
+        config->max_rto_ns < config->initial_rto_ns) {
         errno = EINVAL;
         return NULL;
     }

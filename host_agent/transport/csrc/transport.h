@@ -167,8 +167,8 @@ int64_t weir_transport_deadline(const weir_transport *t);       /* when to come 
 int64_t weir_transport_coalescing(const weir_transport *t, uint32_t room);
 const weir_report *weir_transport_report(const weir_transport *t);
 int64_t weir_transport_rto(const weir_transport *t);
-int64_t weir_transport_round_trip(const weir_transport *t);    /* the shortest on a path; 0: not measured */
-uint32_t weir_transport_window(const weir_transport *t); /* slots that may be open at once */
+int64_t weir_transport_round_trip(const weir_transport *t); /* the shortest on a path; 0: not measured */
+uint32_t weir_transport_window(const weir_transport *t);    /* slots that may be open at once */
 
 /* Slots that wait for a result, into slots[] and rounds[] (up to `capacity`); returns how many there are. */
 uint32_t weir_transport_waiting(const weir_transport *t, uint32_t *slots, uint32_t *rounds,
