@@ -66,6 +66,7 @@ enum {
     WEIR_PATH_FIRST = 16,    /* slots at the beginning, as TCP's ten segments (RFC 6928) */
     WEIR_PATH_LOST = 24,     /* losses that say something, if they are more than one of ... */
     WEIR_PATH_SHARE = 25,    /* ... so many packets */
+    WEIR_PATH_CLEAR = 128,   /* results without a queue that say how much is lost at random */
     WEIR_PATH_MEMORY = 1024, /* results that are counted together */
     WEIR_PATH_SAMPLES = 4,   /* round trips of which the shortest tells of queues */
     WEIR_PATH_ROUNDS = 16,   /* the same of rounds: another worker may have lost a packet */
@@ -119,7 +120,8 @@ static inline void weir_path_count(weir_path *p, int lost, int64_t sent_ns)
 /* Whether more is lost in queues than without them. */
 static inline int weir_path_overflows(const weir_path *p)
 {
-    const double usual = p->clear.results ? (double)p->clear.lost / p->clear.results : 0;
+    const weir_losses *clear = &p->clear;
+    const double usual = clear->results >= WEIR_PATH_CLEAR ? (double)clear->lost / clear->results : 0;
     return p->queued.lost > 2 * usual * p->queued.results + 2;
 }
 
