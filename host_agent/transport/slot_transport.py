@@ -79,7 +79,7 @@ class FloatScales:
 
 
 class Congestion(IntEnum):
-    """What narrows a worker's window of open slots: C ``WEIR_CONGESTION_...``."""
+    """Ways to narrow a worker's window of open slots: C ``WEIR_CONGESTION_...``."""
 
     NONE = 0
     MARKS = 1
