@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from torch._C._distributed_c10d import Store
 
+from weir.agent_service import MOST_SLOTS
 from weir.agent_service.client import AgentClient, AgentError, Membership
 from weir.host_agent.collectives.communicator import Audience, audience_codes
 from weir.host_agent.collectives.dtypes import Lanes
@@ -247,12 +248,12 @@ class JobConnection(Connection):
             token=self._met.token,
             host=own.host_name,
             udp_port=own.host.udp_port,
-            slots=slots,
+            slots=slots if slots > MOST_SLOTS else 0,
             timeout_s=JOIN_S,
             ranks=self._seat.own,
             revocable=True,
         )
-        if 2 * membership.slot_count < slots:
+        if 2 * membership.slot_count < slots and slots > MOST_SLOTS:
             self._say_narrow(membership)
         config = transport_config(
             membership, keep=self._port.outlives_switch, congestion=self._port.congestion

@@ -92,11 +92,11 @@ def test_a_worker_that_leaves_between_steps_makes_room_for_another(hub: Hub) -> 
         return [step(hub, f"step{number}", 0, 1) for number in range(3)]
 
     def comes_and_goes() -> list[set[int]]:
-        return [step(hub, f"step{number}", 1, 10 * number) for number in range(3)]
+        return [step(hub, f"step{number}", 1, 10 + number) for number in range(3)]
 
     with ThreadPoolExecutor() as pool:
         kept, new = pool.submit(stays), pool.submit(comes_and_goes)
-        assert kept.result() == new.result() == [{1}, {11}, {21}]
+        assert kept.result() == new.result() == [{11}, {12}, {13}]
 
 
 def test_a_job_gets_more_slots_for_a_long_path(hub: Hub) -> None:

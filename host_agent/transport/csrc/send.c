@@ -132,8 +132,7 @@ uint32_t weir_transport_send(weir_transport *t, int64_t now_ns, uint8_t *out, ui
         return count_up(t, weir_replay_write(t, out));
     } else if (first_due(t, now_ns)) {
         s = *weir_ready_at(&t->ready, 0) & UINT16_MAX;
-        if (weir_on_path(t) && !t->slots[s].asked_ns && t->slots[s].groups &&
-            weir_path_asks(&t->path, now_ns)) {
+        if (weir_on_path(t) && !t->slots[s].asked_ns && weir_path_asks(&t->path, now_ns)) {
             t->slots[s].asked_ns = now_ns;
             t->report.probes++;
             *traffic_class = first_treatment(t, &t->slots[s]).traffic_class;
