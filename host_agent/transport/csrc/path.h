@@ -141,6 +141,7 @@ static inline void weir_path_close(weir_path *p, double share, int64_t now_ns)
     const double before = p->size < p->goal ? p->size * (1 - WEIR_CUBIC_CUT / 2) : p->size;
     p->cut_ns = now_ns;
     p->results = p->lost = 0;
+    p->recent_ns = p->samples = 0; /* the queue is another from now on */
     if (share >= WEIR_CUBIC_CUT) {
         p->drained_ns = now_ns + p->smooth_ns;
         p->queued = (weir_losses){0};
@@ -159,8 +160,8 @@ static inline void weir_path_signal(weir_path *p, uint32_t lost, int64_t sent_ns
     const int often =
         p->lost >= WEIR_PATH_LOST * p->workers && p->lost * WEIR_PATH_SHARE > p->results * p->workers;
     if (often) {
-        p->wary_ns = now_ns + WEIR_BASE_LASTS_NS;
         share = WEIR_CUBIC_CUT;
+        if (!weir_path_queued(p)) p->wary_ns = now_ns + WEIR_BASE_LASTS_NS;
     }
     if (weir_path_queued(p) && (!lost || weir_path_overflows(p))) share = WEIR_CUBIC_CUT;
     if (share > 0) weir_path_close(p, share < WEIR_CUBIC_CUT ? share : WEIR_CUBIC_CUT, now_ns);
@@ -188,6 +189,7 @@ static inline void weir_path_trip(weir_path *p, int64_t now_ns, int64_t trip_ns)
 {
     weir_path_base(p, now_ns, trip_ns);
     p->smooth_ns = p->smooth_ns ? p->smooth_ns + (trip_ns - p->smooth_ns) / 16 : trip_ns;
+    if (now_ns - trip_ns < p->cut_ns) return;
     if (!p->samples || trip_ns < p->least_ns) p->least_ns = trip_ns;
     if (++p->samples < WEIR_PATH_SAMPLES) return;
     p->recent_ns = p->least_ns;
@@ -231,7 +233,7 @@ static inline void weir_path_result(weir_path *p, int64_t sent_ns, int64_t now_n
     if (++p->results >= WEIR_PATH_MEMORY) p->results /= 2, p->lost /= 2;
     if (p->starting && grows) weir_path_resize(p, p->size + 1);
     const double queue = weir_path_queue(p);
-    if (p->starting && queue > 1 / 9.) {
+    if (p->starting && queue > 0) {
         weir_path_resize(p, p->size * (1 - queue));
         weir_path_epoch(p, p->size);
         p->cut_ns = now_ns;
