@@ -6,6 +6,7 @@ import secrets
 from dataclasses import dataclass, field
 from enum import Enum
 
+from weir.agent_service import MOST_SLOTS
 from weir.controller.slots import SlotRange
 from weir.controller.wiring import Host
 from weir.wire.definition import KEY_BYTES, MAX_WORKERS, UDP_PORT, VERSION
@@ -32,12 +33,18 @@ class JobError(Exception):
         self.refusal = refusal
 
 
+def takes_share(slots: int, revocable: bool) -> bool:
+    """Return whether a job that wants so many slots gets a share of the free ones, up to these."""
+    return not slots or (revocable and slots > MOST_SLOTS)
+
+
 @dataclass(frozen=True)
 class JoinSpec:
     """The request of one worker to join a job.
 
-    ``slots`` 0: as there are, up to MOST_SLOTS. ``process`` names the operating system's process, for jobs
-    that share one; empty: unknown. ``wire_version``: of the packets that it sends; 0: older than 3.
+    ``slots`` 0: as there are, up to MOST_SLOTS; more than MOST_SLOTS of a revocable
+    job: as there are, up to so many. ``process`` names the operating system's process, for jobs that share
+    one; empty: unknown. ``wire_version``: of the packets that it sends; 0: older than 3.
     ``ranks``: those of a process group that the worker is, for messages; none: ``rank``. ``keyed``: it makes
     the check of its packets with the job's key. ``revocable``: the job gives its slots back when others need
     them.
@@ -86,7 +93,7 @@ class JoinSpec:
             )
         if not 0 < self.udp_port < 1 << 16:
             raise JobError(Refusal.INVALID, f"{self.udp_port} is not a UDP port")
-        if not 0 <= self.slots <= total_slots:
+        if self.slots > total_slots and not takes_share(self.slots, self.revocable):
             raise JobError(
                 Refusal.EXHAUSTED,
                 f"job {self.job!r} asks for {self.slots} slots; switch {self.host.switch} has {total_slots}",
@@ -164,6 +171,11 @@ class Job:
     waits_until: float = 0.0
     asked_by: str = ""  # the address of the member that joined last; "": it was remembered
     key: bytes = field(default_factory=lambda: secrets.token_bytes(KEY_BYTES), repr=False, compare=False)
+
+    @property
+    def takes_share(self) -> bool:
+        """Return whether it gets a share of the free slots instead of exactly as many as it wants."""
+        return takes_share(self.slots_wanted, self.revocable)
 
     def knows(self, token: str) -> bool:
         """Return whether this is the job's token, in constant time."""

@@ -418,7 +418,7 @@ class JobRegistry:
             return False
         for pool in pools:
             pool.give_back(found)
-        return bool(job.slots_wanted) or found.count >= min(_ENOUGH, pools[0].total // 4)
+        return not job.takes_share or found.count >= min(_ENOUGH, pools[0].total // 4)
 
     def _revocable(self, switches: tuple[str, ...]) -> list[Job]:
         """Return the jobs with slots on any of these switches that may give them back."""
@@ -519,9 +519,9 @@ def _slots(job: Job) -> int:
 
 def _take(pools: list[SlotPool], job: Job, aligned: bool) -> SlotRange:
     """Take a job's slots. SlotExhaustedError when there are none."""
-    if job.slots_wanted:
+    if not job.takes_share:
         return take(pools, job.slots_wanted, aligned=aligned)
-    return take_share(pools, MOST_SLOTS, LEAST_SLOTS, aligned=aligned)
+    return take_share(pools, job.slots_wanted or MOST_SLOTS, LEAST_SLOTS, aligned=aligned)
 
 
 _HAS = {MemberState.ATTENDING: "is attending already", MemberState.LEFT: "has left"}

@@ -19,6 +19,7 @@ LANE_BYTES = 4
 V1MODEL_PROGRAM = "weir_v1model"
 BFRT_PROGRAM = "weir_tna"
 WIDE_PROGRAM = "weir_v1model_wide"
+HUB_PROGRAM = "weir_v1model_hub"
 WIDE_BYTES = 28 + WEIR.size + COLUMN.size + WIDE_LANES * LANE_BYTES  # of a wide packet, from IPv4 on
 PIPE_PORTS = 128  # device ports of a Tofino's pipe
 AGAIN_PORT = 68  # of these, that for recirculation: AGAIN_PORT of p4src/tna/headers.p4
@@ -80,7 +81,8 @@ class Switch(_Model):
     of that. ``lanes``: 32, or 64: then the packet that completes a round passes a Tofino twice.
     ``subnet``: the rack behind a leaf, as other racks route to it; the /24 around the aggregation address
     unless given. ``thrift``: BMv2's own management address, for queue rates and depths.
-    ``program``: "weir_v1model_wide", for the soft switch, takes wide packets, too; "weir_tna" is that of a
+    ``program``: "weir_v1model_wide", for the soft switch, takes wide packets, too; "weir_v1model_hub" has
+    slots for long paths; "weir_tna" is that of a
     Tofino, whose ``grpc`` address speaks BfRuntime instead of P4Runtime; its only chip has ``device_id`` 0.
     ``ports``: how to set up a Tofino's ports; None: somebody else does it. ``claimed``: of the ports that
     hosts claim over an IP network.

@@ -7,7 +7,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-PROGRAMS: Final[dict[str, tuple[str, ...]]] = {"weir_v1model": (), "weir_v1model_wide": ("-DWIDE",)}
+PROGRAMS: Final[dict[str, tuple[str, ...]]] = {
+    "weir_v1model": (),
+    "weir_v1model_wide": ("-DWIDE",),
+    "weir_v1model_hub": ("-DSLOTS=65536",),
+}
 """What is compiled, of ``weir_v1model.p4``: the name of what comes out, and the preprocessor's options."""
 
 SOURCE: Final = "weir_v1model.p4"

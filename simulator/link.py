@@ -11,13 +11,24 @@ from weir.simulator.clock import SECOND, Clock
 
 
 @dataclass(frozen=True)
+class Bottleneck:
+    """A router on the way that sends more slowly than the link: frames wait there in one queue, in order.
+
+    buffer: bytes that may wait; a frame that finds no room is dropped, and none is marked.
+    """
+
+    rate_bps: int
+    buffer: int
+
+
+@dataclass(frozen=True)
 class Faults:
     """Faults of a link. Probabilities are of one frame, times in nanoseconds.
 
     delay: always; jitter: up to so much more, drawn for each frame (so frames overtake each other).
     loss: dropped. duplicate: delivered twice. late: held back by up to ``lateness``, which may be longer than
     retransmission timers and whole reduces. trim: arrives without its lanes, whether it is protected or not.
-    mark: arrives with "congestion experienced", if it can.
+    mark: arrives with "congestion experienced", if it can. bottleneck: what frames pass before all this.
     """
 
     delay: int = 10_000
@@ -28,11 +39,17 @@ class Faults:
     lateness: int = 0
     trim: float = 0.0
     mark: float = 0.0
+    bottleneck: Bottleneck | None = None
 
     @property
     def random(self) -> bool:
         """Return whether anything is drawn for a frame."""
         return bool(self.jitter or self.loss or self.duplicate or self.late or self.trim or self.mark)
+
+    @property
+    def clean(self) -> bool:
+        """Return whether frames take a delay, and nothing else becomes of them."""
+        return not self.random and self.bottleneck is None
 
 
 class Link:
@@ -42,7 +59,18 @@ class Link:
     None: frames take no time. ``tap`` sees each frame as its sending begins, whatever becomes of it.
     """
 
-    __slots__ = ("_carry", "_down", "_faults", "_random", "_tap", "clock", "on_change", "rate_bps")
+    __slots__ = (
+        "_carry",
+        "_down",
+        "_faults",
+        "_free_at",
+        "_random",
+        "_tap",
+        "clock",
+        "dropped",
+        "on_change",
+        "rate_bps",
+    )
 
     def __init__(
         self,
@@ -66,6 +94,8 @@ class Link:
         self._faults, self._down = faults, False
         self._tap: Callable[[int, bytes], None] | None = None
         self.rate_bps = rate_bps
+        self._free_at = 0  # of the bottleneck
+        self.dropped = 0  # frames, by its full queue
         self.on_change: Callable[[], None] = lambda: None  # what happens to frames has changed
 
     @property
@@ -101,7 +131,7 @@ class Link:
     @property
     def clean(self) -> bool:
         """Return whether all it does is to take time."""
-        return not (self._down or self._tap is not None or self._faults.random)
+        return not self._down and self._tap is None and self._faults.clean
 
     def duration(self, frame: bytes) -> int:
         """Return the nanoseconds from a frame's first bit to its last (no preamble, no gap)."""
@@ -114,7 +144,14 @@ class Link:
             self._tap(now, frame)
         if self._down:
             return
-        arrival = now + self.duration(frame) + faults.delay
+        arrival = now + self.duration(frame)
+        if faults.bottleneck is not None:
+            through = self._queue(faults.bottleneck, arrival, len(frame))
+            if through is None:
+                self.dropped += 1
+                return
+            arrival = through
+        arrival += faults.delay
         if not faults.random:
             self._carry(arrival, frame)
             return
@@ -122,6 +159,15 @@ class Link:
         for _ in range(copies):
             if self._random.random() >= faults.loss:
                 self._carry(arrival + self._hold(), self._treat(frame))
+
+    def _queue(self, bottleneck: Bottleneck, now: int, length: int) -> int | None:
+        """Return when a frame that comes now has left the bottleneck; None: it is dropped."""
+        begins = max(now, self._free_at)
+        waiting = (begins - now) * bottleneck.rate_bps // (8 * SECOND)
+        if waiting + length > bottleneck.buffer:
+            return None
+        self._free_at = begins + length * 8 * SECOND // bottleneck.rate_bps
+        return self._free_at
 
     def _treat(self, frame: bytes) -> bytes:
         """Return the frame as it arrives."""

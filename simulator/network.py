@@ -51,10 +51,14 @@ from weir.wire.definition import FLOW_PORT, MAX_CHILDREN, UDP_PORT
 
 _FIRST_PORT: Final = 10_000  # of jobs after the first: below what streams use
 _DESCRIBED: Final = 8  # workers that are named when nothing moves any more
-SLOTS: Final = 1024  # of a switch, in p4src/v1model/config.p4
 
 
 _loaded = cache(load_program)  # a program is large, and does not change
+
+
+def _slots(program: str) -> int:
+    """Return the slots of a switch with this program; each has two cells."""
+    return _loaded(BUILD / f"{program}.json").registers[SLOT_REGISTER].size // 2
 
 
 @dataclass(frozen=True)
@@ -254,8 +258,9 @@ class Network:
 
         spines: those that its packets are summed at; None: all. config: of each TransportConfig.
         """
-        if self._slots_taken + slots > SLOTS:
-            raise ValueError(f"{slots} slots are wanted, and {SLOTS - self._slots_taken} of {SLOTS} are left")
+        total = min(map(_slots, {switch.program for switch in self.topology.switches}))
+        if self._slots_taken + slots > total:
+            raise ValueError(f"{slots} slots are wanted, and {total - self._slots_taken} of {total} are left")
         number = next(self._ids)
         stations = [self.stations[host] for host in hosts]
         port = UDP_PORT if number == 1 else _FIRST_PORT + number

@@ -201,7 +201,6 @@ SHORT: Final = {
     "host_agent/torch/store_holder.py": "what rendezvous and servers share",
     "host_agent/torch/unwrapping.py": "what DS-Sync and servers' workers share",
     "host_agent/transport/arrays.py": "what all bindings of C share",
-    "host_agent/transport/ports.py": "what two kinds of ports share",
     "mininet/bmv2_queues.py": "a program",
     "mininet/leaf_spine.py": "a program",
     "mininet/single.py": "a program",

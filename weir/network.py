@@ -187,8 +187,10 @@ def over_ip(plan: NetworkPlan, secret: str, udp: int, at: str = "") -> NetworkPl
         udp: the first of its UDP ports, one a host.
         at: its address, as hosts reach it; "": that of the controller.
     """
+    from weir.controller.wiring import HUB_PROGRAM  # and with it pydantic
+
     (switch,) = plan.topology.switches
-    claims = switch.model_dump() | {"claimed": {"secret": secret, "host": at}}
+    claims = switch.model_dump() | {"program": HUB_PROGRAM, "claimed": {"secret": secret, "host": at}}
     hosts = {
         host.name: host.model_copy(update={"claimed": udp + number})
         for number, host in enumerate(plan.topology.hosts)

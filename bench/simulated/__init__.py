@@ -148,6 +148,28 @@ CASES: Final[tuple[Case, ...]] = (
     ),
     Case(
         "simulated",
+        "paths",
+        "Sums over long, thin, lossy paths to a hub, and Gloo's rings over CUBIC.",
+        "an hour",
+        {
+            "workers": "2",
+            "megabytes": "0.2",
+            "milliseconds": "20",
+            "megabits": "5",
+            "loss": "0.01",
+            "contenders": "abc",
+            "sums": "1",
+        },
+    ),
+    Case(
+        "simulated",
+        "sharing",
+        "A path to a hub that a sum and CUBIC streams use at the same time.",
+        "minutes",
+        {"megabits": "2", "buffers": "1", "seconds": "2"},
+    ),
+    Case(
+        "simulated",
         "step",
         "The all-reduce that a training step waits for, on bad links: Weir, and rings over simulated TCP.",
         "minutes",

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from weir.agent_service.client import AgentClient, AgentError, ClientClosed, Membership
-from weir.host_agent.transport.growth import Growth, LeftTooSoonError, Step
+from weir.host_agent.transport.growth import Growth, LeftTooSoonError, Step, slots_for
 from weir.host_agent.transport.links import Aborted, Link
 from weir.host_agent.transport.reducer import Reducer, ReducerStats
 from weir.host_agent.transport.report import ReduceReport
@@ -77,7 +77,8 @@ class ElasticSlots:
         base: reduces over the group's own slots; owned from now on.
         slots: of ``base``; None: it never has others.
         connect: returns a client of the controller.
-        join: joins the n-th extension with a client, within JOIN_S; AgentError when it cannot be had.
+        join: joins the n-th extension with a client, within JOIN_S, of up to so many slots where they are
+            more than usual; AgentError when it cannot be had.
         lost: called with the reason when the controller has stopped the extension's job.
     """
 
@@ -87,7 +88,7 @@ class ElasticSlots:
         base: Reducer,
         slots: int | None,
         connect: Callable[[], AgentClient],
-        join: Callable[[AgentClient, int], Extension],
+        join: Callable[[AgentClient, int, int], Extension],
         lost: Callable[[str], None],
     ) -> None:
         self.timeout_s = base.timeout_s
@@ -180,23 +181,23 @@ class ElasticSlots:
     def _extend(self, operation: int) -> None:
         """Join an extension, if all workers can; one for which this is not so keeps all from using it.
 
-        They meet first, so that nobody waits in a join for one that has failed before.
+        They meet first, so that nobody waits in a join for one that has failed before, and ask for the
+        slots of the longest path among theirs.
         """
         assert self._growth is not None
-        missing = np.zeros(1, np.uint32)
-        meet = partial(self._base.reduce, missing, Op.MAX, GROUP_LANES)
-        self._counted(self._base, operation, meet)
+        wanted = np.full(1, slots_for(self._base.round_trip), np.uint32)
+        self._counted(self._base, operation, partial(self._base.reduce, wanted, Op.MAX, GROUP_LANES))
         extension: Extension | None = None
         why = "another rank has none"
         try:
-            extension = self._joined(self._growth.attempts)
+            extension = self._joined(self._growth.attempts, int(wanted[0]))
         except ClientClosed:
             raise Aborted(self._reason or "the group is closed") from None
         except AgentError as error:
             why = str(error)
-        missing[0] = extension is None
+        missing = np.full(1, extension is None, np.uint32)
         try:
-            self._counted(self._base, operation, meet)
+            self._counted(self._base, operation, partial(self._base.reduce, missing, Op.MAX, GROUP_LANES))
         except BaseException:
             if extension is not None:
                 extension.close()
@@ -217,7 +218,7 @@ class ElasticSlots:
             raise Aborted(reason)
         self._listen(extension)
 
-    def _joined(self, number: int) -> Extension:
+    def _joined(self, number: int, slots: int) -> Extension:
         client = self._connect()
         with self._lock:
             if self._reason is not None:
@@ -225,7 +226,7 @@ class ElasticSlots:
                 raise Aborted(self._reason)
             self._joining = client
         try:
-            extension = self._join(client, number)
+            extension = self._join(client, number, slots)
         except BaseException:
             client.close()
             raise
@@ -299,6 +300,11 @@ class ElasticSlots:
         extension = self._extension
         found = extension.reducer.waiting_since if extension is not None else None
         return self._base.waiting_since if found is None else found
+
+    @property
+    def round_trip(self) -> float:
+        """Return the shortest round trip to the switch, as ``Reducer.round_trip``."""
+        return self._base.round_trip
 
     @property
     def client(self) -> AgentClient | None:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from torch._C._distributed_c10d import Store
 
+from weir.agent_service import MOST_SLOTS
 from weir.agent_service.client import AgentClient, AgentError, Membership
 from weir.host_agent.collectives.communicator import Audience, audience_codes
 from weir.host_agent.collectives.dtypes import Lanes
@@ -26,12 +27,12 @@ from weir.host_agent.torch.connection import Connection, Facts, FreeSlots
 from weir.host_agent.torch.elastic_slots import JOIN_S, BorrowedLink, ElasticSlots, Extension
 from weir.host_agent.torch.link_choice import bind_udp, choose_port, wanted_link
 from weir.host_agent.torch.stall_watch import StallWatch
-from weir.host_agent.transport.growth import BASE_SLOTS
+from weir.host_agent.transport.growth import BASE_SLOTS, rate_of
 from weir.host_agent.transport.ports import Port
 from weir.host_agent.transport.reducer import Reducer, ReducerStats
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import ServiceClass
-from weir.host_agent.transport.slot_transport import FloatScales, TransportConfig
+from weir.host_agent.transport.slot_transport import Congestion, FloatScales, TransportConfig
 from weir.wire.definition import Op
 
 log = logging.getLogger(__name__)
@@ -98,7 +99,7 @@ class JobConnection(Connection):
             self._name(),
             Reducer(
                 port.link,
-                transport_config(membership, keep=port.outlives_switch),
+                transport_config(membership, keep=port.outlives_switch, congestion=port.congestion),
                 timeout_s=timeout.total_seconds(),
             ),
             membership.slot_count if elastic else None,
@@ -235,9 +236,9 @@ class JobConnection(Connection):
         with contextlib.suppress(AgentError):
             self._client.leave()
 
-    def _extend(self, client: AgentClient, number: int) -> Extension:
+    def _extend(self, client: AgentClient, number: int, slots: int) -> Extension:
         """Join the group's n-th extension: a job of the same workers, with slots while nobody else needs
-        them.
+        them, up to so many where they are more than usual.
         """
         own = self.membership
         membership = client.join(
@@ -247,12 +248,30 @@ class JobConnection(Connection):
             token=self._met.token,
             host=own.host_name,
             udp_port=own.host.udp_port,
+            slots=slots if slots > MOST_SLOTS else 0,
             timeout_s=JOIN_S,
             ranks=self._seat.own,
             revocable=True,
         )
-        config = transport_config(membership, keep=self._port.outlives_switch)
+        if 2 * membership.slot_count < slots and slots > MOST_SLOTS:
+            self._say_narrow(membership)
+        config = transport_config(
+            membership, keep=self._port.outlives_switch, congestion=self._port.congestion
+        )
         return Extension(client, membership, Reducer(BorrowedLink(self._port.link), config))
+
+    def _say_narrow(self, membership: Membership) -> None:
+        """Say how fast a path can be for which there are few slots."""
+        path_s = self._slots.round_trip
+        log.warning(
+            "%s: %d slots carry at most %.0f Mbit/s, as packets are under way for %.0f ms: switch %s has no "
+            "more for this job",
+            self._name(),
+            membership.slot_count,
+            rate_of(membership.slot_count, path_s) / 1e6,
+            path_s * 1e3,
+            membership.switch_name,
+        )
 
     def _status(self) -> Any:
         """Return the controller's ``StatusReply``, with the id of the job in which the next reduction is."""
@@ -326,7 +345,9 @@ class JobConnection(Connection):
         return f"the host of ranks {ranks} in job {self.job!r}"
 
 
-def transport_config(membership: Membership, *, keep: bool) -> TransportConfig:
+def transport_config(
+    membership: Membership, *, keep: bool, congestion: Congestion = Congestion.MARKS
+) -> TransportConfig:
     """Return the place in a job that a membership gives a worker."""
     return TransportConfig(
         membership.job_id,
@@ -338,6 +359,7 @@ def transport_config(membership: Membership, *, keep: bool) -> TransportConfig:
         narrow=membership.narrow,
         wide=membership.wide,
         keep=keep,
+        congestion=congestion,
         key=membership.key,
     )
 

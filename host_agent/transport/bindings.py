@@ -133,6 +133,7 @@ SIGNATURES: Final[native.Signatures] = {
     "weir_transport_deadline": (c_int64, (pointer,)),
     "weir_transport_rto": (c_int64, (pointer,)),
     "weir_transport_coalescing": (c_int64, (pointer, c_uint32)),
+    "weir_transport_round_trip": (c_int64, (pointer,)),
     "weir_transport_window": (c_uint32, (pointer,)),
     "weir_transport_accounts": (c_uint32, (pointer, POINTER(POINTER(LossAccount)))),
     "weir_transport_report": (POINTER(Report), (pointer,)),

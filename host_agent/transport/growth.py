@@ -17,10 +17,12 @@ have contributed to it, and can complete it, as the switch repeats its results u
 workers go back after the same n.
 """
 
+import math
 from enum import Enum, auto
 from typing import Final
 
-from weir.wire.definition import SLOT_LANES
+from weir.host_agent.transport.report import FRAME_OVERHEAD
+from weir.wire.definition import COLUMN, SLOT_LANES, WEIR
 
 BASE_SLOTS: Final = 2
 IDLE_S: Final = 5.0
@@ -28,6 +30,25 @@ IDLE_S: Final = 5.0
 
 _FIRST_ROUNDS: Final = 32  # more than one for each reduction; about as long as it takes to join a job
 _MOST_ROUNDS: Final = 1 << 16
+
+
+_LIKELY_BPS: Final = 1_000_000_000
+PACKET: Final = FRAME_OVERHEAD + WEIR.size + COLUMN.size + 4 * SLOT_LANES
+
+
+def slots_for(round_trip_s: float) -> int:
+    """Return the slots that fill a path of 1 Gbit/s with this round trip, a power of two.
+
+    Twice as many packets as such a path holds: a slot whose packet was lost is out of use for two more round
+    trips, and the others' go on in the meantime.
+    """
+    packets = math.ceil(2 * round_trip_s * _LIKELY_BPS / (8 * PACKET))
+    return 1 << max(packets - 1, 0).bit_length()
+
+
+def rate_of(slots: int, round_trip_s: float) -> float:
+    """Return the bits per second that so many slots carry at most."""
+    return slots * 8 * PACKET / round_trip_s
 
 
 class LeftTooSoonError(RuntimeError):

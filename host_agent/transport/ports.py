@@ -6,6 +6,8 @@ Groups of a process wait for nothing of one another. Where their links share a p
 
 from weir.host_agent.transport.links import Link, ShmLink
 from weir.host_agent.transport.operations import OperationQueue
+from weir.host_agent.transport.slot_transport import Congestion
+from weir.host_agent.transport.tunnel_link import TunnelLink
 
 
 class Port:
@@ -28,6 +30,11 @@ class Port:
     def outlives_switch(self) -> bool:
         """Return whether this leads to a switch that starts anew: a port in shared memory ends with it."""
         return not isinstance(self.link, ShmLink)
+
+    @property
+    def congestion(self) -> Congestion:
+        """Return what narrows windows here: over an IP network, others share the path."""
+        return Congestion.PATH if isinstance(self.link, TunnelLink) else Congestion.MARKS
 
     def release(self) -> None:
         """Wait for queued operations, then detach. Releasing twice is harmless."""

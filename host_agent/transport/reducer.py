@@ -181,6 +181,13 @@ class Reducer:
         return self._stats
 
     @property
+    def round_trip(self) -> float:
+        """Return the seconds of the shortest round trip to the switch of late, where it is measured: on a
+        path that others share; else 0.
+        """
+        return self._transport.round_trip
+
+    @property
     def waiting_since(self) -> float | None:
         """Return when the reduce in progress made progress last, by ``time.monotonic``; None when there is
         none, or nothing to wait for yet. From any thread.

@@ -16,6 +16,7 @@ import ctypes
 import errno
 import os
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, Final, Self
 
 import numpy as np
@@ -77,6 +78,17 @@ class FloatScales:
         return bindings.Floats(address, self.values.bit_length() - 1, self.headroom)
 
 
+class Congestion(IntEnum):
+    """Ways to narrow a worker's window of open slots: C ``WEIR_CONGESTION_...``."""
+
+    NONE = 0
+    MARKS = 1
+    """Marks of queues, as DCTCP has it: on cables, where the switches mark."""
+
+    PATH = 2
+    """Losses, delay and marks of a path that others' TCP shares, and that may be long."""
+
+
 @dataclass(frozen=True)
 class TransportConfig:
     """One worker's place in a job, and its timers.
@@ -94,7 +106,7 @@ class TransportConfig:
     fill: keep results at most half a slot's lanes (512 bytes) longer than any packet of their round, which
     BMv2 needs: requested blocks of 256 lanes are sent also when they are zero here, and of smaller ones, into
     which those with audiences are cut, a packet has half as many as it could; the same on all workers.
-    congestion: narrow the window of open slots when results tell of congestion; may differ between workers.
+    congestion: what narrows the window of open slots; may differ between workers.
     narrow: packets of one column, with so many lanes of ADD, 32 or 64, and 32 of other operators, as a switch
     with few registers takes them; blocks are cut into such; 0: any packets; the same on all workers.
     wide: packets of one block of WIDE_LANES lanes may be sent, for sums of blocks of as many: switches and
@@ -116,7 +128,7 @@ class TransportConfig:
     first_round: int = 1
     fill: bool = False
     path: int | None = None
-    congestion: bool = True
+    congestion: Congestion = Congestion.MARKS
     narrow: int = 0
     wide: bool = False
     keep: bool = True
@@ -347,6 +359,13 @@ class SlotTransport:
     def window(self) -> int:
         """Return the number of slots that may be open at once, as marks of congestion have it."""
         return int(self._lib.weir_transport_window(self.handle))
+
+    @property
+    def round_trip(self) -> float:
+        """Return the shortest round trip to the switch of late, in seconds; 0: none was measured, as is so
+        but with ``Congestion.PATH``.
+        """
+        return float(self._lib.weir_transport_round_trip(self.handle) / 1e9)
 
     def waiting(self) -> list[tuple[int, int]]:
         """Return (slot, round) of every slot that does not have its last result yet."""

@@ -716,3 +716,13 @@ def test_slots_are_those_of_the_jobs_whatever_happens(steps: list[tuple[int, int
         held = sorted(job.slots for job in registry.programmed() if job.slots)
         assert registry.pools["s1"].used == sum(piece.count for piece in held)
         assert all(a.end <= b.base for a, b in itertools.pairwise(held))
+
+
+def test_a_revocable_job_on_a_long_path_gets_a_share_of_many_slots() -> None:
+    """It asks for as many as it can use; a switch that has fewer gives what there is."""
+    for total, share in ((65_536, 16_384), (1024, 256)):
+        registry = JobRegistry({"s1": total}, LEASE, ONE)
+        for rank in range(2):
+            job = registry.join(spec(rank, slots=16_384, revocable=True), 0, 60)
+        assert job.slots is not None
+        assert job.slots.count == share

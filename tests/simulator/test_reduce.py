@@ -18,6 +18,7 @@ from tests.host_agent.transport.answers import combine
 from tests.simulator.rack import Rack
 from tests.simulator.reductions import check_wanted, drawn
 from weir.host_agent.transport.report import ReduceReport
+from weir.host_agent.transport.slot_transport import Congestion
 from weir.simulator.entries import aggregation
 from weir.simulator.host import Work
 from weir.simulator.link import Faults
@@ -48,6 +49,7 @@ racks = st.fixed_dictionaries(
         "down": faults,
         "first_round": st.sampled_from([1, 2**31 - 2, 2**32 - 3]),
         "fill": st.booleans(),
+        "congestion": st.sampled_from(Congestion),
     }
 )
 

@@ -9,17 +9,21 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 import pytest
 
 from softp4.native.claims import port_key, read_secret
 from tests.harness.processes import children, wait_until_gone
+from weir.agent_service import MOST_SLOTS
 from weir.agent_service.client import AgentClient
 from weir.cluster import ClusterError
+from weir.host_agent.torch.job_connection import transport_config
 from weir.host_agent.torch.link_choice import bind_udp, choose_port
+from weir.host_agent.transport.growth import slots_for
 from weir.host_agent.transport.reducer import Reducer
-from weir.host_agent.transport.slot_transport import TransportConfig
+from weir.host_agent.transport.slot_transport import Congestion
 from weir.hub import Hub
 from weir.wire.definition import Op
 
@@ -50,30 +54,73 @@ def weir(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "weir", *words], capture_output=True, text=True, check=False)
 
 
+def step(hub: Hub, job: str, rank: int, value: int) -> set[int]:
+    """Join a job at host rank + 1 of the hub, sum a vector of this value, leave; return the sum's values."""
+    udp = bind_udp(None)
+    assert udp is not None
+    with AgentClient(hub.controller) as client:
+        membership = client.join(
+            job=job, size=WORKERS, rank=rank, token="t", host=f"h{rank + 1}", udp_port=udp.port, slots=200
+        )
+        claimed = membership.claimed
+        assert claimed is not None
+        assert (claimed.host, claimed.udp_port) == ("127.0.0.1", hub.udp_ports[rank])
+        assert claimed.key == port_key(read_secret(hub.directory / "secret"), membership.switch_port)
+        assert claimed.key.hex() not in repr(membership)
+        port = choose_port(membership, None, udp)
+        assert port.congestion is Congestion.PATH
+        config = transport_config(membership, keep=port.outlives_switch, congestion=port.congestion)
+        with Reducer(port.link, config) as reducer:
+            vector = np.full(100_000, value, np.uint32)
+            reducer.reduce(vector, Op.ADD)
+            assert 0 < reducer.round_trip < 10
+        port.release()
+        client.leave()
+    return set(vector.tolist())
+
+
 def test_workers_sum_through_a_hub(hub: Hub) -> None:
-    def work(rank: int) -> list[int]:
-        udp = bind_udp(None)
-        assert udp is not None
-        with AgentClient(hub.controller) as client:
-            membership = client.join(
-                job="sum", size=WORKERS, rank=rank, token="t", host=f"h{rank + 1}", udp_port=udp.port, slots=8
-            )
-            claimed = membership.claimed
-            assert claimed is not None
-            assert (claimed.host, claimed.udp_port) == ("127.0.0.1", hub.udp_ports[rank])
-            assert claimed.key == port_key(read_secret(hub.directory / "secret"), membership.switch_port)
-            assert claimed.key.hex() not in repr(membership)
-            port = choose_port(membership, None, udp)
-            config = TransportConfig(membership.job_id, membership.number, WORKERS, 8, key=membership.key)
-            with Reducer(port.link, config) as reducer:
-                vector = np.full(1000, rank + 1, np.uint32)
-                reducer.reduce(vector, Op.ADD)
-            port.release()
-            client.leave()
-        return sorted(set(vector.tolist()))
+    with ThreadPoolExecutor() as pool:
+        found = list(pool.map(lambda rank: step(hub, "sum", rank, rank + 1), range(WORKERS)))
+    assert found == [{3}, {3}]
+
+
+def test_a_worker_that_leaves_between_steps_makes_room_for_another(hub: Hub) -> None:
+    """One worker stays; in each step the other one is new, and claims the port that the last one had."""
+
+    def stays() -> list[set[int]]:
+        return [step(hub, f"step{number}", 0, 1) for number in range(3)]
+
+    def comes_and_goes() -> list[set[int]]:
+        return [step(hub, f"step{number}", 1, 10 + number) for number in range(3)]
 
     with ThreadPoolExecutor() as pool:
-        assert list(pool.map(work, range(WORKERS))) == [[3], [3]]
+        kept, new = pool.submit(stays), pool.submit(comes_and_goes)
+        assert kept.result() == new.result() == [{11}, {12}, {13}]
+
+
+def test_a_job_gets_more_slots_for_a_long_path(hub: Hub) -> None:
+    def slots(rank: int) -> int:
+        udp = bind_udp(None)
+        assert udp is not None
+        with closing(udp), AgentClient(hub.controller) as client:
+            wanted = slots_for(0.05)
+            membership = client.join(
+                job="long",
+                size=WORKERS,
+                rank=rank,
+                token="t",
+                host=f"h{rank + 1}",
+                udp_port=udp.port,
+                slots=wanted,
+                revocable=True,
+            )
+            client.leave()
+            assert membership.slot_count == wanted > MOST_SLOTS
+            return membership.slot_count
+
+    with ThreadPoolExecutor() as pool:
+        assert len(set(pool.map(slots, range(WORKERS)))) == 1
 
 
 def test_join_checks_the_path_and_prints_what_workers_need(hub: Hub) -> None:

@@ -96,6 +96,7 @@ static void advance(weir_transport *t, uint32_t s, const weir_result *h)
     }
     slot->asked = slot->attempts != 0;
     t->outstanding--;
+    t->suspects -= slot->suspect != 0;
     weir_unanswered_remove(&t->unanswered, s);
     if (more)
         weir_round_start(t, s);
@@ -121,6 +122,36 @@ static inline void answered(weir_transport *t, const slot_state *slot)
     if (slot->sent_ns > t->answered_kind_ns[slot->kind]) t->answered_kind_ns[slot->kind] = slot->sent_ns;
 }
 
+/* What a result says about the path. One that comes within a round trip and a half after our question was there when
+ * we asked: so it had been lost on its way to us. One for which others repeated their packets takes two. */
+static void travelled(weir_transport *t, const slot_state *slot, int marked, int64_t now_ns)
+{
+    weir_path *path = &t->path;
+    if (slot->sends == 1) weir_path_round(path, now_ns - slot->sent_ns);
+    const int lost =
+        slot->suspect == 1 && !slot->wanted && 2 * (now_ns - slot->suspect_ns) < 3 * path->smooth_ns;
+    if (lost || marked) weir_path_signal(path, (uint32_t)lost, slot->sent_ns, now_ns);
+    weir_path_result(path, slot->sent_ns, now_ns, &t->window.limited);
+    t->window.limit = weir_path_limit(path);
+}
+
+/* Whether this is the answer to the question before a slot's packet: it asks for nothing that is not under way. */
+static int echoes(weir_transport *t, slot_state *slot, int64_t now_ns)
+{
+    if (!slot->asked_ns || slot->sends > 1) return 0;
+    weir_path_trip(&t->path, now_ns, now_ns - slot->asked_ns);
+    slot->asked_ns = 0;
+    return 1;
+}
+
+/* The switch lacks our packet. */
+static void missed(weir_transport *t, const slot_state *slot, int64_t now_ns)
+{
+    if (!weir_on_path(t) || slot->wanted || slot->due & WEIR_DUE_LANES) return;
+    weir_path_signal(&t->path, t->config.workers, slot->sent_ns, now_ns);
+    t->window.limit = weir_path_limit(&t->path);
+}
+
 static void complete(weir_transport *t, const weir_result *h, const uint8_t *lanes, uint8_t traffic_class,
                      int64_t now_ns)
 {
@@ -133,8 +164,12 @@ static void complete(weir_transport *t, const weir_result *h, const uint8_t *lan
     if (slot->sends == 1) /* else it may be the answer to the earlier packet */
         answered(t, slot);
     weir_rtt_calm(&t->rtt, now_ns);
-    weir_window_trip(&t->window, now_ns, slot->sends == 1 ? now_ns - slot->sent_ns : 0, marked);
-    weir_window_results(&t->window, 1, marked != 0);
+    if (weir_on_path(t))
+        travelled(t, slot, marked, now_ns);
+    else {
+        weir_window_trip(&t->window, now_ns, slot->sends == 1 ? now_ns - slot->sent_ns : 0, marked);
+        weir_window_results(&t->window, 1, marked != 0);
+    }
     if (slot->groups && (!included || t->budget.count)) settle(t, slot, included);
     weir_keep(t, h->slot);
     apply_result(t, slot, h, lanes);
@@ -170,7 +205,9 @@ enum weir_verdict weir_transport_receive(weir_transport *t, const uint8_t *paylo
         weir_send_again(t, h.slot, WEIR_DUE_RESULT);
         break;
     case WEIR_REPEAT:
+        if (echoes(t, &t->slots[h.slot], now_ns)) return verdict;
         stir(t, now_ns);
+        missed(t, &t->slots[h.slot], now_ns);
         if (t->slots[h.slot].groups) { /* without lanes there is nothing that the last packet did not say */
             t->slots[h.slot].attempts = 0;
             weir_send_again(t, h.slot, WEIR_DUE_LANES);
@@ -205,7 +242,8 @@ void weir_transport_train(weir_transport *t, int up)
  * what the caller waits for. And no more than half of the room that there is for them is made use of. */
 int64_t weir_transport_coalescing(const weir_transport *t, uint32_t room)
 {
-    const int64_t least_ns = 200000 /* shorter naps cost more than they save */, most_ns = 10000000;
+    const int64_t least_ns = 200000 /* shorter naps cost more than they save */;
+    const int64_t most_ns = weir_on_path(t) ? WEIR_PACE_CHUNK_NS : 10000000;
     if (!t->heard || t->active < t->used) return 0;
     int64_t half = weir_rtt_queueing(&t->rtt) / 2;
     if (t->outstanding > room) half = half * room / t->outstanding;

@@ -62,7 +62,9 @@ void weir_round_start(weir_transport *t, uint32_t s)
     uint8_t all = (uint8_t)((1u << t->column_groups) - 1);
     slot->round++;
     slot->sends = 0;
-    slot->groups = slot->due = slot->reserved = slot->wanted = slot->timeouts = slot->attempts = 0;
+    slot->groups = slot->due = slot->reserved = slot->wanted = slot->timeouts = slot->attempts =
+        slot->suspect = 0;
+    slot->asked_ns = 0;
     slot->audience = audience_of(t, slot);
     for (uint32_t c = 0; c < t->columns; c++) {
         uint32_t block = slot->block[c];

@@ -24,26 +24,29 @@ static int again_due(weir_transport *t)
  * is its own to send and nothing it waits for is before it. Then it is the first of what waits there (all that
  * waits is incomplete) and comes before all that is outstanding (incomplete too). So every worker sends it,
  * and it completes. */
-static int squeeze(weir_transport *t)
+static int squeeze(weir_transport *t, int64_t now_ns)
 {
     weir_ready_order(&t->ready);
-    if (t->outstanding < t->window.limit) return 1;
+    if (!weir_full(t)) return !weir_on_path(t) || now_ns >= t->path.free_ns;
     t->window.limited = 1;
     uint64_t first = *weir_ready_at(&t->ready, 0);
-    for (uint32_t s = 0; s < t->used; s++)
-        if (t->slots[s].active && t->slots[s].sends && weir_order_of(t, s) < first) return 0;
+    /* The newest is the likeliest to be before it. */
+    for (uint32_t s = t->unanswered.links[t->unanswered.end].older; s != t->unanswered.end;
+         s = t->unanswered.links[s].older)
+        if (weir_order_of(t, s) < first) return 0;
     return 1;
 }
 
-static inline int first_due(weir_transport *t)
+/* On a path, slots whose packets were lost are behind the others, and go first even if the window is open. */
+static inline int first_due(weir_transport *t, int64_t now_ns)
 {
-    return t->ready.length && (t->window.limit >= t->used || squeeze(t));
+    return t->ready.length && ((t->window.limit >= t->used && !weir_on_path(t)) || squeeze(t, now_ns));
 }
 
 int weir_transport_sendable(weir_transport *t, int64_t now_ns)
 {
     weir_recover(t, now_ns);
-    return again_due(t) || weir_replay_due(t) || first_due(t);
+    return again_due(t) || weir_replay_due(t) || first_due(t, now_ns);
 }
 
 /* -------------------------------------------------------------------------------------------- packets */
@@ -80,9 +83,18 @@ static weir_treatment first_treatment(weir_transport *t, slot_state *slot)
     return weir_with_lanes(slot, dscp_of(t->service.layer, magnitude), droppable);
 }
 
+/* Whether lanes that may be lost should go out unasked: on a long path, a question costs a round trip, and the line
+ * has room when nothing else is left to send. Not if it was too full of late. */
+static int in_tail(const weir_transport *t, slot_state *slot, int64_t now_ns)
+{
+    if (!weir_on_path(t) || t->ready.length || now_ns - t->path.cut_ns < 2 * t->path.smooth_ns) return 0;
+    slot->suspect = 2;
+    return 1;
+}
+
 /* A packet that was sent before. Lanes go out when they are asked for or the retransmission timeout is over,
  * unless they can be given up. */
-static weir_treatment next_treatment(weir_transport *t, slot_state *slot)
+static weir_treatment next_treatment(weir_transport *t, slot_state *slot, int64_t now_ns)
 {
     uint8_t due = slot->due;
     slot->due = 0;
@@ -91,7 +103,7 @@ static weir_treatment next_treatment(weir_transport *t, slot_state *slot)
         t->report.releases++;
         return due & WEIR_DUE_TIMER ? WEIR_BARE : EARLY;
     }
-    if (!(due & (WEIR_DUE_LANES | WEIR_DUE_TIMER)) && !t->fills) {
+    if (!(due & (WEIR_DUE_LANES | WEIR_DUE_TIMER)) && !t->fills && !in_tail(t, slot, now_ns)) {
         t->report.probes++;
         return slot->groups ? PROBE : EARLY;
     }
@@ -113,13 +125,20 @@ uint32_t weir_transport_send(weir_transport *t, int64_t now_ns, uint8_t *out, ui
     weir_recover(t, now_ns);
     if (again_due(t)) {
         s = weir_take_again(t);
-        how = next_treatment(t, &t->slots[s]);
+        how = next_treatment(t, &t->slots[s], now_ns);
         weir_unanswered_remove(&t->unanswered, s);
     } else if (weir_replay_due(t)) {
         *traffic_class = WEIR_BARE.traffic_class;
         return count_up(t, weir_replay_write(t, out));
-    } else if (first_due(t)) {
-        s = weir_ready_take(&t->ready) & UINT16_MAX;
+    } else if (first_due(t, now_ns)) {
+        s = *weir_ready_at(&t->ready, 0) & UINT16_MAX;
+        if (weir_on_path(t) && !t->slots[s].asked_ns && weir_path_asks(&t->path, now_ns)) {
+            t->slots[s].asked_ns = now_ns;
+            t->report.probes++;
+            *traffic_class = first_treatment(t, &t->slots[s]).traffic_class;
+            return count_up(t, weir_round_write(t, s, PROBE, out));
+        }
+        weir_ready_take(&t->ready);
         how = first_treatment(t, &t->slots[s]);
         t->slots[s].sent_ns = now_ns;
         t->slots[s].together = t->heard != 0;
@@ -127,6 +146,7 @@ uint32_t weir_transport_send(weir_transport *t, int64_t now_ns, uint8_t *out, ui
         t->quiet_ns = now_ns;
     } else
         return 0;
+    if (weir_on_path(t) && how.groups) weir_path_sent(&t->path, now_ns);
     t->slots[s].sends++;
     t->slots[s].last_ns = now_ns;
     t->slots[s].kind = weir_kind(s, how.traffic_class);

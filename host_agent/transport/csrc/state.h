@@ -16,6 +16,7 @@
 #include "budget.h"
 #include "fixed.h"
 #include "lanes.h"
+#include "path.h"
 #include "queues.h"
 #include "rtt.h"
 #include "transport.h"
@@ -40,23 +41,27 @@ static inline uint8_t weir_kind(uint32_t slot, uint8_t traffic_class)
 }
 
 typedef struct {
-    uint32_t round;    /* in progress, or the last one done */
-    uint32_t before;   /* the last one before this reduce began */
-    uint32_t sends;    /* packets sent in this round; 0: it waits in `ready` */
-    uint8_t active;    /* takes part in the reduce and is not finished */
-    uint8_t groups;    /* that our contribution to this round carries */
-    uint8_t together;  /* all workers were known to be at work when the first packet was sent */
-    uint8_t due;       /* reasons to send again */
-    uint8_t queued;    /* in the queue of packets to send again */
-    uint8_t reserved;  /* our lanes of this round are, in the budget */
-    uint8_t wanted;    /* the aggregator asked for our lanes: give them up no more */
-    uint8_t attempts;  /* in this round: times that we asked what became of the packet */
-    uint8_t timeouts;  /* in this round: retransmission timeouts */
-    uint8_t kind;      /* of the last packet: WEIR_KINDS */
-    uint8_t asked;     /* we did so in the round before */
-    int64_t sent_ns;   /* first packet of this round */
-    int64_t last_ns;   /* last one */
-    uint16_t audience; /* of this round */
+    uint32_t round;   /* in progress, or the last one done */
+    uint32_t before;  /* the last one before this reduce began */
+    uint32_t sends;   /* packets sent in this round; 0: it waits in `ready` */
+    uint8_t active;   /* takes part in the reduce and is not finished */
+    uint8_t groups;   /* that our contribution to this round carries */
+    uint8_t together; /* all workers were known to be at work when the first packet was sent */
+    uint8_t due;      /* reasons to send again */
+    uint8_t queued;   /* in the queue of packets to send again */
+    uint8_t reserved; /* our lanes of this round are, in the budget */
+    uint8_t wanted;   /* the aggregator asked for our lanes: give them up no more */
+    uint8_t attempts; /* in this round: times that we asked what became of the packet */
+    uint8_t timeouts; /* in this round: retransmission timeouts */
+    uint8_t kind;     /* of the last packet: WEIR_KINDS */
+    uint8_t asked;    /* we did so in the round before */
+    uint8_t
+        suspect; /* in this round its packet, or the answer, was found to be lost: it is under way no more */
+    int64_t sent_ns;    /* first packet of this round */
+    int64_t last_ns;    /* last one */
+    int64_t suspect_ns; /* when that was found */
+    int64_t asked_ns;   /* when a question went out before the first packet; 0: none did, or it is answered */
+    uint16_t audience;  /* of this round */
     uint32_t block[WEIR_MAX_COLUMNS]; /* of this round */
     uint32_t next[WEIR_MAX_COLUMNS];  /* our first after it that is not zero; blocks up to it are entered */
 } slot_state;
@@ -65,6 +70,7 @@ struct weir_transport {
     weir_config config;
     weir_rtt rtt;
     weir_window window;
+    weir_path path; /* in place of `window`, but for its limit, if the path is shared with strangers */
     slot_state *slots;
     int64_t *deadlines; /* per slot: when to send again */
     int64_t earliest;   /* no deadline comes before */
@@ -73,6 +79,7 @@ struct weir_transport {
     uint32_t again_head, again_length;
     weir_unanswered unanswered; /* slots that wait for a result */
     uint32_t outstanding;       /* how many */
+    uint32_t suspects;          /* of them, those whose packet was found to be lost */
     int64_t answered_ns; /* when the last packet was sent that has been answered, of those sent only once */
     int64_t answered_kind_ns[WEIR_KINDS]; /* the same of each kind */
     int64_t quiet_ns;                     /* since then nothing came, and no new round's packet went out */
@@ -148,6 +155,18 @@ static inline int weir_block_nonzero(const weir_transport *t, uint64_t block)
 static inline int weir_column_sent(const weir_transport *t, const slot_state *slot, uint32_t column)
 {
     return slot->groups >> column * t->column_groups & 1;
+}
+
+/* Whether the path is shared with strangers, so that `path` is minded. */
+static inline int weir_on_path(const weir_transport *t)
+{
+    return t->config.congestion == WEIR_CONGESTION_PATH;
+}
+
+/* Whether the window is full. */
+static inline int weir_full(const weir_transport *t)
+{
+    return t->outstanding - t->suspects >= t->window.limit;
 }
 
 /* Whether we are of this audience. */

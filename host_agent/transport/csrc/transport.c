@@ -17,7 +17,8 @@ weir_transport *weir_transport_new(const weir_config *config)
     if (config->workers < 1 || config->workers > WEIR_MAX_WORKERS || config->worker >= config->workers ||
         config->worker >= WEIR_MAX_CHILDREN || config->slots < 1 || config->slots > UINT16_MAX ||
         config->min_rto_ns <= 0 || config->min_probe_ns <= 0 || config->reordering_ns < 0 ||
-        config->initial_rto_ns < config->min_rto_ns || config->max_rto_ns < config->initial_rto_ns) {
+        config->congestion > WEIR_CONGESTION_PATH || config->initial_rto_ns < config->min_rto_ns ||
+        config->max_rto_ns < config->initial_rto_ns) {
         errno = EINVAL;
         return NULL;
     }
@@ -27,7 +28,12 @@ weir_transport *weir_transport_new(const weir_config *config)
     weir_rtt_init(&t->rtt, config->initial_rto_ns, config->min_probe_ns, config->min_rto_ns,
                   config->max_rto_ns);
     const uint32_t least = config->slots < LEAST_SLOTS ? config->slots : LEAST_SLOTS;
-    weir_window_init(&t->window, least, config->slots, config->slots, config->congestion != 0);
+    weir_window_init(&t->window, least, config->slots, config->slots,
+                     config->congestion != WEIR_CONGESTION_NONE);
+    if (weir_on_path(t)) {
+        weir_path_init(&t->path, config->workers, least, config->slots);
+        t->window.limit = weir_path_limit(&t->path);
+    }
     t->slots = calloc(config->slots, sizeof *t->slots);
     t->deadlines = calloc(config->slots, sizeof *t->deadlines);
     t->again = calloc(config->slots, sizeof *t->again);
@@ -113,7 +119,7 @@ static void open_slots(weir_transport *t)
     weir_ready_clear(&t->ready);
     weir_unanswered_clear(&t->unanswered);
     t->answered_ns = 0;
-    t->outstanding = t->quiet_times = 0;
+    t->outstanding = t->suspects = t->quiet_times = 0;
     memset(t->answered_kind_ns, 0, sizeof t->answered_kind_ns);
     for (uint32_t s = 0; s < t->used; s++) {
         slot_state *slot = &t->slots[s];
@@ -213,6 +219,8 @@ int weir_transport_done(const weir_transport *t) { return t->active == 0; }
 const weir_report *weir_transport_report(const weir_transport *t) { return &t->report; }
 
 int64_t weir_transport_rto(const weir_transport *t) { return t->rtt.late.timeout_ns; }
+
+int64_t weir_transport_round_trip(const weir_transport *t) { return t->path.base_ns; }
 
 uint32_t weir_transport_window(const weir_transport *t)
 {

@@ -52,6 +52,13 @@ enum weir_verdict {
     WEIR_VERDICTS
 };
 
+/* What narrows the window of open slots. Mirrored by weir.host_agent.transport.slot_transport.Congestion. */
+enum {
+    WEIR_CONGESTION_NONE,
+    WEIR_CONGESTION_MARKS, /* marked results, as DCTCP has it (window.h) */
+    WEIR_CONGESTION_PATH,  /* losses, delay and marks of a path that is shared with TCP (path.h) */
+};
+
 typedef struct {
     uint32_t job;
     uint32_t worker, workers; /* own number at the switch, size of the job */
@@ -60,7 +67,7 @@ typedef struct {
     uint32_t first_round;     /* 1, unless a test wants to see the counter wrap */
     uint32_t fill; /* for switches that make no packet longer by more than half a slot's lanes: blocks as
                             large as a slot are sent even when zero; of smaller ones a packet has half as many */
-    uint32_t congestion; /* let marked results narrow the window */
+    uint32_t congestion; /* what narrows the window: WEIR_CONGESTION_... */
     uint32_t narrow;     /* packets have one column, of so many lanes of ADD and a group of others; 0: any */
     uint32_t wide;       /* packets of one block of WEIR_WIDE_LANES lanes of ADD may be sent */
     uint32_t keep;       /* contributions to rounds that are over, for a switch that starts anew */
@@ -160,7 +167,8 @@ int64_t weir_transport_deadline(const weir_transport *t);       /* when to come 
 int64_t weir_transport_coalescing(const weir_transport *t, uint32_t room);
 const weir_report *weir_transport_report(const weir_transport *t);
 int64_t weir_transport_rto(const weir_transport *t);
-uint32_t weir_transport_window(const weir_transport *t); /* slots that may be open at once */
+int64_t weir_transport_round_trip(const weir_transport *t); /* the shortest on a path; 0: not measured */
+uint32_t weir_transport_window(const weir_transport *t);    /* slots that may be open at once */
 
 /* Slots that wait for a result, into slots[] and rounds[] (up to `capacity`); returns how many there are. */
 uint32_t weir_transport_waiting(const weir_transport *t, uint32_t *slots, uint32_t *rounds,

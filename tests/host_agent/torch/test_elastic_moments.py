@@ -28,6 +28,7 @@ class Reductions:
     """A reducer that completes all, or none unless it is aborted."""
 
     timeout_s = 1.0
+    round_trip = 0.0
 
     def __init__(self, *, completes: bool) -> None:
         self.config, self.stats = SimpleNamespace(job=1), SimpleNamespace(rto=0.0)

@@ -12,7 +12,7 @@ from weir.host_agent.transport.codec import Column, Packet
 from weir.host_agent.transport.frames import Datagram
 from weir.host_agent.transport.report import Account, Verdict
 from weir.host_agent.transport.service_class import ServiceClass
-from weir.host_agent.transport.slot_transport import SlotTransport, TransportConfig
+from weir.host_agent.transport.slot_transport import Congestion, SlotTransport, TransportConfig
 from weir.wire.definition import ECT, LAYER_CLASSES, NOT_ECT, RELIABLE_DSCP, Flag, Op, PacketType, dscp
 
 MS = 1_000_000
@@ -585,7 +585,7 @@ class TestWindow:
         assert self.open(t) == [(1, slot) for slot in range(1, 8)]
 
     def test_it_can_be_switched_off(self) -> None:
-        t = begun(80, [], slots=8, congestion=False)
+        t = begun(80, [], slots=8, congestion=Congestion.NONE)
         for datagram in send(t):
             answer(t, datagram, flags=Flag.CONGESTED)
         assert (t.window, len(send(t)), t.report().marked) == (8, 8, 8)

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Long, lossy paths to a hub that others use, too: they are filled, and TCP gets its part of them."""
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from weir.bench.simulated.paths import Path, hub, simulate, simulate_sharing
+from weir.host_agent.transport.growth import PACKET, slots_for
+from weir.host_agent.transport.slot_transport import Congestion
+from weir.simulator.clock import Clock
+from weir.simulator.host import Work
+from weir.simulator.link import Bottleneck, Faults, Link
+from weir.simulator.network import Network
+from weir.wire.definition import Op
+
+MS = 1_000_000
+PATH = Path(5e6, 0.05, loss=0.01)
+
+
+def test_a_bottleneck_sends_in_order_at_its_rate_and_drops_what_finds_no_room() -> None:
+    clock = Clock()
+    arrived: list[tuple[int, bytes]] = []
+
+    def arrive(frame: bytes) -> None:
+        arrived.append((clock.now, frame))
+
+    faults = Faults(delay=5 * MS, bottleneck=Bottleneck(8_000_000, 3000))  # 1 ms for 1,000 bytes
+    link = Link(clock, Random(0), faults, arrive)
+    frames = [bytes([number]) * 1000 for number in range(5)]
+    for frame in frames:
+        link.send(frame)
+    clock.run(100 * MS, lambda: False)
+    assert arrived == [((6 + number) * MS, frames[number]) for number in range(3)]
+    assert link.dropped == 2
+    link.send(frames[4])
+    clock.run(200 * MS, lambda: False)
+    assert arrived[-1] == (14 * MS, frames[4]), "there is room again"
+
+
+def test_slots_fill_a_path_of_a_gigabit_twice() -> None:
+    for seconds in (0.01, 0.05, 0.15):
+        held = seconds * 1e9 / 8 / PACKET
+        assert 2 * held <= slots_for(seconds) < 4 * held
+    assert slots_for(0.0) <= 1
+
+
+def test_a_lossy_path_is_filled() -> None:
+    """1 % of the packets is lost in each direction, at random: the window of CUBIC would be a few packets."""
+    seconds, counts = simulate("b", PATH, workers=2, lanes=1500 * 256, sums=1)
+    line = 1500 * PACKET * 8 / PATH.bits_per_second
+    assert line / seconds > 0.75
+    assert counts["timeouts"] == 0, "what is lost is found by what arrives"
+
+
+@pytest.mark.parametrize("up", [True, False])
+def test_tcp_gets_its_part_of_a_full_queue(up: bool) -> None:
+    found = simulate_sharing(Path(5e6, 0.05), up=up, lead_s=2, seconds=8)
+    assert 0.5 < found.fair < 2
+    assert found.job + sum(found.streams) > 0.9 * 5e6
+
+
+def test_a_path_that_is_cut_for_seconds_delays_and_does_no_more() -> None:
+    with Network(hub(2), seed=1, link=PATH.link) as network:
+        job = network.admit(["h1", "h2"], slots=64, congestion=Congestion.PATH)
+        lanes = [np.full(800 * 256, rank + 1, np.uint32) for rank in range(2)]
+        for worker, own in zip(job.workers, lanes, strict=True):
+            worker.submit(Work(Op.ADD, 256, own))
+        uplink = network.link("h1", network.stations["h1"].host.switch)
+        network.run_for(0.5)
+        uplink.down = True
+        network.run_for(5)
+        uplink.down = False
+        network.run(lambda: job.idle, limit=10)
+        assert all((own == 3).all() for own in lanes)
