@@ -10,6 +10,7 @@ from weir.wire.addresses import mac_number
 L2 = "WeirIngress.forwarding.l2"
 FORWARD = "WeirIngress.forwarding.forward"
 FLOOD = "WeirIngress.forwarding.flood"
+MULTICAST = "WeirIngress.forwarding.multicast"
 LOCAL = "WeirIngress.forwarding.local"
 IPV4 = "WeirIngress.forwarding.ipv4"
 ROUTE = "WeirIngress.forwarding.route"
@@ -24,6 +25,11 @@ def to_mac(mac: str, port: int) -> TableEntry:
 def broadcast(group: int) -> TableEntry:
     """Send broadcast frames to every port of multicast group ``group``, but not back where they came from."""
     return TableEntry(L2, (("dst_mac", BROADCAST_MAC),), FLOOD, (("group", group),))
+
+
+def from_publisher(mac: str, group: int, port: int) -> TableEntry:
+    """Send frames for ``mac`` to every port of a multicast group, if they came in by ``port``."""
+    return TableEntry(L2, (("dst_mac", mac_number(mac)),), MULTICAST, (("group", group), ("publisher", port)))
 
 
 def own_mac(mac: str) -> TableEntry:

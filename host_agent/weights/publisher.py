@@ -84,7 +84,7 @@ class Publisher(Generic[Address]):
     Args:
         job, key: of the controller's job.
         layout: fingerprint of the tensors.
-        snapshot: returns a snapshot of the newest version.
+        snapshot: returns a snapshot of the newest version; None: not now.
         journal_bytes: of updates kept beyond those that are being sent.
         rates: of sending.
     """
@@ -94,7 +94,7 @@ class Publisher(Generic[Address]):
         job: int,
         key: bytes,
         layout: bytes,
-        snapshot: Callable[[], bytes],
+        snapshot: Callable[[], bytes | None],
         *,
         journal_bytes: int = 256 << 20,
         rates: Rates | None = None,
@@ -207,6 +207,8 @@ class Publisher(Generic[Address]):
         stale = self._snapshot is not None and self._snapshot[0] < self.newest
         if self._snapshot is None or (stale and now - self._snapshot_used > _UNUSED_NS):
             body = self._make_snapshot()
+            if body is None:
+                return None
             self._snapshot = self.newest, _Message(body, packets_of(len(body)))
             self.counts["snapshots"] += 1
         self._snapshot_used = now
