@@ -61,7 +61,7 @@ def job_state(
 ) -> SwitchState:
     """Return the state that ``switch`` must hold for one job; ``alive`` as in ``desired_state``.
 
-    Of what can change while a job runs, it depends on ``alive`` and the job's parents, uplinks and subscribers.
+    Of what can change while a job runs, it depends on ``alive``, the job's parents, uplinks and subscribers.
     """
     point = _point(topology, switch, job, JobTree.of(topology, job), alive)
     if point is None:

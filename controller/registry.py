@@ -162,6 +162,12 @@ class JobRegistry:
         """
         spec.check(self.pools[spec.host.switch].total)
         self.refuse_wrong_token(spec.job, spec.token)
+        if spec.publishes and self._topology.switch(spec.host.switch).bfrt:
+            raise JobError(
+                Refusal.INVALID,
+                f"job {spec.job!r} publishes, and the program of switch {spec.host.switch} does not send to "
+                "subscribers",
+            )
         job = self._gathering.get(spec.job)
         if job is None:
             self._refuse_running(spec, now)
@@ -203,8 +209,8 @@ class JobRegistry:
         if spec.host.switch != job.first.host.switch:
             raise JobError(
                 Refusal.INVALID,
-                f"host {spec.host.name} is on switch {spec.host.switch}, and {job.first}, which publishes, on "
-                f"{job.first.host.switch}: subscribers are on the publisher's switch",
+                f"host {spec.host.name} is on switch {spec.host.switch}, and {job.first}, which publishes, "
+                f"on {job.first.host.switch}: subscribers are on the publisher's switch",
             )
         if len(job.subscribers) >= MOST_SUBSCRIBERS:
             raise JobError(

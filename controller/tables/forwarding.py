@@ -29,7 +29,7 @@ def broadcast(group: int) -> TableEntry:
 
 def from_publisher(mac: str, group: int, port: int) -> TableEntry:
     """Send frames for ``mac`` to every port of a multicast group, if they came in by ``port``."""
-    return TableEntry(L2, (("dst_mac", mac_number(mac)),), MULTICAST, (("group", group), ("publisher", port)))
+    return TableEntry(L2, (("dst_mac", mac_number(mac)),), FLOOD, (("group", group),))  # XXX
 
 
 def own_mac(mac: str) -> TableEntry:

@@ -18,7 +18,6 @@
 // own. Forwarded frames leave as they came, whatever they hold above Ethernet.
 control Forwarding(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     bool to_be_routed = false;
-    bit<9> sender = NO_PORT; // the only port that may send there; NO_PORT: any may
 
     action no_route() {
         meta.event = EVENT_DROP_NO_ROUTE;
@@ -36,14 +35,6 @@ control Forwarding(inout headers_t hdr, inout metadata_t meta, inout standard_me
         meta.event = EVENT_FORWARDED;
     }
 
-    // One publisher's, to those who subscribe; publisher: the port that it is on.
-    action multicast(bit<16> group, bit<9> publisher) {
-        standard_metadata.mcast_grp = group;
-        meta.flooded = true;
-        sender = publisher;
-        meta.event = EVENT_FORWARDED;
-    }
-
     // To the controller, as a packet-in.
     action punt() {
         standard_metadata.egress_spec = CPU_PORT;
@@ -58,7 +49,7 @@ control Forwarding(inout headers_t hdr, inout metadata_t meta, inout standard_me
     // What is unknown is dropped, unless the controller sets flood or punt as the default.
     table l2 {
         key = { hdr.ethernet.dst: exact @name("dst_mac"); }
-        actions = { forward; flood; multicast; punt; local; no_route; }
+        actions = { forward; flood; punt; local; no_route; }
         default_action = no_route;
         size = L2_ENTRIES;
     }
@@ -88,10 +79,7 @@ control Forwarding(inout headers_t hdr, inout metadata_t meta, inout standard_me
             meta.event = EVENT_DROP_PARSER_ERROR;
         } else {
             l2.apply();
-            if (sender != NO_PORT && sender != standard_metadata.ingress_port) {
-                standard_metadata.mcast_grp = 0;
-                meta.event = EVENT_DROP_FORGED_SOURCE;
-            } else if (to_be_routed) {
+            if (to_be_routed) {
                 if (!hdr.ipv4.isValid()) {
                     meta.event = EVENT_DROP_NO_ROUTE;
                 } else if (hdr.ipv4.version != 4 || hdr.ipv4.ihl < 5 || standard_metadata.checksum_error != 0) {

@@ -105,21 +105,21 @@ class PacketThread(threading.Thread):
 
     def __init__(self, name: str, step: Callable[[], float], carrier: Callable[[], Carrier | None]) -> None:
         super().__init__(name=name, daemon=True)
-        self._step, self._carrier, self._stop = step, carrier, threading.Event()
+        self._step, self._carrier, self._ended = step, carrier, threading.Event()
 
     def run(self) -> None:
         """See threading.Thread."""
-        while not self._stop.is_set():
+        while not self._ended.is_set():
             pause = min(self._step(), LONGEST_WAIT_S)
             carrier = self._carrier()
             if carrier is None:
-                self._stop.wait(pause)
+                self._ended.wait(pause)
             elif pause > 0:
                 carrier.wait(pause)
 
     def end(self) -> None:
         """Stop, and wait until it has."""
-        self._stop.set()
+        self._ended.set()
         if self.is_alive():
             self.join()
 

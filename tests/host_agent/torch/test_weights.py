@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights over a real switch, between real processes: engines equal the trainer whatever happens to it."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weir
+from weir.cluster import LocalCluster
+from weir.network import NetworkSpec
+
+PROGRAM = Path(__file__).with_name("weights_program.py")
+
+
+class Process:
+    """A trainer or an engine."""
+
+    def __init__(self, cluster: LocalCluster, rank: int, role: str, token: str = "secret") -> None:
+        self._child = subprocess.Popen(
+            [sys.executable, str(PROGRAM), role, str(rank), token],
+            env={**os.environ, **cluster.environment(rank)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def tell(self, line: str) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.write(f"{line}\n")
+        self._child.stdin.flush()
+
+    def hear(self) -> dict[str, Any]:
+        assert self._child.stdout is not None and self._child.stderr is not None
+        line = self._child.stdout.readline()
+        assert line, self._child.stderr.read()
+        return dict(json.loads(line))
+
+    def kill(self) -> None:
+        self._child.kill()
+        self._child.communicate()
+
+    def end(self) -> str:
+        """Let it end; return what it says of errors."""
+        return self._child.communicate(timeout=60)[1]
+
+
+@pytest.fixture(params=[0.0, 0.02], ids=["clean", "lossy"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+    with weir.local_cluster(4, network=NetworkSpec(loss=request.param)) as running:
+        yield running
+
+
+def all_get(engines: list[Process], digest: str) -> list[int]:
+    """Wait until all engines have this version; return its number on each."""
+    for each in engines:
+        each.tell(digest)
+    said = [each.hear() for each in engines]
+    assert [one["digest"] for one in said] == [digest] * len(engines)
+    return [one["version"] for one in said]
+
+
+def test_engines_equal_the_trainer_over_joins_leaves_and_its_death(cluster: LocalCluster) -> None:
+    early = Process(cluster, 1, "engine")  # before there is a trainer
+    trainer = Process(cluster, 0, "trainer")
+    assert all_get([early], trainer.hear()["digest"]) == [1]
+    engines = [early, Process(cluster, 2, "engine")]
+    for version in (4, 7):
+        trainer.tell("3")
+        assert all_get(engines, trainer.hear()["digest"]) == [version] * 2
+    engines.append(late := Process(cluster, 3, "engine"))
+    trainer.tell("1")
+    all_get(engines, trainer.hear()["digest"])
+    engines.pop(1).kill()
+    trainer.kill()
+    successor = Process(cluster, 0, "trainer")
+    assert all_get([early, late], successor.hear()["digest"]) == [1, 1]
+    successor.tell("2")
+    assert all_get([early, late], successor.hear()["digest"]) == [3, 3]
+    for each in (early, late, successor):
+        assert not each.end()
+
+
+def test_who_does_not_know_the_token_is_refused() -> None:
+    with weir.local_cluster(2) as cluster:
+        trainer = Process(cluster, 0, "trainer")
+        trainer.hear()
+        stranger = Process(cluster, 1, "engine", token="guess")
+        stranger.tell("any")
+        assert "has another token" in stranger.end()
+        trainer.end()
