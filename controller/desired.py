@@ -69,9 +69,7 @@ def job_state(
     entries, groups = frozenset(point.entries()), point.groups()
     if job.publishes and job.slots is not None:
         group = replication.subscribers_group(job.slots.base)
-        entries |= {
-            forwarding.from_publisher(replication.group_mac(job.slots.base), group, job.first.host.port)
-        }
+        entries |= {forwarding.to_subscribers(replication.group_mac(job.slots.base), group)}
         groups[group] = replication.flood({member.host.port for member in job.subscribers.values()})
     return SwitchState(entries, groups)
 

@@ -120,7 +120,7 @@ def _fan_out(parameters: Parameters) -> Iterator[Row]:
             changed(weights, parameters.changed[0], parameters.moves[0], 2)
             sent, received = world.update_bytes()
             counts = {"repairs": world.repairs} if loss else {}
-            setting = {"engines": engines, "loss": f"{loss:.1%}"}
+            setting: dict[str, int | str] = {"engines": engines, "loss": f"{loss:.1%}"}
             yield Row("Weir", {"trainer sends": sent, "an engine receives": received}, setting, counts=counts)
         rounds = math.ceil(math.log2(engines + 1))
         for peer, sends in (("Gloo broadcast", rounds), ("chain", 1), ("upload, downloads", 1)):

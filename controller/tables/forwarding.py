@@ -10,7 +10,6 @@ from weir.wire.addresses import mac_number
 L2 = "WeirIngress.forwarding.l2"
 FORWARD = "WeirIngress.forwarding.forward"
 FLOOD = "WeirIngress.forwarding.flood"
-MULTICAST = "WeirIngress.forwarding.multicast"
 LOCAL = "WeirIngress.forwarding.local"
 IPV4 = "WeirIngress.forwarding.ipv4"
 ROUTE = "WeirIngress.forwarding.route"
@@ -27,9 +26,9 @@ def broadcast(group: int) -> TableEntry:
     return TableEntry(L2, (("dst_mac", BROADCAST_MAC),), FLOOD, (("group", group),))
 
 
-def from_publisher(mac: str, group: int, port: int) -> TableEntry:
-    """Send frames for ``mac`` to every port of a multicast group, if they came in by ``port``."""
-    return TableEntry(L2, (("dst_mac", mac_number(mac)),), FLOOD, (("group", group),))  # XXX
+def to_subscribers(mac: str, group: int) -> TableEntry:
+    """Send frames for ``mac`` to every port of a multicast group, but not back where they came from."""
+    return TableEntry(L2, (("dst_mac", mac_number(mac)),), FLOOD, (("group", group),))
 
 
 def own_mac(mac: str) -> TableEntry:
