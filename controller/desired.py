@@ -67,7 +67,7 @@ def job_state(
     if point is None:
         return _NOTHING
     entries, groups = frozenset(point.entries()), point.groups()
-    if job.publishes and job.slots is not None:
+    if job.subscribers and job.slots is not None:
         group = replication.subscribers_group(job.slots.base)
         entries |= {forwarding.to_subscribers(replication.group_mac(job.slots.base), group)}
         groups[group] = replication.flood({member.host.port for member in job.subscribers.values()})

@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Container
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -264,6 +264,8 @@ class AgentService:
                 case Reclaim(job):
                     self._tell(job, _Event(kind=_Event.RECLAIM))
                 case Ended(job):
+                    over = _Event(kind=_Event.STOPPED, reason=f"job {job.name!r} has ended")
+                    self._tell(job, over, job.subscribers)
                     self._say(
                         job, "ended", f"job {job.name!r} ended: all its members have left", logging.INFO
                     )
@@ -315,9 +317,10 @@ class AgentService:
             formed.set_exception(error)
             formed.exception()  # all who waited may have gone: not a forgotten error
 
-    def _tell(self, job: Job, event: Any) -> None:
-        for (job_id, _rank), inbox in self._inboxes.items():
-            if job_id == job.id:
+    def _tell(self, job: Job, event: Any, ranks: Container[int] | None = None) -> None:
+        """Send an event to those who attend; ``ranks``: to these alone."""
+        for (job_id, rank), inbox in self._inboxes.items():
+            if job_id == job.id and (ranks is None or rank in ranks):
                 inbox.put_nowait(event)
 
     def _spawn(self, work: Any) -> None:

@@ -69,8 +69,7 @@ class Subscription:
         self._controller = address_of_controller(controller)
         self._replica = Replica(self._tensors)
         self._changed = threading.Condition()  # of all that follows
-        self._received = self._swapped = self._publishers = 0
-        self._in_model: tuple[int, int] = (0, 0)
+        self._received = self._swapped = 0
         self._swapped_digest: bytes | None = None
         self._failure: Exception | None = None
         self._payload_bytes = 0
@@ -114,7 +113,7 @@ class Subscription:
             return self._received
 
     def swap(self) -> bool:
-        """Put the newest version that is here into the model; return whether it is another one.
+        """Put the newest version that is here into the model; return whether the weights are others now.
 
         Call it where no forward pass runs: until it returns, the model is between two versions.
 
@@ -123,12 +122,14 @@ class Subscription:
         """
         with self._changed:
             self._raise_failure()
-            here = self._publishers, self._received
-            if not self._received or here == self._in_model:
+            digest = self._replica.digest
+            if digest is None:
+                return False
+            self._swapped = self._received
+            if digest == self._swapped_digest:
                 return False
             self._replica.copy_to(self._tensors)
-            self._in_model, self._swapped = here, self._received
-            self._swapped_digest = self._replica.digest
+            self._swapped_digest = digest
             return True
 
     @property
@@ -217,7 +218,7 @@ class Subscription:
         layout = self._replica.layout
         seed = int.from_bytes(os.urandom(4), "big")
         with self._changed:
-            self._member, self._publishers = member, self._publishers + 1
+            self._member = member
             self._machine = Subscriber(
                 membership.job_id,
                 membership.key,

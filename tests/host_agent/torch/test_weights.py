@@ -81,9 +81,12 @@ def test_engines_equal_the_trainer_over_joins_leaves_and_its_death(cluster: Loca
     trainer.kill()
     successor = Process(cluster, 0, "trainer")
     assert all_get([early, late], successor.hear()["digest"]) == [1, 1]
-    successor.tell("2")
+    successor.tell("2")  # and then it leaves as it should
     assert all_get([early, late], successor.hear()["digest"]) == [3, 3]
-    for each in (early, late, successor):
+    assert not successor.end()
+    last = Process(cluster, 0, "trainer")
+    assert all_get([early, late], last.hear()["digest"]) == [1, 1]
+    for each in (early, late, last):
         assert not each.end()
 
 

@@ -3,6 +3,7 @@
 
 import json
 import sys
+import time
 
 import torch
 
@@ -47,8 +48,7 @@ def engine(seed: int, token: str) -> None:
         for line in sys.stdin:
             wanted = line.strip()
             while subscription.digest != wanted:
-                before = subscription.received
-                subscription.wait(before)
+                time.sleep(0.01)
                 if subscription.swap():
                     assert subscription.digest == weir.torch.weights_digest(model)
             say(version=subscription.version, digest=subscription.digest)
