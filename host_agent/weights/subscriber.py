@@ -148,7 +148,7 @@ class Subscriber:
         if not packet.data or (len(packet.data) < WEIGHTS_DATA and not last):
             return Verdict.MALFORMED
         part = self._parts.get(name)
-        if part is None and not self._wants(name):
+        if (part is None and not self._wants(name)) or not self._has_room(name, packet.count, part):
             return Verdict.NOT_WANTED
         if part is None or not part.known:
             sent = part is not None
@@ -178,6 +178,12 @@ class Subscriber:
             return False  # only the one that was begun, as the state named it
         base = max(self.version, self._fetched())
         return base < name.number <= base + _AHEAD if base else len(self._parts) < _AHEAD
+
+    def _has_room(self, name: Name, packets: int, part: _Part | None) -> bool:
+        """Return whether a message may be put together: the next one always, others within a bound."""
+        if (part is not None and part.known) or name.number == self.version + 1:
+            return True
+        return sum(other.packets for other in self._parts.values()) + packets <= 2 * self._most_packets
 
     def _fetched(self) -> int:
         """Return the version whose snapshot is being fetched; 0: none."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights over a real switch, between real processes: engines equal the trainer whatever happens to it."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -10,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import weir
+import weir.torch
 from weir.cluster import LocalCluster
 from weir.network import NetworkSpec
 
@@ -98,3 +101,36 @@ def test_who_does_not_know_the_token_is_refused() -> None:
         stranger.tell("any")
         assert "has another token" in stranger.end()
         trainer.end()
+
+
+def quiet_bytes(publication: weir.torch.Publication, subscriptions: list[weir.torch.Subscription]) -> int:
+    """Publish a version; return the bytes that the trainer sent until all have it."""
+    before = publication.stats.payload_bytes
+    version = publication.update()
+    for each in subscriptions:
+        assert each.wait(version) == version
+    return publication.stats.payload_bytes - before
+
+
+def test_the_trainer_sends_as_much_to_eight_engines_as_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIR_LINK", "shm")
+    sent = {}
+    with weir.local_cluster(9) as cluster:
+        ours = [{"w": torch.zeros(2_000_000, dtype=torch.bfloat16)} for _ in range(9)]
+        hosts = [host.name for host in cluster.plan.workers]
+        with contextlib.ExitStack() as stack:
+            place = {"controller": cluster.controller}
+            publication = stack.enter_context(weir.torch.publish(ours[0], "p", host=hosts[0], **place))
+            subscriptions = []
+            for host, own in zip(hosts[1:], ours[1:], strict=True):
+                made = weir.torch.subscribe(own, "p", host=host, **place)
+                subscriptions.append(stack.enter_context(made))
+                made.wait(publication.version)
+                if len(subscriptions) in (1, 2, 4, 8):
+                    ours[0]["w"].view(torch.int16)[len(subscriptions) :: 20] += 1
+                    sent[len(subscriptions)] = quiet_bytes(publication, subscriptions)
+            for own, each in zip(ours[1:], subscriptions, strict=True):
+                assert each.swap()
+                assert each.digest == weir.torch.weights_digest(own) == publication.digest
+    assert all(abs(sent[number] / sent[1] - 1) < 0.03 for number in (2, 4, 8)), sent
+    print(sent)

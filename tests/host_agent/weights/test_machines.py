@@ -203,3 +203,11 @@ def test_a_bitmap_names_what_it_was_made_of(base: int, some: set[int]) -> None:
 
 def test_a_message_has_a_name() -> None:
     assert data(snapshot=True).name == Name(2, snapshot=True)
+
+
+def test_messages_under_way_are_bounded() -> None:
+    machine = subscriber()
+    whole = bytes(WEIGHTS_DATA)
+    for number in range(2, 12):
+        machine.on_packet(data(number=number, count=9, data=whole).encode(KEY), 0, TRAINER)
+    assert machine.verdicts == {Verdict.ACCEPTED: 2, Verdict.NOT_WANTED: 8}
