@@ -60,7 +60,11 @@ def own_host(host: str | None) -> str:
 
 
 def weights_digest(model: torch.nn.Module | Mapping[str, torch.Tensor]) -> str:
-    """Return the SHA-256 of weights, in hexadecimal, as publications and subscriptions have it."""
+    """Return the SHA-256 of weights, in hexadecimal, as publications and subscriptions have it.
+
+    Args:
+        model: whose weights; or tensors by name.
+    """
     return digest_of(tensors_of(model)).hex()
 
 

@@ -54,6 +54,7 @@ class Publication:
         rates: of sending, in bytes a second.
         journal_bytes: of recent updates, kept for subscribers that lack packets.
         backlog_bytes: ``update`` waits while more than this is not sent yet.
+        timeout_s: how long to wait for the switch to be programmed.
     """
 
     def __init__(

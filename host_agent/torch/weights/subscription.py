@@ -96,7 +96,11 @@ class Subscription:
         return self._received
 
     def wait(self, version: int = 1, timeout_s: float = 60.0) -> int:
-        """Wait until this version, or a later one, is here; return its number.
+        """Wait until a version, or a later one, is here; return its number.
+
+        Args:
+            version: its number.
+            timeout_s: how long to wait, in seconds.
 
         Raises:
             TimeoutError: it did not come in time.
