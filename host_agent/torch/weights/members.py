@@ -121,9 +121,10 @@ class PacketThread(threading.Thread):
             elif pause > 0:
                 carrier.wait(pause)
 
-    def end(self) -> None:
-        """Stop, and wait until it has."""
+    def end(self, interrupt: Callable[[], object] = lambda: None) -> None:
+        """Stop, and wait until it has. interrupt: ends what ``step`` may be waiting for."""
         self._ended.set()
+        interrupt()
         if self.is_alive():
             self.join()
 

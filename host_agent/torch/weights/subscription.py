@@ -29,7 +29,7 @@ from weir.host_agent.weights.versions import BodyError, Replica
 
 log = logging.getLogger(__name__)
 
-_JOIN_S: Final = 2.0
+_JOIN_S: Final = 30.0
 _PAUSE_S: Final = 0.25
 
 
@@ -75,6 +75,7 @@ class Subscription:
         self._payload_bytes = 0
         self._counts: Counter[str] = Counter()
         self._verdicts: Counter[Verdict] = Counter()
+        self._joining: AgentClient | None = None
         self._member: Member | None = None
         self._machine: Subscriber | None = None
         self._thread = PacketThread(f"weir-subscribe-{name}", self._step, self._carrier)
@@ -149,7 +150,7 @@ class Subscription:
 
     def close(self) -> None:
         """End the subscription; the model keeps its version. Closing twice is harmless."""
-        self._thread.end()
+        self._thread.end(self._give_up_joining)
         self._leave()
 
     def __enter__(self) -> "Subscription":
@@ -206,6 +207,7 @@ class Subscription:
 
     def _enter(self) -> bool:
         def join(client: AgentClient, udp_port: int) -> Membership:
+            self._joining = client
             return client.subscribe(
                 job=self._name, token=self._token, host=self._place, udp_port=udp_port, timeout_s=_JOIN_S
             )
@@ -232,6 +234,10 @@ class Subscription:
                 seed,
             )
         return True
+
+    def _give_up_joining(self) -> None:
+        if self._joining is not None and self._member is None:
+            self._joining.close()
 
     def _leave(self) -> None:
         with self._changed:
