@@ -50,8 +50,16 @@ class Process:
         self._child.communicate()
 
     def end(self) -> str:
-        """Let it end; return what it says of errors."""
-        return self._child.communicate(timeout=60)[1]
+        """Let it end as it should; return its messages."""
+        said = self._child.communicate(timeout=60)[1]
+        assert self._child.returncode == 0, said
+        return said
+
+    def failure(self) -> str:
+        """Return the messages of a process that fails."""
+        said = self._child.communicate(timeout=60)[1]
+        assert self._child.returncode
+        return said
 
 
 @pytest.fixture(params=[0.0, 0.02], ids=["clean", "lossy"])
@@ -86,11 +94,11 @@ def test_engines_equal_the_trainer_over_joins_leaves_and_its_death(cluster: Loca
     assert all_get([early, late], successor.hear()["digest"]) == [1, 1]
     successor.tell("2")  # and then it leaves as it should
     assert all_get([early, late], successor.hear()["digest"]) == [3, 3]
-    assert not successor.end()
+    successor.end()
     last = Process(cluster, 0, "trainer")
     assert all_get([early, late], last.hear()["digest"]) == [1, 1]
     for each in (early, late, last):
-        assert not each.end()
+        each.end()
 
 
 def test_who_does_not_know_the_token_is_refused() -> None:
@@ -99,7 +107,7 @@ def test_who_does_not_know_the_token_is_refused() -> None:
         trainer.hear()
         stranger = Process(cluster, 1, "engine", token="guess")
         stranger.tell("any")
-        assert "has another token" in stranger.end()
+        assert "has another token" in stranger.failure()
         trainer.end()
 
 
@@ -133,4 +141,3 @@ def test_the_trainer_sends_as_much_to_eight_engines_as_to_one(monkeypatch: pytes
                 assert each.swap()
                 assert each.digest == weir.torch.weights_digest(own) == publication.digest
     assert all(abs(sent[number] / sent[1] - 1) < 0.03 for number in (2, 4, 8)), sent
-    print(sent)
