@@ -43,9 +43,8 @@ def train(steps: int) -> None:
         stats = publication.stats
         weights = sum(tensor.numel() for tensor in model.state_dict().values())
         changed = stats.changed / (steps * weights)
-        print(
-            f"trainer: {changed:.1%} of the values changed in a step, {stats.payload_bytes:,} bytes sent, snapshots included"
-        )
+        sent = f"{stats.payload_bytes:,} bytes sent, snapshots included"
+        print(f"trainer: {changed:.1%} of the values changed in a step, {sent}")
 
 
 def serve(versions: int) -> None:
