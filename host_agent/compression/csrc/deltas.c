@@ -39,9 +39,14 @@ static inline uint32_t value_at(const uint8_t *values, uint64_t index, uint32_t 
     uint16_t half;
     uint32_t word;
     switch (size) {
-    case 1: return values[index];
-    case 2: memcpy(&half, values + 2 * index, sizeof half); return half;
-    default: memcpy(&word, values + 4 * index, sizeof word); return word;
+    case 1:
+        return values[index];
+    case 2:
+        memcpy(&half, values + 2 * index, sizeof half);
+        return half;
+    default:
+        memcpy(&word, values + 4 * index, sizeof word);
+        return word;
     }
 }
 
@@ -49,9 +54,14 @@ static inline void set_value(uint8_t *values, uint64_t index, uint32_t size, uin
 {
     const uint16_t half = (uint16_t)value;
     switch (size) {
-    case 1: values[index] = (uint8_t)value; break;
-    case 2: memcpy(values + 2 * index, &half, sizeof half); break;
-    default: memcpy(values + 4 * index, &value, sizeof value);
+    case 1:
+        values[index] = (uint8_t)value;
+        break;
+    case 2:
+        memcpy(values + 2 * index, &half, sizeof half);
+        break;
+    default:
+        memcpy(values + 4 * index, &value, sizeof value);
     }
 }
 

@@ -68,7 +68,8 @@ uint32_t weir_frames_receive(weir_frames *f, uint8_t *frames, uint32_t *lengths,
         }
         sp4_port_release(inbox, SP4_SIDE_HOST);
     }
-    for (; port && taken < most && seen < 4 * most && (frame = sp4_port_peek(port, SP4_SIDE_HOST, &length)); seen++) {
+    for (; port && taken < most && seen < 4 * most && (frame = sp4_port_peek(port, SP4_SIDE_HOST, &length));
+         seen++) {
         if (is_ours(f, frame, length)) {
             memcpy(frames + (size_t)taken * SP4_MAX_FRAME, frame, length);
             lengths[taken++] = length;
