@@ -10,3 +10,5 @@ from typing import Final
 import softp4.channels  # noqa: F401 - the first to import grpc in a training process; see there
 
 MOST_SLOTS: Final = 256  # switch slots of a job that does not say how many: more in flight gains nothing
+PUBLISHER_SLOTS: Final = 2
+"""Slots of a job that publishes: one as of any job, and one whose multicast group is its subscribers'."""

@@ -112,6 +112,8 @@ class Membership:
             bits for each tier, its own at its leaf lowest.
         key: secret of this run of the job, with which its packets' check is made.
         claimed: this worker's port, where it is claimed over an IP network; None: it is at a cable's end.
+        group: of a job that publishes: where its packets for all subscribers go. None: it does not.
+        publisher: of a subscriber's: where these packets come from.
     """
 
     job_id: int
@@ -132,6 +134,8 @@ class Membership:
     wide: bool = False
     key: bytes = field(default=bytes(KEY_BYTES), repr=False)
     claimed: ClaimedPort | None = None
+    group: Endpoint | None = None
+    publisher: Endpoint | None = None
 
     @property
     def number(self) -> int:
@@ -185,6 +189,7 @@ class AgentClient:
         timeout_s: float = 0.0,
         ranks: Sequence[int] = (),
         revocable: bool = False,
+        publishes: bool = False,
     ) -> Membership:
         """Join a job; returns when all its ranks have and the switch is programmed. Heartbeats begin.
 
@@ -200,13 +205,12 @@ class AgentClient:
             ranks: those of a process group that this worker is, for messages; by default ``rank``.
             revocable: the job gives its slots back when others need them, see ``on_reclaim``; the same on all
                 ranks.
+            publishes: a job of one worker that sends to subscribers, with 2 slots.
 
         Raises:
             AgentError: one of its subclasses, see there.
         """
-        if self.membership is not None:
-            raise AgentError(f"this client is a member of job {self.membership.job!r}; leave it first")
-        request = agent_pb2.JoinRequest(
+        return self._enter(
             job=job,
             token=token,
             size=size,
@@ -221,11 +225,45 @@ class AgentClient:
             ranks=ranks,
             keyed=True,
             revocable=revocable,
+            publishes=publishes,
         )
+
+    def subscribe(
+        self,
+        *,
+        job: str,
+        token: str = "",
+        host: str = "",
+        udp_port: int = 0,
+        timeout_s: float = 0.0,
+    ) -> Membership:
+        """Subscribe to a job that publishes; returns when there is one, and the switch is programmed.
+
+        The membership ends with the publisher's: ``on_stop`` says so. Arguments and errors as of ``join``.
+        """
+        return self._enter(
+            job=job,
+            token=token,
+            host=host,
+            udp_port=udp_port,
+            timeout_s=timeout_s,
+            process=_process(),
+            wire_version=VERSION,
+            keyed=True,
+            subscribes=True,
+        )
+
+    def _enter(self, **fields: Any) -> Membership:
+        """Join a job as these fields of ``JoinRequest`` say."""
+        job, token, timeout_s = fields["job"], fields["token"], fields["timeout_s"]
+        if self.membership is not None:
+            raise AgentError(f"this client is a member of job {self.membership.job!r}; leave it first")
+        request = agent_pb2.JoinRequest(**fields)
         with logged_wait(log, lambda: self._join_waits_for(job)):
             reply = self._call(self._join, request, timeout_s + JOIN_MARGIN_S if timeout_s else None)
         if reply.wire_version != VERSION or len(reply.key) != KEY_BYTES:
             self._refuse_controller(request, reply)
+        rank = reply.rank if request.subscribes else request.rank
         membership = _membership(job, rank, reply, self.address)
         beat = agent_pb2.Heartbeat(job_id=reply.job_id, rank=rank, token=token)
         with self._lock:
@@ -517,8 +555,8 @@ def _membership(job: str, rank: int, reply: Any, controller: str) -> Membership:
         rank=rank,
         size=reply.size,
         slot_count=reply.slots,
-        aggregation=Endpoint(reply.aggregation.mac, reply.aggregation.ip, reply.aggregation.udp_port),
-        host=Endpoint(reply.host.mac, reply.host.ip, reply.host.udp_port),
+        aggregation=_endpoint(reply.aggregation),
+        host=_endpoint(reply.host),
         host_name=reply.host_name,
         switch_name=reply.switch_name,
         switch_port=reply.switch_port,
@@ -530,7 +568,13 @@ def _membership(job: str, rank: int, reply: Any, controller: str) -> Membership:
         wide=reply.wide,
         key=reply.key,
         claimed=claimed_port(reply.claimed, controller) if reply.HasField("claimed") else None,
+        group=_endpoint(reply.group) if reply.HasField("group") else None,
+        publisher=_endpoint(reply.publisher) if reply.HasField("publisher") else None,
     )
+
+
+def _endpoint(said: Any) -> Endpoint:
+    return Endpoint(said.mac, said.ip, said.udp_port)
 
 
 def claimed_port(said: Any, controller: str) -> ClaimedPort:

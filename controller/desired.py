@@ -61,10 +61,17 @@ def job_state(
 ) -> SwitchState:
     """Return the state that ``switch`` must hold for one job; ``alive`` as in ``desired_state``.
 
-    Of what can change while a job runs, it depends on ``alive`` and the job's parents and uplinks alone.
+    Of what can change while a job runs, it depends on ``alive``, the job's parents, uplinks and subscribers.
     """
     point = _point(topology, switch, job, JobTree.of(topology, job), alive)
-    return _NOTHING if point is None else SwitchState(frozenset(point.entries()), point.groups())
+    if point is None:
+        return _NOTHING
+    entries, groups = frozenset(point.entries()), point.groups()
+    if job.subscribers and job.slots is not None:
+        group = replication.subscribers_group(job.slots.base)
+        entries |= {forwarding.to_subscribers(replication.group_mac(job.slots.base), group)}
+        groups[group] = replication.flood({member.host.port for member in job.subscribers.values()})
+    return SwitchState(entries, groups)
 
 
 def desired_state(

@@ -147,7 +147,7 @@ class Fabric:
         self, topology: Topology, switch: Switch, job: Job, alive: Collection[str] | None
     ) -> SwitchState:
         """Return the state that a switch must hold for a job, made once, as there may be hundreds of jobs."""
-        made_from = (alive, job.parents, job.uplinks)
+        made_from = (alive, job.parents, job.uplinks, tuple(job.subscribers))
         known = self._of_jobs.get((switch.name, job.id))
         if known is None or known[0] != made_from:
             known = made_from, job_state(topology, switch, job, alive)

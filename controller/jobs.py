@@ -5,11 +5,17 @@ import hmac
 import secrets
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
-from weir.agent_service import MOST_SLOTS
+from weir.agent_service import MOST_SLOTS, PUBLISHER_SLOTS
 from weir.controller.slots import SlotRange
 from weir.controller.wiring import Host
 from weir.wire.definition import KEY_BYTES, MAX_WORKERS, UDP_PORT, VERSION
+
+FIRST_SUBSCRIBER: Final = MAX_WORKERS
+"""The rank of a job's first subscriber; the next ones count on."""
+
+MOST_SUBSCRIBERS: Final = 256
 
 
 class Refusal(Enum):
@@ -47,7 +53,8 @@ class JoinSpec:
     one; empty: unknown. ``wire_version``: of the packets that it sends; 0: older than 3.
     ``ranks``: those of a process group that the worker is, for messages; none: ``rank``. ``keyed``: it makes
     the check of its packets with the job's key. ``revocable``: the job gives its slots back when others need
-    them.
+    them. ``publishes``: a job of one worker that sends to subscribers. ``subscribes``: the worker is one of
+    these; ``size`` and ``rank`` mean nothing.
     """
 
     job: str
@@ -62,6 +69,8 @@ class JoinSpec:
     ranks: tuple[int, ...] = ()
     keyed: bool = True
     revocable: bool = False
+    publishes: bool = False
+    subscribes: bool = False
 
     def check(self, total_slots: int) -> None:
         """Refuse what can never be granted, whatever else is going on."""
@@ -82,6 +91,11 @@ class JoinSpec:
             )
         if not self.job:
             raise JobError(Refusal.INVALID, "the job has no name")
+        if self.publishes and (self.size != 1 or self.slots != PUBLISHER_SLOTS or self.revocable):
+            raise JobError(
+                Refusal.INVALID,
+                f"job {self.job!r} publishes: it has one worker, and {PUBLISHER_SLOTS} slots that it keeps",
+            )
         if not 1 <= self.size <= MAX_WORKERS:
             raise JobError(
                 Refusal.INVALID,
@@ -153,6 +167,9 @@ class Job:
     size: int
     slots_wanted: int = 0  # 0: as there are
     revocable: bool = False  # it gives its slots back when others need them
+    publishes: bool = False
+    subscribers: dict[int, Member] = field(default_factory=dict)  # by rank, from FIRST_SUBSCRIBER on
+    subscribed: int = 0  # how many there have been
     deadline: float = 0.0
     members: dict[int, Member] = field(default_factory=dict)
     state: JobState = JobState.GATHERING
@@ -176,6 +193,14 @@ class Job:
     def takes_share(self) -> bool:
         """Return whether it gets a share of the free slots instead of exactly as many as it wants."""
         return takes_share(self.slots_wanted, self.revocable)
+
+    def member(self, rank: int) -> Member | None:
+        """Return the worker or subscriber of this rank."""
+        return self.members.get(rank) or self.subscribers.get(rank)
+
+    def everybody(self) -> list[Member]:
+        """Return workers and subscribers."""
+        return [*self.members.values(), *self.subscribers.values()]
 
     def knows(self, token: str) -> bool:
         """Return whether this is the job's token, in constant time."""

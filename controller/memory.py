@@ -31,7 +31,7 @@ from weir.wire.definition import MAX_WORKERS
 
 _FORMAT: Final = "weir-controller-state-1"
 _PROBE: Final = 4096  # bytes, which a few jobs take
-_Changing: TypeAlias = tuple[frozenset[str] | None, frozenset[str] | None, tuple[tuple[bool, int], ...]]
+_Changing: TypeAlias = tuple[frozenset[str] | None, frozenset[str] | None, tuple[tuple[bool, int], ...], int]
 
 
 class StateFileError(Exception):
@@ -73,7 +73,9 @@ class _JobRecord(_Record):
     uplinks: tuple[str, ...] | None
     members: tuple[_MemberRecord, ...]
     revocable: bool = False
-    left_out = ("revocable",)
+    publishes: bool = False
+    subscribed: int = 0
+    left_out = ("revocable", "publishes", "subscribed")
 
     @model_validator(mode="after")
     def _has_its_members(self) -> "_JobRecord":
@@ -142,7 +144,7 @@ class Memory:
     def _text(self, job: Job) -> tuple[_Changing, str]:
         """Return the parts of a running job that may change, and its record, made once for each change."""
         left = tuple((member.state is MemberState.LEFT, member.reductions) for member in job.members.values())
-        changing = (job.parents, job.uplinks, left)
+        changing = (job.parents, job.uplinks, left, job.subscribed)
         known = self._texts.get(job.id)
         if known is not None and known[0] == changing:
             return known
@@ -211,6 +213,8 @@ def _record(job: Job) -> _JobRecord:
             for member in job.members.values()
         ),
         revocable=job.revocable,
+        publishes=job.publishes,
+        subscribed=job.subscribed,
     )
 
 
@@ -237,6 +241,8 @@ def _job(record: _JobRecord, topology: Topology) -> Job | None:
             for member in record.members
         },
         revocable=record.revocable,
+        publishes=record.publishes,
+        subscribed=record.subscribed,
         state=JobState.RUNNING,
         slots=SlotRange(record.slot_base, record.slot_count),
         switches=record.switches,

@@ -23,6 +23,8 @@ from typing import TypeAlias
 from weir.agent_service import MOST_SLOTS
 from weir.controller.job_tree import JobTree, refuse_misfit
 from weir.controller.jobs import (
+    FIRST_SUBSCRIBER,
+    MOST_SUBSCRIBERS,
     Job,
     JobError,
     JobState,
@@ -100,7 +102,14 @@ class Reclaim:
     job: Job
 
 
-Effect: TypeAlias = Formed | GatherFailed | Left | Stopped | Ended | Reclaim
+@dataclass(frozen=True)
+class Subscribed:
+    """An effect: the subscribers of a job that publishes are others now. Program the switches."""
+
+    job: Job
+
+
+Effect: TypeAlias = Formed | GatherFailed | Left | Stopped | Ended | Reclaim | Subscribed
 
 
 @dataclass(frozen=True)
@@ -153,6 +162,12 @@ class JobRegistry:
         """
         spec.check(self.pools[spec.host.switch].total)
         self.refuse_wrong_token(spec.job, spec.token)
+        if spec.publishes and self._topology.switch(spec.host.switch).bfrt:
+            raise JobError(
+                Refusal.INVALID,
+                f"job {spec.job!r} publishes, and the program of switch {spec.host.switch} does not send to "
+                "subscribers",
+            )
         job = self._gathering.get(spec.job)
         if job is None:
             self._refuse_running(spec, now)
@@ -168,6 +183,50 @@ class JobRegistry:
         if len(job.members) == job.size:
             self._form(job, now)
         return job
+
+    def publisher(self, spec: JoinSpec) -> Job | None:
+        """Return the running job that a subscriber wants; None: there is none yet.
+
+        Raises:
+            JobError: it has another token, or publishes nothing.
+        """
+        spec.check(self.pools[spec.host.switch].total)
+        self.refuse_wrong_token(spec.job, spec.token)
+        for job in self._jobs.values():
+            if job.name == spec.job and job.state is JobState.RUNNING and not job.departed():
+                if not job.publishes:
+                    raise JobError(Refusal.INVALID, f"job {spec.job!r} publishes nothing")
+                return job
+        return None
+
+    def subscribe(self, job: Job, spec: JoinSpec, now: float) -> int:
+        """Add a subscriber to a job of ``publisher``; return its rank there.
+
+        Raises:
+            JobError: it cannot be reached from the publisher, its port is another process's, or there are
+                too many.
+        """
+        if spec.host.switch != job.first.host.switch:
+            raise JobError(
+                Refusal.INVALID,
+                f"host {spec.host.name} is on switch {spec.host.switch}, and {job.first}, which publishes, "
+                f"on {job.first.host.switch}: subscribers are on the publisher's switch",
+            )
+        if len(job.subscribers) >= MOST_SUBSCRIBERS:
+            raise JobError(
+                Refusal.EXHAUSTED, f"job {job.name!r} has {MOST_SUBSCRIBERS} subscribers, which is the most"
+            )
+        rank = FIRST_SUBSCRIBER + job.subscribed
+        member = Member(rank, spec.host, spec.udp_port, spec.process, last_heard=now)
+        _refuse_taken(spec.job, member, self._jobs.values())
+        job.subscribed += 1
+        job.subscribers[rank] = member
+        self._effects.append(Subscribed(job))
+        return rank
+
+    def _unsubscribe(self, job: Job, rank: int) -> None:
+        del job.subscribers[rank]
+        self._effects.append(Subscribed(job))
 
     def withdraw(self, job: Job, rank: int) -> None:
         """Take back the join of a worker that has gone while it waited."""
@@ -223,12 +282,16 @@ class JobRegistry:
 
     def heartbeat(self, job: Job, rank: int, now: float) -> None:
         """Note that a member is alive."""
-        job.members[rank].last_heard = now
+        if (member := job.member(rank)) is not None:
+            member.last_heard = now
 
     def lose(self, job: Job, rank: int) -> None:
         """Stop the job of a member whose heartbeats broke off, unless it had left or the job is over."""
-        member = job.members[rank]
-        if job.id in self._jobs and member.state is not MemberState.LEFT:
+        if rank in job.subscribers:
+            self._unsubscribe(job, rank)
+            return
+        member = job.members.get(rank)
+        if member is not None and job.id in self._jobs and member.state is not MemberState.LEFT:
             self._stop(job, f"{member} went away without leaving: its connection broke")
 
     def keep(self, job: Job) -> None:
@@ -253,6 +316,9 @@ class JobRegistry:
         if self._over(job_id, token) is not None:
             return
         job, member = self._member(job_id, rank, token)
+        if rank in job.subscribers:
+            self._unsubscribe(job, rank)
+            return
         if member.state is MemberState.LEFT:
             return
         if reason:
@@ -283,7 +349,7 @@ class JobRegistry:
     def excuse(self, seconds: float) -> None:
         """Extend all leases by a time in which the controller itself slept, heartbeats unread."""
         for job in self._jobs.values():
-            for member in job.members.values():
+            for member in job.everybody():
                 member.last_heard += seconds
 
     def stop_all(self, reason: str) -> None:
@@ -312,9 +378,10 @@ class JobRegistry:
                 Refusal.UNKNOWN,
                 f"the controller knows no job {job_id:#010x} with this token; was it restarted?",
             )
-        if rank not in job.members:
+        member = job.member(rank)
+        if member is None:
             raise JobError(Refusal.INVALID, f"job {job.name!r} has no rank {rank}")
-        return job, job.members[rank]
+        return job, member
 
     def _over(self, job_id: int, token: str) -> str | None:
         """Return why a job is over, to who has its token; None if it is not, or to others."""
@@ -330,6 +397,7 @@ class JobRegistry:
             size=spec.size,
             slots_wanted=spec.slots,
             revocable=spec.revocable,
+            publishes=spec.publishes,
             deadline=deadline,
             number=next(self._numbers),
         )
@@ -493,6 +561,9 @@ class JobRegistry:
                 did = "never attended" if member.state is MemberState.JOINED else "was not heard of"
                 self._stop(job, f"{member} is lost: it {did} for {silent:.1f} s")
                 return
+        for rank, subscriber in list(job.subscribers.items()):
+            if now - subscriber.last_heard >= self.lease_s:
+                self._unsubscribe(job, rank)
         if job.ends_at is not None and now >= job.ends_at:
             names = ", ".join(map(str, _by_rank(job.departed())))
             self._stop(job, f"{names} left the job")
@@ -534,7 +605,7 @@ def _refuse_taken(name: str, newcomer: Member, jobs: Iterable[Job]) -> None:
     """
     host = newcomer.host
     for job in jobs:
-        for member in job.members.values():
+        for member in job.everybody():
             if member.host.name != host.name or member.state is MemberState.LEFT:
                 continue
             if newcomer.process and member.process == newcomer.process and job.name != name:

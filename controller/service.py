@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Container
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -19,15 +19,26 @@ from weir.controller.log_lines import LogLines
 from weir.controller.memory import Memory, StateFileError
 from weir.controller.pages import Page
 from weir.controller.readings import Readings
-from weir.controller.registry import Ended, Formed, GatherFailed, JobRegistry, Left, Reclaim, Stopped
+from weir.controller.registry import (
+    Ended,
+    Formed,
+    GatherFailed,
+    JobRegistry,
+    Left,
+    Reclaim,
+    Stopped,
+    Subscribed,
+)
 from weir.controller.reporting import status_reply, withhold, without_ids
 from weir.controller.switch_client import SwitchError
+from weir.controller.tables.replication import group_ip, group_mac
 from weir.controller.topology import Topology
 from weir.controller.wiring import Host
-from weir.wire.definition import UDP_PORT, VERSION
+from weir.wire.definition import UDP_PORT, VERSION, WEIGHTS_PORT
 
 log = logging.getLogger(__name__)
 
+_LOOK_S: Final = 0.1  # between two looks for a publisher
 PAGES_S: Final = 1.0  # for which the pages of a status are of one reading of the switches
 MOST_LINES: Final = 5  # of one kind that jobs of one address make at once
 MIN_PROGRAM_TIME_S = 5.0  # what a switch gets to be programmed however little of the join time is left
@@ -71,6 +82,8 @@ class AgentService:
         """See agent.proto."""
         try:
             spec = self._spec(request)
+            if spec.subscribes:
+                return await self._subscribe(spec, request.timeout_s or self._join_timeout_s, context)
             job = self._registry.join(spec, time.monotonic(), request.timeout_s or self._join_timeout_s)
             formed = self._formed.setdefault(job.id, asyncio.get_running_loop().create_future())
             job.asked_by = context.who
@@ -85,6 +98,27 @@ class AgentService:
         except JobError as error:
             await _abort(context, error)
         return self._reply(job, spec)
+
+    async def _subscribe(self, spec: JoinSpec, timeout_s: float, context: Any) -> Any:
+        """Wait for the publisher, add the subscriber, and return its reply. Raises JobError."""
+        deadline = time.monotonic() + timeout_s
+        while (job := self._registry.publisher(spec)) is None:
+            if time.monotonic() >= deadline:
+                raise JobError(Refusal.LATE, f"nobody publishes {spec.job!r}")
+            await asyncio.sleep(_LOOK_S)
+        rank = self._registry.subscribe(job, spec, time.monotonic())
+        job.asked_by = context.who
+        self._react()
+        try:
+            await self._fabric.settled(job.switches, MIN_PROGRAM_TIME_S)
+        except BaseException as error:
+            self._registry.lose(job, rank)
+            self._react()
+            if isinstance(error, SwitchError):
+                message = f"no subscription to {job.name!r}: {without_ids(str(error))}"
+                raise JobError(Refusal.ABORTED, message) from None
+            raise
+        return self._reply(job, spec, rank)
 
     async def attend(self, first: Any, requests: AsyncIterator[Any], context: Any) -> None:
         """Serve Attend, see agent.proto: ``first`` is the heartbeat that says whose ``requests`` are."""
@@ -192,8 +226,6 @@ class AgentService:
         return JoinSpec(
             job=request.job,
             token=request.token,
-            size=request.size,
-            rank=request.rank,
             host=_find_host(self._topology, request.host, request.ip),
             udp_port=request.udp_port or UDP_PORT,
             slots=request.slots,
@@ -202,6 +234,10 @@ class AgentService:
             ranks=tuple(request.ranks),
             keyed=request.keyed,
             revocable=request.revocable,
+            publishes=request.publishes,
+            subscribes=request.subscribes,
+            size=1 if request.subscribes else request.size,
+            rank=0 if request.subscribes else request.rank,
         )
 
     def _react(self) -> None:
@@ -223,9 +259,13 @@ class AgentService:
                     self._resolve(job, JobError(Refusal.ABORTED, reason))
                     self._tell(job, _Event(kind=_Event.STOPPED, reason=reason))
                     self._fabric.update(self._registry.programmed())
+                case Subscribed(_):
+                    self._fabric.update(self._registry.programmed())
                 case Reclaim(job):
                     self._tell(job, _Event(kind=_Event.RECLAIM))
                 case Ended(job):
+                    over = _Event(kind=_Event.STOPPED, reason=f"job {job.name!r} has ended")
+                    self._tell(job, over, job.subscribers)
                     self._say(
                         job, "ended", f"job {job.name!r} ended: all its members have left", logging.INFO
                     )
@@ -277,9 +317,10 @@ class AgentService:
             formed.set_exception(error)
             formed.exception()  # all who waited may have gone: not a forgotten error
 
-    def _tell(self, job: Job, event: Any) -> None:
-        for (job_id, _rank), inbox in self._inboxes.items():
-            if job_id == job.id:
+    def _tell(self, job: Job, event: Any, ranks: Container[int] | None = None) -> None:
+        """Send an event to those who attend; ``ranks``: to these alone."""
+        for (job_id, rank), inbox in self._inboxes.items():
+            if job_id == job.id and (ranks is None or rank in ranks):
                 inbox.put_nowait(event)
 
     def _spawn(self, work: Any) -> None:
@@ -287,9 +328,10 @@ class AgentService:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _reply(self, job: Job, spec: JoinSpec) -> Any:
+    def _reply(self, job: Job, spec: JoinSpec, subscriber: int = 0) -> Any:
         switch = self._topology.switch(spec.host.switch)
         narrow = self._topology.narrow(job.switches)
+        publisher = job.first
         return agent_pb2.JoinReply(
             job_id=job.id,
             size=job.size,
@@ -311,6 +353,17 @@ class AgentService:
             wire_version=VERSION,
             key=job.key,
             claimed=self._claimed.get(spec.host.name),
+            group=agent_pb2.Endpoint(
+                mac=group_mac(job.slots.base), ip=group_ip(job.slots.base), udp_port=WEIGHTS_PORT
+            )
+            if job.publishes and job.slots
+            else None,
+            publisher=agent_pb2.Endpoint(
+                mac=publisher.host.mac, ip=publisher.host.ip, udp_port=publisher.udp_port
+            )
+            if subscriber
+            else None,
+            rank=subscriber,
         )
 
 

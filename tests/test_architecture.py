@@ -22,7 +22,10 @@ PACKAGES: Final = {package.__name__: Path(package.__file__).resolve().parent for
 
 _HOST_AGENT: Final = " ".join(
     f"weir.host_agent.{room}"
-    for room in ("transport", "collectives", "compression", "flows", "parameter_server", "placement", "torch")
+    for room in (
+        *("transport", "collectives", "compression", "flows", "parameter_server", "placement", "torch"),
+        "weights",
+    )
 )
 
 _PROGRAM_TO_RUNTIME: Final = "softp4.codegen softp4.program softp4.runtime"
@@ -70,9 +73,10 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = {
         "weir.host_agent.placement": "softp4.native",
         "weir.host_agent.parameter_server": "weir.host_agent.collectives weir.host_agent.compression "
         "weir.host_agent.flows weir.host_agent.transport softp4.native weir.wire",
+        "weir.host_agent.weights": "weir.host_agent.collectives weir.host_agent.compression weir.wire",
         "weir.host_agent.torch": "weir.agent_service weir.host_agent.collectives weir.host_agent.compression "
-        "weir.host_agent.flows weir.host_agent.parameter_server weir.host_agent.transport softp4.native "
-        "weir.wire",
+        "weir.host_agent.flows weir.host_agent.parameter_server weir.host_agent.transport "
+        "weir.host_agent.weights softp4.native weir.wire",
         "weir.simulator": "weir.controller weir.host_agent.flows weir.host_agent.transport softp4.native "
         "weir.p4src softp4.program softp4.runtime softp4.state "
         "softp4.switch weir.wire",
@@ -105,6 +109,7 @@ WITHOUT: Final = {
     "weir.host_agent.compression": {"grpc", "p4", "typer", "yaml"},
     "weir.host_agent.flows": {"grpc", "p4", "pydantic", "torch", "typer", "yaml"},
     "weir.host_agent.placement": {"grpc", "p4", "pydantic", "torch", "typer", "yaml"},
+    "weir.host_agent.weights": {"grpc", "p4", "typer", "yaml"},
     "weir.host_agent.parameter_server": {"grpc", "p4", "torch", "typer", "yaml"},
     "weir.host_agent.torch": {"p4", "p4runtime_sh", "yaml"},
 }

@@ -38,6 +38,14 @@ from weir.host_agent.torch.parameter_server import ParameterServer
 from weir.host_agent.torch.parameter_server.team import register as _register_team
 from weir.host_agent.torch.point_to_point import MessageError
 from weir.host_agent.torch.process_group import WeirProcessGroup
+from weir.host_agent.torch.weights import (
+    Publication,
+    Subscription,
+    WeightsError,
+    publish,
+    subscribe,
+    weights_digest,
+)
 
 if TYPE_CHECKING:
     from weir.cluster import LocalCluster
@@ -55,16 +63,22 @@ __all__ = [
     "NoSlotsError",
     "NonFiniteError",
     "ParameterServer",
+    "Publication",
     "Span",
     "Sparsifier",
     "SparsifierOptions",
     "StepStats",
+    "Subscription",
+    "WeightsError",
     "WeirProcessGroup",
     "compress",
     "group_from_store",
     "hook",
+    "publish",
     "register_sparsifier",
     "sparsifier_names",
+    "subscribe",
+    "weights_digest",
 ]
 
 

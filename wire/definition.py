@@ -16,6 +16,10 @@ of ``WIDE_LANES`` / 8 lanes. A flow packet (parameter-server path) is IPv4/UDP t
 
     flow (24 bytes) | data
 
+A packet of weights (docs/weights.md) is IPv4/UDP from or to ``WEIGHTS_PORT``::
+
+    weights (28 bytes) | data
+
 Every number is big-endian.
 """
 
@@ -26,6 +30,8 @@ from typing import Final
 VERSION: Final = 3
 UDP_PORT: Final = 9347  # "WEIR" on a telephone keypad
 FLOW_PORT: Final = 9348
+WEIGHTS_PORT: Final = 9349
+WEIGHTS_DATA: Final = 1088  # bytes of weights in a packet, the last one's of a message apart
 KEY_BYTES: Final = 16  # of a job's key, with which the check of its packets is made
 
 GROUP_LANES: Final = 32  # lanes in one group: the unit of presence in a packet
@@ -75,6 +81,14 @@ class FlowType(IntEnum):
     PROBE = 2
     BITMAP = 3
     STOP = 4
+
+
+class WeightsType(IntEnum):
+    """Type of a packet of weights: data and state come from the publisher, questions from subscribers."""
+
+    DATA = 1
+    STATE = 2
+    ASK = 3
 
 
 class Flag(IntFlag):
@@ -296,7 +310,26 @@ FLOW: Final = Header(
     ),
 )
 
+WEIGHTS: Final = Header(
+    "weights",
+    "what every packet of published weights starts with (docs/weights.md)",
+    (
+        Field("version", 4, "VERSION"),
+        Field("type", 4, "WeightsType"),
+        Field("snapshot", 8, "1: of the whole weights of a version; 0: of the update that makes the version"),
+        Field("size", 16, "bytes of data that follow"),
+        Field("job", 32, "job of the publisher"),
+        Field("number", 32, "version of the weights; state: the newest; question: 0 asks for the state"),
+        Field(
+            "index", 32, "data: the packet's; state: oldest update kept; question: packet of the first bit"
+        ),
+        Field("count", 32, "data, state: packets of the message; question: the version that the asker has"),
+        Field("check", 64, "keyed fingerprint of the rest of the packet"),
+    ),
+)
+
 HEADERS: Final = (WEIR, COLUMN, FLOW)
+"""Those that switches read."""
 
 
 def dscp(layer: int, magnitude: int = MAGNITUDE_CLASSES - 1) -> int:

@@ -151,9 +151,9 @@ def c() -> str:
 
 
 def lua() -> str:
-    """Return the Wireshark dissectors: of slot packets and of flow packets."""
+    """Return the Wireshark dissectors: of slot packets, of flow packets and of published weights."""
     fields, reads = [], []
-    for header in d.HEADERS:
+    for header in (*d.HEADERS, d.WEIGHTS):
         bit = 0
         for f in header.fields:
             var = f"f_{header.name}_{f.name}"
@@ -170,6 +170,7 @@ def lua() -> str:
     weir_reads = [f"  {_lua_add(v, f'buf({o}, {n})')}" for h, v, o, n in reads if h == "weir"]
     column_reads = [f"    add_block(ct, {v}, buf(at + {o}, {n}))" for h, v, o, n in reads if h == "column"]
     flow_reads = [f"  {_lua_add(v, f'buf({o}, {n})')}" for h, v, o, n in reads if h == "flow"]
+    weights_reads = [f"  {_lua_add(v, f'buf({o}, {n})')}" for h, v, o, n in reads if h == "weights"]
     bits = {h: [f"f_{h}_flag_{flag.name.lower()}" for flag in d.Flag if flag.name] for h in ("weir", "flow")}
     for owner, names in bits.items():
         prefix = "weir" if owner == "weir" else "weir.flow"
@@ -178,26 +179,31 @@ def lua() -> str:
             fields.append(
                 f'local {var} = ProtoField.bool("{prefix}.flags.{name}", "{name}", 8, nil, {flag.value:#x})'
             )
-    slot_fields = ", ".join(v for h, v, _, _ in reads if h != "flow")
+    slot_fields = ", ".join(v for h, v, _, _ in reads if h in ("weir", "column"))
     flow_fields = ", ".join(v for h, v, _, _ in reads if h == "flow")
+    weights_fields = ", ".join(v for h, v, _, _ in reads if h == "weights")
     return f"""-- SPDX-License-Identifier: Apache-2.0
 -- {NOTICE}
 -- Use: wireshark -X lua_script:weir.lua, or copy it into Wireshark's plugin folder.
 local weir = Proto("weir", "Weir in-network aggregation")
 local flow = Proto("weir_flow", "Weir flow")
+local weights = Proto("weir_weights", "Weir weights")
 local types = {{ {_lua_values(d.PacketType)} }}
 local ops = {{ {_lua_values(d.Op, str)} }}
 local flow_types = {{ {_lua_values(d.FlowType)} }}
+local weights_types = {{ {_lua_values(d.WeightsType)} }}
 local flags = {{ {_lua_values(d.Flag)} }}
 {chr(10).join(fields)}
 local f_lanes = ProtoField.bytes("weir.lanes", "lanes")
 local f_data = ProtoField.bytes("weir.flow.data", "data")
+local f_weights_data = ProtoField.bytes("weir.weights.data", "data")
 local f_request = ProtoField.framenum("weir.request", "contribution in", base.NONE, frametype.REQUEST)
 local f_result = ProtoField.framenum("weir.response", "result in", base.NONE, frametype.RESPONSE)
 local weir_flags = {{ {", ".join(bits["weir"])} }}
 local flow_flags = {{ {", ".join(bits["flow"])} }}
 weir.fields = {{ {slot_fields}, f_lanes, f_request, f_result, {", ".join(bits["weir"])} }}
 flow.fields = {{ {flow_fields}, f_data, {", ".join(bits["flow"])} }}
+weights.fields = {{ {weights_fields}, f_weights_data }}
 
 -- frames of contributions and results, by job, slot, round and worker
 local requests, results = {{}}, {{}}
@@ -280,8 +286,21 @@ function flow.dissector(buf, pinfo, tree)
   return buf:len()
 end
 
+function weights.dissector(buf, pinfo, tree)
+  if buf:len() < {d.WEIGHTS.size} then return 0 end
+  local t = tree:add(weights, buf())
+{chr(10).join(weights_reads)}
+  pinfo.cols.protocol = "Weir weights"
+  pinfo.cols.info = string.format("%s job %08x version %d%s index %d count %d",
+    weights_types[bit.band(buf(0, 1):uint(), 0x0f)] or "?", buf(4, 4):uint(), buf(8, 4):uint(),
+    buf(1, 1):uint() == 1 and " snapshot" or "", buf(12, 4):uint(), buf(16, 4):uint())
+  if buf:len() > {d.WEIGHTS.size} then t:add(f_weights_data, buf({d.WEIGHTS.size})) end
+  return buf:len()
+end
+
 DissectorTable.get("udp.port"):add({d.UDP_PORT}, weir)
 DissectorTable.get("udp.port"):add({d.FLOW_PORT}, flow)
+DissectorTable.get("udp.port"):add({d.WEIGHTS_PORT}, weights)
 """
 
 
@@ -296,7 +315,12 @@ def _lua_add(field: str, range_: str) -> str:
 
 
 _LUA_HEX: Final = {"groups", "included", "audience", "check", "job", "flags", "flow"}
-_LUA_NAMES: Final = {("weir", "type"): "types", ("weir", "op"): "ops", ("flow", "type"): "flow_types"}
+_LUA_NAMES: Final = {
+    ("weir", "type"): "types",
+    ("weir", "op"): "ops",
+    ("flow", "type"): "flow_types",
+    ("weights", "type"): "weights_types",
+}
 
 
 def _lua_values(members: Iterable[IntEnum], spell: Callable[[str], str] = str.lower) -> str:

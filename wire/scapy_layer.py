@@ -24,6 +24,7 @@ _ENUMS: dict[d.Header, dict[str, type[IntEnum]]] = {
     d.WEIR: {"type": d.PacketType, "op": d.Op},
     d.FLOW: {"type": d.FlowType},
     d.COLUMN: {},
+    d.WEIGHTS: {"type": d.WeightsType},
 }
 _DEFAULTS = {
     "version": d.VERSION,
@@ -102,6 +103,20 @@ class WeirFlow(Packet):  # type: ignore[misc]
         return summary
 
 
-for _port, _layer in ((d.UDP_PORT, Weir), (d.FLOW_PORT, WeirFlow)):
+class WeirWeights(Packet):  # type: ignore[misc]
+    """The header of a packet of published weights; what follows is its payload."""
+
+    name = "WeirWeights"
+    fields_desc: ClassVar[list[Any]] = _fields(d.WEIGHTS)
+
+    def mysummary(self) -> str:
+        """Return one line for `summary()`."""
+        summary: str = self.sprintf(
+            "WeirWeights %WeirWeights.type% version %WeirWeights.number% index %WeirWeights.index%"
+        )
+        return summary
+
+
+for _port, _layer in ((d.UDP_PORT, Weir), (d.FLOW_PORT, WeirFlow), (d.WEIGHTS_PORT, WeirWeights)):
     bind_layers(UDP, _layer, dport=_port)
     bind_bottom_up(UDP, _layer, sport=_port)

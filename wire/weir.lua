@@ -3,9 +3,11 @@
 -- Use: wireshark -X lua_script:weir.lua, or copy it into Wireshark's plugin folder.
 local weir = Proto("weir", "Weir in-network aggregation")
 local flow = Proto("weir_flow", "Weir flow")
+local weights = Proto("weir_weights", "Weir weights")
 local types = { [1] = "contribution", [2] = "result", [3] = "repeat" }
 local ops = { [1] = "ADD", [2] = "MAX", [3] = "OR" }
 local flow_types = { [1] = "chunk", [2] = "probe", [3] = "bitmap", [4] = "stop" }
+local weights_types = { [1] = "data", [2] = "state", [3] = "ask" }
 local flags = { [1] = "protected", [2] = "trimmed", [4] = "congested", [8] = "answer", [16] = "disagree", [32] = "elsewhere" }
 local f_weir_version = ProtoField.uint8("weir.version", "version", base.DEC, nil, 0xf0)
 local f_weir_type = ProtoField.uint8("weir.type", "type", base.DEC, types, 0xf)
@@ -36,6 +38,15 @@ local f_flow_tensor = ProtoField.uint32("weir.flow.tensor", "tensor", base.DEC, 
 local f_flow_index = ProtoField.uint32("weir.flow.index", "index", base.DEC, nil)
 local f_flow_count = ProtoField.uint32("weir.flow.count", "count", base.DEC, nil)
 local f_flow_first = ProtoField.uint32("weir.flow.first", "first", base.DEC, nil)
+local f_weights_version = ProtoField.uint8("weir.weights.version", "version", base.DEC, nil, 0xf0)
+local f_weights_type = ProtoField.uint8("weir.weights.type", "type", base.DEC, weights_types, 0xf)
+local f_weights_snapshot = ProtoField.uint8("weir.weights.snapshot", "snapshot", base.DEC, nil)
+local f_weights_size = ProtoField.uint16("weir.weights.size", "size", base.DEC, nil)
+local f_weights_job = ProtoField.uint32("weir.weights.job", "job", base.HEX, nil)
+local f_weights_number = ProtoField.uint32("weir.weights.number", "number", base.DEC, nil)
+local f_weights_index = ProtoField.uint32("weir.weights.index", "index", base.DEC, nil)
+local f_weights_count = ProtoField.uint32("weir.weights.count", "count", base.DEC, nil)
+local f_weights_check = ProtoField.uint64("weir.weights.check", "check", base.HEX, nil)
 local f_weir_flag_protected = ProtoField.bool("weir.flags.protected", "protected", 8, nil, 0x1)
 local f_weir_flag_trimmed = ProtoField.bool("weir.flags.trimmed", "trimmed", 8, nil, 0x2)
 local f_weir_flag_congested = ProtoField.bool("weir.flags.congested", "congested", 8, nil, 0x4)
@@ -50,12 +61,14 @@ local f_flow_flag_disagree = ProtoField.bool("weir.flow.flags.disagree", "disagr
 local f_flow_flag_elsewhere = ProtoField.bool("weir.flow.flags.elsewhere", "elsewhere", 8, nil, 0x20)
 local f_lanes = ProtoField.bytes("weir.lanes", "lanes")
 local f_data = ProtoField.bytes("weir.flow.data", "data")
+local f_weights_data = ProtoField.bytes("weir.weights.data", "data")
 local f_request = ProtoField.framenum("weir.request", "contribution in", base.NONE, frametype.REQUEST)
 local f_result = ProtoField.framenum("weir.response", "result in", base.NONE, frametype.RESPONSE)
 local weir_flags = { f_weir_flag_protected, f_weir_flag_trimmed, f_weir_flag_congested, f_weir_flag_answer, f_weir_flag_disagree, f_weir_flag_elsewhere }
 local flow_flags = { f_flow_flag_protected, f_flow_flag_trimmed, f_flow_flag_congested, f_flow_flag_answer, f_flow_flag_disagree, f_flow_flag_elsewhere }
 weir.fields = { f_weir_version, f_weir_type, f_weir_flags, f_weir_op, f_weir_block_log2, f_weir_groups, f_weir_job, f_weir_worker, f_weir_layer, f_weir_magnitude, f_weir_slot, f_weir_round, f_weir_included, f_weir_audience, f_weir_count, f_weir_check, f_column_block, f_column_next, f_lanes, f_request, f_result, f_weir_flag_protected, f_weir_flag_trimmed, f_weir_flag_congested, f_weir_flag_answer, f_weir_flag_disagree, f_weir_flag_elsewhere }
 flow.fields = { f_flow_version, f_flow_type, f_flow_flags, f_flow_layer, f_flow_magnitude, f_flow_worker, f_flow_flow, f_flow_tensor, f_flow_index, f_flow_count, f_flow_first, f_data, f_flow_flag_protected, f_flow_flag_trimmed, f_flow_flag_congested, f_flow_flag_answer, f_flow_flag_disagree, f_flow_flag_elsewhere }
+weights.fields = { f_weights_version, f_weights_type, f_weights_snapshot, f_weights_size, f_weights_job, f_weights_number, f_weights_index, f_weights_count, f_weights_check, f_weights_data }
 
 -- frames of contributions and results, by job, slot, round and worker
 local requests, results = {}, {}
@@ -164,5 +177,26 @@ function flow.dissector(buf, pinfo, tree)
   return buf:len()
 end
 
+function weights.dissector(buf, pinfo, tree)
+  if buf:len() < 28 then return 0 end
+  local t = tree:add(weights, buf())
+  t:add(f_weights_version, buf(0, 1))
+  t:add(f_weights_type, buf(0, 1))
+  t:add(f_weights_snapshot, buf(1, 1))
+  t:add(f_weights_size, buf(2, 2))
+  t:add(f_weights_job, buf(4, 4))
+  t:add(f_weights_number, buf(8, 4))
+  t:add(f_weights_index, buf(12, 4))
+  t:add(f_weights_count, buf(16, 4))
+  t:add(f_weights_check, buf(20, 8))
+  pinfo.cols.protocol = "Weir weights"
+  pinfo.cols.info = string.format("%s job %08x version %d%s index %d count %d",
+    weights_types[bit.band(buf(0, 1):uint(), 0x0f)] or "?", buf(4, 4):uint(), buf(8, 4):uint(),
+    buf(1, 1):uint() == 1 and " snapshot" or "", buf(12, 4):uint(), buf(16, 4):uint())
+  if buf:len() > 28 then t:add(f_weights_data, buf(28)) end
+  return buf:len()
+end
+
 DissectorTable.get("udp.port"):add(9347, weir)
 DissectorTable.get("udp.port"):add(9348, flow)
+DissectorTable.get("udp.port"):add(9349, weights)

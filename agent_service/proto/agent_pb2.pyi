@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JoinRequest(_message.Message):
-    __slots__ = ("job", "token", "size", "rank", "host", "ip", "udp_port", "slots", "timeout_s", "process", "wire_version", "ranks", "keyed", "revocable")
+    __slots__ = ("job", "token", "size", "rank", "host", "ip", "udp_port", "slots", "timeout_s", "process", "wire_version", "ranks", "keyed", "revocable", "publishes", "subscribes")
     JOB_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,8 @@ class JoinRequest(_message.Message):
     RANKS_FIELD_NUMBER: _ClassVar[int]
     KEYED_FIELD_NUMBER: _ClassVar[int]
     REVOCABLE_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHES_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIBES_FIELD_NUMBER: _ClassVar[int]
     job: str
     token: str
     size: int
@@ -37,7 +39,9 @@ class JoinRequest(_message.Message):
     ranks: _containers.RepeatedScalarFieldContainer[int]
     keyed: bool
     revocable: bool
-    def __init__(self, job: _Optional[str] = ..., token: _Optional[str] = ..., size: _Optional[int] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., ip: _Optional[str] = ..., udp_port: _Optional[int] = ..., slots: _Optional[int] = ..., timeout_s: _Optional[float] = ..., process: _Optional[str] = ..., wire_version: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., keyed: _Optional[bool] = ..., revocable: _Optional[bool] = ...) -> None: ...
+    publishes: bool
+    subscribes: bool
+    def __init__(self, job: _Optional[str] = ..., token: _Optional[str] = ..., size: _Optional[int] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., ip: _Optional[str] = ..., udp_port: _Optional[int] = ..., slots: _Optional[int] = ..., timeout_s: _Optional[float] = ..., process: _Optional[str] = ..., wire_version: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., keyed: _Optional[bool] = ..., revocable: _Optional[bool] = ..., publishes: _Optional[bool] = ..., subscribes: _Optional[bool] = ...) -> None: ...
 
 class Endpoint(_message.Message):
     __slots__ = ("mac", "ip", "udp_port")
@@ -60,7 +64,7 @@ class ClaimedPort(_message.Message):
     def __init__(self, host: _Optional[str] = ..., udp_port: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("job_id", "size", "slots", "lease_s", "aggregation", "host", "host_name", "shm_dir", "switch_port", "switch_name", "fill", "paths", "wire_version", "narrow", "sum_lanes", "wide", "key", "claimed")
+    __slots__ = ("job_id", "size", "slots", "lease_s", "aggregation", "host", "host_name", "shm_dir", "switch_port", "switch_name", "fill", "paths", "wire_version", "narrow", "sum_lanes", "wide", "key", "claimed", "group", "publisher", "rank")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +83,9 @@ class JoinReply(_message.Message):
     WIDE_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     CLAIMED_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHER_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
     job_id: int
     size: int
     slots: int
@@ -97,7 +104,10 @@ class JoinReply(_message.Message):
     wide: bool
     key: bytes
     claimed: ClaimedPort
-    def __init__(self, job_id: _Optional[int] = ..., size: _Optional[int] = ..., slots: _Optional[int] = ..., lease_s: _Optional[float] = ..., aggregation: _Optional[_Union[Endpoint, _Mapping]] = ..., host: _Optional[_Union[Endpoint, _Mapping]] = ..., host_name: _Optional[str] = ..., shm_dir: _Optional[str] = ..., switch_port: _Optional[int] = ..., switch_name: _Optional[str] = ..., fill: _Optional[bool] = ..., paths: _Optional[_Iterable[int]] = ..., wire_version: _Optional[int] = ..., narrow: _Optional[bool] = ..., sum_lanes: _Optional[int] = ..., wide: _Optional[bool] = ..., key: _Optional[bytes] = ..., claimed: _Optional[_Union[ClaimedPort, _Mapping]] = ...) -> None: ...
+    group: Endpoint
+    publisher: Endpoint
+    rank: int
+    def __init__(self, job_id: _Optional[int] = ..., size: _Optional[int] = ..., slots: _Optional[int] = ..., lease_s: _Optional[float] = ..., aggregation: _Optional[_Union[Endpoint, _Mapping]] = ..., host: _Optional[_Union[Endpoint, _Mapping]] = ..., host_name: _Optional[str] = ..., shm_dir: _Optional[str] = ..., switch_port: _Optional[int] = ..., switch_name: _Optional[str] = ..., fill: _Optional[bool] = ..., paths: _Optional[_Iterable[int]] = ..., wire_version: _Optional[int] = ..., narrow: _Optional[bool] = ..., sum_lanes: _Optional[int] = ..., wide: _Optional[bool] = ..., key: _Optional[bytes] = ..., claimed: _Optional[_Union[ClaimedPort, _Mapping]] = ..., group: _Optional[_Union[Endpoint, _Mapping]] = ..., publisher: _Optional[_Union[Endpoint, _Mapping]] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("job_id", "rank", "token", "busy")

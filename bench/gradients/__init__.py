@@ -93,6 +93,14 @@ CASES: Final[tuple[Case, ...]] = (
     ),
     Case(
         "gradients",
+        "weights",
+        "Bytes of published weights: of an update, and of a trainer for so many engines, in virtual time.",
+        "minutes",
+        {"elements": "20000", "changed": "0.01", "engines": "1,4", "loss": "0,0.05"},
+        repeats=1,
+    ),
+    Case(
+        "gradients",
         "updates",
         "A compressed step's own time, as a share of the backward pass of GPT-2, and torch's optimizers.",
         "a minute, 5 GB",

@@ -26,6 +26,11 @@ def broadcast(group: int) -> TableEntry:
     return TableEntry(L2, (("dst_mac", BROADCAST_MAC),), FLOOD, (("group", group),))
 
 
+def to_subscribers(mac: str, group: int) -> TableEntry:
+    """Send frames for ``mac`` to every port of a multicast group, but not back where they came from."""
+    return TableEntry(L2, (("dst_mac", mac_number(mac)),), FLOOD, (("group", group),))
+
+
 def own_mac(mac: str) -> TableEntry:
     """Take frames for ``mac`` as the switch's own: it routes what they carry."""
     return TableEntry(L2, (("dst_mac", mac_number(mac)),), LOCAL)

@@ -24,6 +24,21 @@ def job_group(slot_base: int) -> int:
     return _FIRST_JOB_GROUP + slot_base
 
 
+def subscribers_group(slot_base: int) -> int:
+    """Return the number of the group of those who subscribe to a job that publishes: of its second slot."""
+    return job_group(slot_base) + 1
+
+
+def group_ip(slot_base: int) -> str:
+    """Return the IPv4 multicast address of a job's subscribers, of those for local use (RFC 2365)."""
+    return f"239.119.{slot_base >> 8}.{slot_base & 0xFF}"
+
+
+def group_mac(slot_base: int) -> str:
+    """Return the MAC address that hosts send to for ``group_ip`` (RFC 1112)."""
+    return f"01:00:5e:77:{slot_base >> 8:02x}:{slot_base & 0xFF:02x}"
+
+
 def results(ports: Mapping[int, int]) -> frozenset[Replica]:
     """Return the copies of a result, from the children's ports by number.
 

@@ -113,6 +113,19 @@ def apply(vector: torch.Tensor, changes: Changes) -> None:
             _implementation(vector.device).put(mask, _integers(changes.values), _integers(vector))
 
 
+def take(vector: torch.Tensor, changes: Changes) -> torch.Tensor:
+    """Return the values of a vector at the places of changes, in order, on its device.
+
+    Args:
+        vector: contiguous, as that of ``find``.
+        changes: of ``find``, on the same device.
+    """
+    flat = _integers(vector)
+    with _device_of(vector):
+        values = _implementation(vector.device).take(changes.mask, flat, changes.count)
+    return values.view(vector.dtype)
+
+
 class _Native:
     """C, in main memory."""
 
@@ -124,9 +137,14 @@ class _Native:
         found = bindings.library().weir_changes_find(
             before, new.data_ptr(), new.numel(), size, update, mask.data_ptr()
         )
-        values = new.new_empty(found)
+        return _Native.take(mask, new, found)
+
+    @staticmethod
+    def take(mask: torch.Tensor, vector: torch.Tensor, count: int) -> torch.Tensor:
+        """Return the ``count`` values that a mask selects."""
+        values = vector.new_empty(count)
         bindings.library().weir_changes_take(
-            mask.data_ptr(), mask.numel(), size, new.data_ptr(), values.data_ptr()
+            mask.data_ptr(), mask.numel(), vector.element_size(), vector.data_ptr(), values.data_ptr()
         )
         return values
 
@@ -159,6 +177,17 @@ class _Kernels:
         return values
 
     @staticmethod
+    def take(mask: torch.Tensor, vector: torch.Tensor, count: int) -> torch.Tensor:
+        """Return the ``count`` values that a mask selects."""
+        from weir.host_agent.compression.kernels import changes
+
+        values = vector.new_empty(count)
+        if count:
+            counts = changes.count(mask)
+            changes.move(mask, counts, counts.cumsum(0), vector, values, into_vector=False)
+        return values
+
+    @staticmethod
     def put(mask: torch.Tensor, values: torch.Tensor, vector: torch.Tensor) -> None:
         """Put values into a vector, as far as they fit."""
         from weir.host_agent.compression.kernels import changes
@@ -186,13 +215,18 @@ class _Operations:
         if not counts:
             return new.new_empty(0)
         ends = torch.stack(counts).cumsum(0)
-        found = _read(ends[-1:])
-        values = new.new_empty(found + 1)  # what did not change goes to the last one
-        for chunk, changed, rank in cls._ranks(mask, new.numel()):
-            values.scatter_(0, torch.where(changed, rank, found), new[chunk])
+        values = cls.take(mask, new, _read(ends[-1:]))
         if update and old is not None:
             old.copy_(new)
-        return values[:found]
+        return values
+
+    @classmethod
+    def take(cls, mask: torch.Tensor, vector: torch.Tensor, count: int) -> torch.Tensor:
+        """Return the ``count`` values that a mask selects."""
+        values = vector.new_empty(count + 1)  # what did not change goes to the last one
+        for chunk, changed, rank in cls._ranks(mask, vector.numel()):
+            values.scatter_(0, torch.where(changed, rank, count), vector[chunk])
+        return values[:count]
 
     @classmethod
     def put(cls, mask: torch.Tensor, values: torch.Tensor, vector: torch.Tensor) -> None:

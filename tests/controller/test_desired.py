@@ -12,6 +12,7 @@ from weir.controller.codec import Codec
 from weir.controller.desired import desired_state
 from weir.controller.entries import Lpm, Replica, SwitchState, TableEntry, Ternary
 from weir.controller.job_tree import paths
+from weir.controller.jobs import FIRST_SUBSCRIBER, Member
 from weir.controller.program import load_program
 from weir.controller.qos import ClassSpec, Loss, Qos
 from weir.controller.sync import EntryUpdate, GroupUpdate, Verb
@@ -476,3 +477,27 @@ def test_every_name_is_the_compiled_programs_and_every_entry_survives_the_wire()
             assert codec.decode_group(wire) == (group, replicas)
     for counter in (*COUNTERS, *queueing.TREATMENTS):
         assert codec.counter_id(counter)
+
+
+def test_a_publishers_packets_go_to_its_subscribers_alone() -> None:
+    racks = single_switch(4, "127.0.0.1:9559")
+    switch = racks.switches[0]
+    publisher = job("policy", racks, size=1, slot_base=16, slot_count=2)
+    alone = desired_state(racks, switch, [publisher])
+    publisher.subscribers = {
+        FIRST_SUBSCRIBER + number: Member(FIRST_SUBSCRIBER + number, host, 9349)
+        for number, host in enumerate(racks.hosts[1:3])
+    }
+    state = desired_state(racks, switch, [publisher])
+    assert state.entries - alone.entries == {
+        TableEntry(
+            "WeirIngress.forwarding.l2",
+            (("dst_mac", 0x01005E770010),),
+            "WeirIngress.forwarding.flood",
+            (("group", 19),),
+        )
+    }
+    ports = {Replica(host.port, 0) for host in racks.hosts[1:3]}
+    assert {number: group for number, group in state.groups.items() if number not in alone.groups} == {
+        19: ports
+    }

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weir.agent_service import PUBLISHER_SLOTS
 from weir.controller.jobs import Job, JobError, JobState, JoinSpec, MemberState, Refusal
 from weir.controller.registry import (
     RECLAIM_S,
@@ -18,6 +19,7 @@ from weir.controller.registry import (
     Left,
     Reclaim,
     Stopped,
+    Subscribed,
 )
 from weir.controller.topology import leaf_spine, leaf_spine_core, single_switch
 from weir.controller.wiring import Host
@@ -52,6 +54,26 @@ def run(
     for rank in range(size):
         registry.attend(made.id, rank, "secret", now)
     return made
+
+
+def published(registry: JobRegistry, now: float = 0.0) -> Job:
+    """Return a running job that publishes."""
+    job = registry.join(spec(0, 1, "policy", slots=PUBLISHER_SLOTS, publishes=True), now, 60)
+    assert registry.effects() == [Formed(job)]
+    registry.started(job, now)
+    registry.attend(job.id, 0, "secret", now)
+    return job
+
+
+def subscriber(host: int, **more: object) -> JoinSpec:
+    return spec(0, 1, "policy", HOSTS[host], subscribes=True, **more)
+
+
+def subscribed(registry: JobRegistry, job: Job, host: int, now: float = 0.0) -> int:
+    rank = registry.subscribe(job, subscriber(host), now)
+    assert registry.effects() == [Subscribed(job)]
+    registry.attend(job.id, rank, "secret", now)
+    return rank
 
 
 def refusal(caught: pytest.ExceptionInfo[JobError]) -> tuple[Refusal, str]:
@@ -726,3 +748,65 @@ def test_a_revocable_job_on_a_long_path_gets_a_share_of_many_slots() -> None:
             job = registry.join(spec(rank, slots=16_384, revocable=True), 0, 60)
         assert job.slots is not None
         assert job.slots.count == share
+
+
+# ---- publishers and subscribers
+
+
+def test_subscribers_come_and_go_while_the_job_goes_on(registry: JobRegistry) -> None:
+    assert registry.publisher(subscriber(1)) is None
+    job = published(registry)
+    assert registry.publisher(subscriber(1)) is job
+    ranks = [subscribed(registry, job, host) for host in (1, 2, 3)]
+    assert len(set(ranks)) == 3
+    registry.leave(job.id, ranks[0], "secret", 1.0)
+    registry.lose(job, ranks[1])
+    assert list(job.subscribers) == [ranks[2]]
+    assert registry.effects() == [Subscribed(job)] * 2
+    assert registry.jobs() == [job]
+
+
+def test_a_silent_subscriber_is_dropped_and_the_job_goes_on(registry: JobRegistry) -> None:
+    job = published(registry)
+    rank = subscribed(registry, job, 1)
+    registry.heartbeat(job, 0, LEASE)
+    registry.tick(LEASE)
+    assert registry.effects() == [Subscribed(job)]
+    assert not job.subscribers
+    registry.heartbeat(job, rank, LEASE)  # one that was on its way
+    registry.lose(job, rank)
+    assert registry.effects() == []
+
+
+def test_a_subscription_ends_with_its_publisher(registry: JobRegistry) -> None:
+    job = published(registry)
+    subscribed(registry, job, 1)
+    registry.lose(job, 0)
+    (stopped,) = registry.effects()
+    assert isinstance(stopped, Stopped) and stopped.job is job
+    assert registry.publisher(subscriber(1)) is None
+
+
+def test_subscribers_that_are_refused(registry: JobRegistry) -> None:
+    job = published(registry)
+    with pytest.raises(JobError, match="another token"):
+        registry.publisher(subscriber(1, token="guess"))
+    with pytest.raises(JobError, match="in use by rank 0"):
+        registry.subscribe(job, subscriber(0), 0.0)
+    elsewhere = HOSTS[5].model_copy(update={"switch": "s2"})
+    with pytest.raises(JobError, match="subscribers are on the publisher's switch"):
+        registry.subscribe(job, spec(0, 1, "policy", elsewhere, subscribes=True), 0.0)
+    run(registry, job="digits", first_host=10)
+    with pytest.raises(JobError, match="publishes nothing"):
+        registry.publisher(spec(0, 1, "digits", HOSTS[4], subscribes=True))
+    assert registry.effects() == []
+    assert not job.subscribers
+
+
+def test_a_publisher_is_one_worker_with_two_slots(registry: JobRegistry) -> None:
+    for wrong in (
+        spec(0, 2, publishes=True, slots=2),
+        spec(0, 1, publishes=True),
+    ):
+        with pytest.raises(JobError, match="it has one worker"):
+            registry.join(wrong, 0.0, 60)

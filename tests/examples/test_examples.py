@@ -62,3 +62,10 @@ def test_the_page_about_it_shows_the_script() -> None:
     page, script = EXAMPLES.parent / "docs" / "add-a-method.md", EXAMPLES / "own_method.py"
     shown = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     assert shown[0] in script.read_text(encoding="utf-8")
+
+
+def test_weights_reach_every_engine() -> None:
+    said = run("weights.py", "--steps", "4")
+    digests = re.findall(r"(?:trainer|engine h\d): version 5, ([0-9a-f]{16})", said)
+    assert len(digests) == 3 and len(set(digests)) == 1
+    assert re.search(r"trainer: \d+\.\d% of the values changed in a step, [\d,]+ bytes sent", said)

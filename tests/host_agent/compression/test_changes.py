@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from weir.host_agent.collectives.dtypes import pack_bits
 from weir.host_agent.compression import changes as module
-from weir.host_agent.compression.changes import Changes, apply, find
+from weir.host_agent.compression.changes import Changes, apply, find, take
 
 DTYPES = (
     torch.bfloat16,
@@ -85,6 +85,7 @@ def round_trip(old: torch.Tensor, new: torch.Tensor, update: bool) -> None:
     changes = find(old, new, update=update)
     check(changes, before, new)
     np.testing.assert_array_equal(bits(old), bits(new if update else before))
+    np.testing.assert_array_equal(bits(take(before, changes)), bits(before)[bits(before) != bits(new)])
     apply(replica, changes)
     np.testing.assert_array_equal(bits(replica), bits(new))
     summary = find(None, changes.mask)

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine's door: follow published weights, and take a version over between two requests."""
+
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from weir.agent_service.client import AgentClient, AgentError, JoinRefused, Membership
+from weir.host_agent.flows.frames import Address
+from weir.host_agent.torch.weights.carriers import Carrier, address_of
+from weir.host_agent.torch.weights.members import (
+    Member,
+    PacketThread,
+    WeightsError,
+    address_of_controller,
+    now_ns,
+    own_host,
+    tensors_of,
+)
+from weir.host_agent.weights.packets import Verdict
+from weir.host_agent.weights.subscriber import Subscriber
+from weir.host_agent.weights.versions import BodyError, Replica
+
+log = logging.getLogger(__name__)
+
+_JOIN_S: Final = 30.0
+_PAUSE_S: Final = 0.25
+
+
+@dataclass(frozen=True)
+class SubscriberStats:
+    """Numbers of a subscription so far.
+
+    received: version here. swapped: version in the model. counts: of messages, questions and restarts.
+    refused: packets, by reason. payload_bytes: of UDP, received.
+    """
+
+    received: int
+    swapped: int
+    counts: dict[str, int]
+    refused: dict[str, int]
+    payload_bytes: int
+
+
+class Subscription:
+    """Published weights that come into a model when ``swap`` is called. Made by ``subscribe``.
+
+    A thread receives versions into a copy in main memory, and checks each by its SHA-256. The publisher may
+    come later than the subscriber, and go and come again: the engine goes on with the version that it has.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module | Mapping[str, torch.Tensor],
+        name: str,
+        *,
+        token: str = "",
+        controller: str | None = None,
+        host: str | None = None,
+    ) -> None:
+        self._tensors = tensors_of(model)
+        self._name, self._token, self._place = name, token, own_host(host)
+        self._controller = address_of_controller(controller)
+        self._replica = Replica(self._tensors)
+        self._changed = threading.Condition()  # of all that follows
+        self._received = self._swapped = 0
+        self._swapped_digest: bytes | None = None
+        self._failure: Exception | None = None
+        self._payload_bytes = 0
+        self._counts: Counter[str] = Counter()
+        self._verdicts: Counter[Verdict] = Counter()
+        self._joining: AgentClient | None = None
+        self._member: Member | None = None
+        self._machine: Subscriber | None = None
+        self._thread = PacketThread(f"weir-subscribe-{name}", self._step, self._carrier)
+        self._thread.start()
+
+    @property
+    def version(self) -> int:
+        """Number of the version that is in the model; 0: none yet."""
+        return self._swapped
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the version that is in the model, in hexadecimal; empty: none yet."""
+        return self._swapped_digest.hex() if self._swapped_digest is not None else ""
+
+    @property
+    def received(self) -> int:
+        """Number of the newest version that is here, whole and checked; 0: none yet."""
+        return self._received
+
+    def wait(self, version: int = 1, timeout_s: float = 60.0) -> int:
+        """Wait until a version, or a later one, is here; return its number.
+
+        Args:
+            version: its number.
+            timeout_s: how long to wait, in seconds.
+
+        Raises:
+            TimeoutError: it did not come in time.
+            WeightsError: the subscription is refused.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._received >= version or self._failure is not None, timeout_s)
+            if self._received < version:
+                self._raise_failure()
+                raise TimeoutError(
+                    f"version {version} of {self._name!r} did not come within {timeout_s:g} s; "
+                    f"here is {self._received or 'none'}"
+                )
+            return self._received
+
+    def swap(self) -> bool:
+        """Put the newest version that is here into the model; return whether the weights are others now.
+
+        Call it where no forward pass runs: until it returns, the model is between two versions.
+
+        Raises:
+            WeightsError: the subscription is refused.
+        """
+        with self._changed:
+            self._raise_failure()
+            digest = self._replica.digest
+            if digest is None:
+                return False
+            self._swapped = self._received
+            if digest == self._swapped_digest:
+                return False
+            self._replica.copy_to(self._tensors)
+            self._swapped_digest = digest
+            return True
+
+    @property
+    def stats(self) -> SubscriberStats:
+        """Numbers so far."""
+        with self._changed:
+            counts, verdicts = self._counts.copy(), self._verdicts.copy()
+            if self._machine is not None:
+                counts += self._machine.counts
+                verdicts += self._machine.verdicts
+            refused = {v.name.lower(): n for v, n in verdicts.items() if v > Verdict.DUPLICATE}
+            return SubscriberStats(self._received, self._swapped, dict(counts), refused, self._payload_bytes)
+
+    def close(self) -> None:
+        """End the subscription; the model keeps its version. Closing twice is harmless."""
+        self._thread.end(self._give_up_joining)
+        self._leave()
+
+    def __enter__(self) -> "Subscription":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- the thread of packets
+
+    def _carrier(self) -> Carrier | None:
+        return self._member.carrier if self._member is not None else None
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise WeightsError(f"no subscription to {self._name!r}: {self._failure}") from self._failure
+
+    def _step(self) -> float:
+        if self._failure is not None:
+            return _PAUSE_S
+        if self._member is not None and self._member.client.stopped is not None:
+            log.info("%s: %s", self._name, self._member.client.stopped)
+            self._leave()
+        if self._member is None and not self._enter():
+            return _PAUSE_S
+        member, machine = self._member, self._machine
+        assert member is not None and machine is not None
+        now = now_ns()
+        for payload, source in member.carrier.receive():
+            self._payload_bytes += len(payload)
+            machine.on_packet(payload, now, source)
+        if machine.verdicts[Verdict.WRONG_LAYOUT]:
+            self._fail(WeightsError("the publisher's tensors have other names, dtypes or shapes"))
+        for message in machine.messages():
+            self._follow(machine, message.name.number, message.body, snapshot=message.name.snapshot)
+        payloads, wake = machine.poll(now)
+        for payload in payloads:
+            member.carrier.send(payload, machine_publisher(member.membership))
+        member.carrier.flush()
+        return max(0.0, (wake - now) / 1e9)
+
+    def _follow(self, machine: Subscriber, number: int, body: memoryview, *, snapshot: bool) -> None:
+        with self._changed:
+            if not machine.version:
+                return  # it began anew
+            try:
+                self._replica.follow(body, snapshot=snapshot)
+                self._received = number
+            except BodyError as error:
+                log.warning("%s: version %d: %s", self._name, number, error)
+                machine.restart()
+                self._received = 0
+            self._changed.notify_all()
+
+    def _enter(self) -> bool:
+        def join(client: AgentClient, udp_port: int) -> Membership:
+            self._joining = client
+            return client.subscribe(
+                job=self._name, token=self._token, host=self._place, udp_port=udp_port, timeout_s=_JOIN_S
+            )
+
+        try:
+            member = Member.enter(self._controller, join, listens=True)
+        except (JoinRefused, ValueError) as error:
+            self._fail(error)
+            return False
+        except (AgentError, OSError) as error:
+            log.debug("%s: %s", self._name, error)
+            return False
+        membership = member.membership
+        layout = self._replica.layout
+        seed = int.from_bytes(os.urandom(4), "big")
+        with self._changed:
+            self._member = member
+            self._machine = Subscriber(
+                membership.job_id,
+                membership.key,
+                layout.fingerprint,
+                machine_publisher(membership),
+                layout.most_bytes,
+                seed,
+            )
+        return True
+
+    def _give_up_joining(self) -> None:
+        if self._joining is not None and self._member is None:
+            self._joining.close()
+
+    def _leave(self) -> None:
+        with self._changed:
+            member, machine, self._member, self._machine = self._member, self._machine, None, None
+            if machine is not None:
+                self._counts += machine.counts
+                self._verdicts += machine.verdicts
+        if member is not None:
+            member.leave()
+
+    def _fail(self, error: Exception) -> None:
+        with self._changed:
+            self._failure = error
+            self._changed.notify_all()
+
+
+def machine_publisher(membership: Membership) -> Address:
+    """Return the address from which alone a subscriber takes packets."""
+    assert membership.publisher is not None
+    return address_of(membership.publisher)
+
+
+def subscribe(
+    model: torch.nn.Module | Mapping[str, torch.Tensor],
+    name: str = "weights",
+    *,
+    token: str = "",
+    controller: str | None = None,
+    host: str | None = None,
+) -> Subscription:
+    """Follow weights that a trainer publishes.
+
+    Args:
+        model: with the same tensors as the trainer's; or tensors by name.
+        name: of the publication.
+        token: its secret.
+        controller: its address; by default WEIR_CONTROLLER.
+        host: this host's name in the topology; by default WEIR_HOST.
+
+    Returns:
+        The subscription, at once: the publisher may come later. Call ``swap()`` between requests.
+
+    Example::
+
+        subscription = weir.torch.subscribe(model, "policy")
+        subscription.wait()
+        while True:
+            subscription.swap()
+            serve(model)
+    """
+    return Subscription(model, name, token=token, controller=controller, host=host)

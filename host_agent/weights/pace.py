@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rate at which a publisher sends: fixed, or what the paths to its subscribers take.
+
+Nobody acknowledges packets that are sent to many. Subscribers ask for those that they lack, so the rate grows
+while few are asked for, and falls when one subscriber lacks more than LOSS of what was sent. Loss below that
+is repaired: it is a fault of the path rather than a full queue, as BBRv2 has it.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+LOSS: Final = 0.02
+_INTERVAL_NS: Final = 50_000_000
+_DOWN: Final = 0.75
+_UP: Final = 1.15
+_BURST_NS: Final = 4_000_000
+_LEAST_BURST: Final = 16 * 1200  # bytes
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Bytes a second: at first, at least, at most."""
+
+    first: float = 12.5e6
+    least: float = 0.25e6
+    most: float = 1.25e9
+
+    def __post_init__(self) -> None:
+        if not 0 < self.least <= self.first <= self.most:
+            raise ValueError(f"rates must satisfy 0 < least <= first <= most, not {self}")
+
+
+class Pace:
+    """A token bucket whose rate follows losses. Times are nanoseconds."""
+
+    def __init__(self, rates: Rates) -> None:
+        self._rates = rates
+        self.rate = rates.first
+        self._tokens, self._at = float(_LEAST_BURST), 0
+        self._began, self._sent, self._limited = 0, 0, False
+        self._lost: dict[object, int] = {}
+
+    def may_send(self, now: int) -> bool:
+        """Return whether another packet may go now."""
+        burst = max(_LEAST_BURST, self.rate * _BURST_NS / 1e9)
+        self._tokens = min(burst, self._tokens + self.rate * max(0, now - self._at) / 1e9)
+        self._at = max(self._at, now)
+        self._limited |= self._tokens <= 0
+        return self._tokens > 0
+
+    def sent(self, size: int) -> None:
+        """Note bytes that went out."""
+        self._tokens -= size
+        self._sent += 1
+
+    def lost(self, whose: object, packets: int) -> None:
+        """Note packets that a subscriber asks for although they were sent."""
+        self._lost[whose] = self._lost.get(whose, 0) + packets
+
+    def turn(self, now: int) -> None:
+        """Settle the rate when an interval is over."""
+        if now - self._began < _INTERVAL_NS:
+            return
+        worst = max(self._lost.values(), default=0)
+        if worst > max(2.0, LOSS * self._sent):
+            self.rate = max(self._rates.least, self.rate * _DOWN)
+        elif self._limited:
+            self.rate = min(self._rates.most, self.rate * _UP)
+        self._began, self._sent, self._limited = now, 0, False
+        self._lost.clear()
+
+    def next_ns(self, now: int) -> int:
+        """Return when the next packet may go."""
+        return now if self._tokens > 0 else now + int((1 - self._tokens) * 1e9 / self.rate) + 1

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Publisher and subscribers over a network with faults: every engine gets every version, in any case."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.host_agent.weights.world import JOB, KEY, LAYOUT, MS, TRAINER, Faults, S, World
+from weir.host_agent.weights.packets import Name, Packet, State, Verdict, bitmap, decode, indices
+from weir.host_agent.weights.subscriber import Subscriber
+from weir.wire.definition import WEIGHTS_DATA, WeightsType
+
+FAULTS = st.builds(
+    Faults,
+    loss=st.sampled_from((0.0, 0.01, 0.1, 0.3)),
+    repeat=st.sampled_from((0.0, 0.1)),
+    delay=st.sampled_from((50_000, 5 * MS, 75 * MS)),
+    jitter=st.sampled_from((0, 2 * MS, 30 * MS)),
+)
+
+
+@given(
+    st.integers(0, 10_000),
+    FAULTS,
+    st.integers(1, 5),
+    st.lists(st.integers(1, 60_000), min_size=1, max_size=6),
+)
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+def test_all_get_all_versions(seed: int, faults: Faults, engines: int, lengths: list[int]) -> None:
+    world = World(seed, faults)
+    for number in range(engines):
+        world.join(f"e{number}")
+    assert world.run(lambda: world.all_have(1))
+    for length in lengths:
+        version = world.publish(length)
+        assert world.run(lambda: world.all_have(version))  # noqa: B023
+    assert all(engine.versions == list(range(1, version + 1)) for engine in world.engines.values())
+
+
+@given(st.integers(0, 10_000), FAULTS)
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+def test_engines_come_and_go_while_versions_follow_one_another(seed: int, faults: Faults) -> None:
+    world = World(seed, faults, journal_bytes=100_000)
+    version = 1
+    for step in range(12):
+        if world.random.random() < 0.5:
+            world.join(f"e{step}")
+        if len(world.engines) > 1 and world.random.random() < 0.3:
+            world.leave(world.random.choice(list(world.engines)))
+        world.down = world.random.random() < 0.2
+        version = world.publish(world.random.randrange(1, 60_000))
+        world.run(most=world.random.randrange(2 * S))
+    world.down = False
+    world.join("last")
+    assert world.run(lambda: world.all_have(version))
+
+
+def test_the_trainer_sends_as_much_to_many_as_to_one() -> None:
+    def sent(engines: int) -> int:
+        world = World(1, Faults(), size=1000)
+        for number in range(engines):
+            world.join(f"e{number}")
+        assert world.run(lambda: world.all_have(1))
+        before = world.sent[TRAINER]
+        for _ in range(2):
+            version = world.publish(500_000)
+            assert world.run(lambda: world.all_have(version))  # noqa: B023
+        return world.sent[TRAINER] - before
+
+    one = sent(1)
+    assert one < 1.04 * 2 * 500_000
+    for engines in (2, 8, 16):
+        assert abs(sent(engines) / one - 1) < 0.03
+
+
+def test_what_several_lack_is_repaired_once_for_all() -> None:
+    world = World(1, Faults(), size=1000)
+    for number in range(8):
+        world.join(f"e{number}")
+    world.run(lambda: world.all_have(1))
+    world.down = True
+    world.publish(WEIGHTS_DATA * 20)
+    world.run(most=10 * MS)
+    world.down = False
+    assert world.run(lambda: world.all_have(2))
+    assert world.publisher.counts["repairs to all"] >= 20
+    assert world.sent[TRAINER] < 4 * 20 * WEIGHTS_DATA
+
+
+def test_a_late_engine_gets_a_snapshot_and_the_updates_behind_it() -> None:
+    world = World(1, Faults(), size=400_000)
+    world.join("early")
+    world.run(lambda: world.all_have(1))
+    for _ in range(3):
+        world.publish(10_000)
+        world.run(most=2 * S)
+    late = world.join("late")
+    world.run(most=30 * MS)
+    version = world.publish(10_000)  # while it fetches
+    assert world.run(lambda: world.all_have(version))
+    assert late.versions == [4, 5]
+    assert world.publisher.counts["snapshots"] == 2
+
+
+def test_who_fell_behind_the_journal_gets_a_snapshot() -> None:
+    world = World(1, Faults(), journal_bytes=50_000)
+    engine = world.join("e")
+    world.run(lambda: world.all_have(1))
+    world.down = True
+    for _ in range(20):
+        version = world.publish(10_000)
+        world.run(most=50 * MS)
+    world.down = False
+    assert world.run(lambda: world.all_have(version))
+    assert len(engine.versions) < 5
+    assert engine.machine.counts["snapshots"] == 2
+
+
+def test_the_journal_is_bounded() -> None:
+    world = World(1, Faults(), journal_bytes=50_000)
+    for _ in range(50):
+        world.publish(10_000)
+        world.run(most=50 * MS)
+    assert world.publisher.newest - world.publisher.oldest < 6
+
+
+def data(number: int = 2, **changes: object) -> Packet:
+    fields = {"number": number, "index": 0, "count": 1, "data": b"weights", **changes}
+    return Packet(WeightsType.DATA, JOB, **fields)  # type: ignore[arg-type]
+
+
+def subscriber(version: int = 1) -> Subscriber:
+    made = Subscriber(JOB, KEY, LAYOUT, TRAINER, 10_000)
+    made.version = version
+    return made
+
+
+@pytest.mark.parametrize(
+    ("payload", "source", "verdict"),
+    [
+        (data().encode(KEY), "stranger", Verdict.WRONG_SENDER),
+        (data().encode(b"another key"), TRAINER, Verdict.BAD_CHECK),
+        (data().encode(KEY)[:-1], TRAINER, Verdict.MALFORMED),
+        (data().encode(KEY) + b"!", TRAINER, Verdict.MALFORMED),
+        (b"", TRAINER, Verdict.MALFORMED),
+        (Packet(WeightsType.DATA, JOB + 1, 2, 0, 1, data=b"w").encode(KEY), TRAINER, Verdict.WRONG_JOB),
+        (Packet(WeightsType.ASK, JOB, 2, 0, 1, data=b"w").encode(KEY), TRAINER, Verdict.MALFORMED),
+        (data(index=1).encode(KEY), TRAINER, Verdict.MALFORMED),
+        (data(count=2).encode(KEY), TRAINER, Verdict.MALFORMED),
+        (data(data=b"").encode(KEY), TRAINER, Verdict.MALFORMED),
+        (data(count=1 << 31, data=bytes(WEIGHTS_DATA)).encode(KEY), TRAINER, Verdict.TOO_LONG),
+        (data(number=1).encode(KEY), TRAINER, Verdict.DUPLICATE),
+        (data(number=1000).encode(KEY), TRAINER, Verdict.NOT_WANTED),
+        (data(snapshot=True).encode(KEY), TRAINER, Verdict.NOT_WANTED),
+        (
+            State(2, 1, 2, 0, 0, b"notthose").packet(JOB).encode(KEY),
+            TRAINER,
+            Verdict.WRONG_LAYOUT,
+        ),
+    ],
+)
+def test_packets_that_a_subscriber_refuses(payload: bytes, source: str, verdict: Verdict) -> None:
+    machine = subscriber()
+    assert machine.on_packet(payload, 0, source) is verdict
+    assert machine.verdicts == {verdict: 1}
+    assert machine.messages() == []
+
+
+def test_every_flipped_bit_is_found() -> None:
+    payload = data().encode(KEY)
+    for bit in range(8 * len(payload)):
+        damaged = bytearray(payload)
+        damaged[bit // 8] ^= 1 << bit % 8
+        assert isinstance(decode(bytes(damaged), JOB, KEY), Verdict)
+
+
+def test_a_publisher_takes_questions_alone() -> None:
+    world = World(1, Faults())
+    for packet in (data(), State(9, 1, 9, 0, 0, LAYOUT).packet(JOB)):
+        assert world.publisher.on_packet(packet.encode(KEY), 0, "e") is Verdict.MALFORMED
+    assert world.publisher.newest == 1
+
+
+def test_questions_of_one_subscriber_make_no_more_than_one_copy() -> None:
+    world = World(1, Faults())
+    world.publish(WEIGHTS_DATA * 10)
+    world.run(most=100 * MS)
+    before = world.publisher.counts["sent"]
+    ask = Packet(WeightsType.ASK, JOB, 2, 0, 1, data=bitmap(0, list(range(10)))).encode(KEY)
+    for _ in range(1000):
+        world.publisher.on_packet(ask, world.now, "e")
+    world.pump()
+    world.run(most=15 * MS)
+    assert world.publisher.counts["repairs to one"] == 10
+    assert world.publisher.counts["sent"] == before
+
+
+@given(st.integers(0, 100_000), st.sets(st.integers(0, 4095), min_size=1))
+def test_a_bitmap_names_what_it_was_made_of(base: int, some: set[int]) -> None:
+    wanted = sorted(base + index for index in some)
+    assert indices(wanted[0], bitmap(wanted[0], wanted)) == wanted
+
+
+def test_a_message_has_a_name() -> None:
+    assert data(snapshot=True).name == Name(2, snapshot=True)
+
+
+def test_messages_under_way_are_bounded() -> None:
+    machine = subscriber()
+    whole = bytes(WEIGHTS_DATA)
+    for number in range(2, 12):
+        machine.on_packet(data(number=number, count=9, data=whole).encode(KEY), 0, TRAINER)
+    assert machine.verdicts == {Verdict.ACCEPTED: 2, Verdict.NOT_WANTED: 8}
