@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``weir bench``: Weir beside its peers, in one run, on the same links."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -13,7 +14,7 @@ from rich.table import Table as RichTable
 from weir.bench import report
 from weir.bench.case import Case, Limits, ParameterError, Run, UnavailableError, in_words
 from weir.bench.results import Plot, Table
-from weir.bench.suites import SUITES, UnknownCaseError, find
+from weir.bench.suites import SUITES, UnknownCaseError, find, problems
 from weir.bench.suites import verify as verdicts
 from weir.methods import Plugin
 
@@ -103,14 +104,18 @@ def run(
     out: Annotated[Path, typer.Option(help="Folder of the figures (JSON) and pictures (PNG).")] = Path(
         "runs/bench"
     ),
+    record: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Also write bench/records/NAME.json, for weir bench results."),
+    ] = "",
 ) -> None:
     """Run a case, or all of a suite, and print tables; the folder has every figure.
 
     Fails when a mechanism that was measured did nothing. Cases that need root, BMv2 or a GPU say so.
     """
     cases, values = _cases(name), _assigned(assigned)
-    if len(cases) > 1 and values:
-        raise typer.BadParameter("--set is for a single case: weir bench run SUITE/CASE")
+    if len(cases) > 1 and (values or record):
+        raise typer.BadParameter("--set and --record are for a single case: weir bench run SUITE/CASE")
     for case in cases:
         for option, given, own in (("repeats", repeats, case.repeats), ("seeds", seeds, case.seeds)):
             if given and not own and len(cases) == 1:
@@ -131,7 +136,14 @@ def run(
             plugins=plugin or (),
             say=lambda text: console.print(text, highlight=False, markup=False),
         )
-        failures += _measure(case, {**(case.quick if quick else {}), **values}, one, out, len(cases) > 1)
+        chosen, load = {**(case.quick if quick else {}), **values}, os.getloadavg()[0]
+        tables: list[Table] = []
+        failed = _measure(case, chosen, one, out, tables, len(cases) > 1)
+        failures += failed
+        if record and not failed:
+            from weir.bench import records
+
+            typer.echo(f"recorded: {records.write(record, case, chosen, one, tables, load)}", err=True)
     if failures:
         typer.secho("\n".join(failures), fg="red", err=True)
         raise typer.Exit(1)
@@ -175,10 +187,33 @@ def verify(
         raise typer.Exit(1)
 
 
-def _measure(case: Case, values: Mapping[str, str], run: Run, out: Path, others: bool) -> list[str]:
+@app.command()
+def results(
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail where a page differs.")] = False,
+) -> None:
+    """Write docs/results.md, and the headlines of other pages, from the records of a checkout."""
+    from weir.bench.records import read_all
+    from weir.bench.results_page import pages
+
+    differ = False
+    for path, text in list(pages(read_all())):
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        differ = True
+        typer.echo(f"{'differs' if check else 'written'}: {path}", err=True)
+        if not check:
+            path.write_text(text, encoding="utf-8")
+    if check and differ:
+        raise typer.Exit(1)
+
+
+def _measure(
+    case: Case, values: Mapping[str, str], run: Run, out: Path, tables: list[Table], others: bool
+) -> list[str]:
     """Run a case, show and write what it yields; return what went wrong.
 
-    others: further cases follow, so that one that cannot be measured here does not end all.
+    tables: to which its tables are added. others: further cases follow, so that one that cannot be measured
+    here does not end all.
     """
     from weir.cluster import ClusterError
     from weir.netns import NamespaceError
@@ -189,7 +224,6 @@ def _measure(case: Case, values: Mapping[str, str], run: Run, out: Path, others:
         parameters = case.parameters(values)
     except ParameterError as error:
         raise typer.BadParameter(f"{case.path}: {error}") from None
-    tables: list[Table] = []
     try:
         for output in case.run(parameters, run):
             measured(case, parameters, run, output, tables, out)
@@ -200,7 +234,7 @@ def _measure(case: Case, values: Mapping[str, str], run: Run, out: Path, others:
             typer.echo(f"weir bench {case.path}: {error}", err=True)
             raise typer.Exit(1) from None
         return [f"{case.path}: {error}"]
-    return [f"{case.path}: a mechanism did nothing: {idle}" for table in tables for idle in table.idle]
+    return list(problems(case, tables))
 
 
 def measured(

@@ -2,14 +2,14 @@
 """The all-reduce that one training step waits for, on bad links: Weir's sums and rings over TCP.
 
 The real switch program, entries and transport. The peer is Gloo's ring of two segments a chunk over
-simulated TCP as Linux has it (`weir.simulator.tcp`), with time-outs of 200 ms at least, without marks, in the
-class that switches serve first. Nothing depends on how busy this machine is.
+simulated TCP as Linux has it (`weir.simulator.tcp`), without marks, in the class that switches serve first.
+Weir and TCP wait equally long for answers (`waits`). Nothing depends on how busy this machine is.
 """
 
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -22,15 +22,16 @@ from weir.bench.ranks import least_seconds
 from weir.bench.results import Column, Row, Table, share
 from weir.bench.simulated.fabric import Outcome
 from weir.bench.simulated.transports import Rings, Sums, Transport
+from weir.bench.simulated.waits import Waits
 from weir.host_agent.collectives.packing import LaneBits, lane_format
 from weir.host_agent.compression.encodings import SCALE_BLOCK
 from weir.host_agent.transport.service_class import ServiceClass
 from weir.network import NetworkPlan, NetworkSpec, incast, make_plan
 from weir.report.words import duration
+from weir.simulator.clock import SECOND
 from weir.simulator.congestion import Algorithm
 from weir.simulator.link import Faults
 from weir.simulator.network import LinkSpec, Network
-from weir.simulator.tcp import TcpConfig
 from weir.train.config import PRESETS, make_config
 from weir.train.models import parameter_count
 from weir.train.task import make_task
@@ -38,7 +39,6 @@ from weir.train.words import links_line
 from weir.wire.definition import RELIABLE_DSCP, SLOT_LANES
 
 DELAY_NS: Final = 10_000  # of every link
-LINUX_MIN_RTO_NS: Final = 200_000_000
 _LAYER: Final = 2
 _LIMIT_S: Final = 36_000.0
 
@@ -125,19 +125,22 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
 
 def simulate(way: Way, spec: NetworkSpec, workers: int, elements: int, budget: float) -> Outcome:
     """Return one all-reduce of so many elements."""
+    waits = Waits.of(spec.rate_bps, DELAY_NS / SECOND)
     with _network(spec, workers) as (network, plan):
         hosts = [host.name for host in plan.workers]
         transport: Transport
         if way.algorithm is not None:
-            tcp = TcpConfig(min_rto=LINUX_MIN_RTO_NS, algorithm=way.algorithm, dscp=RELIABLE_DSCP)
+            tcp = replace(waits.tcp(), algorithm=way.algorithm, dscp=RELIABLE_DSCP)
             transport = Rings(network, hosts, tcp, 4 * elements)
         else:
-            transport = _sums(network, hosts, elements, budget if way.lossy else 0.0, way.bits)
+            transport = _sums(network, hosts, elements, budget if way.lossy else 0.0, way.bits, waits)
         network.run(transport.begin(), limit=_LIMIT_S)
         return Outcome([network.clock.now / 1e9], counts=dict(transport.end()))
 
 
-def _sums(network: Network, hosts: list[str], elements: int, budget: float, bits: LaneBits) -> Sums:
+def _sums(
+    network: Network, hosts: list[str], elements: int, budget: float, bits: LaneBits, waits: Waits
+) -> Sums:
     """Return sums of a gradient, all blocks non-zero. budget: of the lanes, in one account."""
     scales = -(-elements // SCALE_BLOCK)
     blocks = -(-scales * lane_format(bits, 0.0, len(hosts)).lanes(SCALE_BLOCK) // SLOT_LANES)
@@ -154,7 +157,7 @@ def _sums(network: Network, hosts: list[str], elements: int, budget: float, bits
             accounts=np.zeros(blocks, np.uint16),
             budgets=np.array([int(budget * blocks * SLOT_LANES)], np.uint64),
         )
-    job = network.admit(hosts, slots=MOST_SLOTS)
+    job = network.admit(hosts, slots=MOST_SLOTS, **waits.sums())
     front = ServiceClass(layer=_LAYER)
     return Sums(job, lanes, exponents, [service] * len(hosts), front, exponent_block=SLOT_LANES)
 
