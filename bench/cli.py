@@ -93,6 +93,7 @@ def run(
     quick: Annotated[bool, typer.Option("--quick", help="The smallest sizes: tries a case out.")] = False,
     repeats: Annotated[int | None, typer.Option(min=1, help="Repetitions, after one that warms up.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs, each with a seed of its own.")] = None,
+    seed: Annotated[int, typer.Option(min=1, help="The first run's seed; the others' follow.")] = 1,
     processes: Annotated[
         int | None, typer.Option(min=1, help="Simulations at a time; default: one per core.")
     ] = None,
@@ -130,7 +131,7 @@ def run(
             context.with_resource(interruptible())  # ends in order on SIGTERM, as on Ctrl-C
         one = Run(
             repeats=(1 if quick else repeats or case.repeats) if case.repeats else 0,
-            seeds=range(1, 1 + (1 if quick else seeds or case.seeds)) if case.seeds else (),
+            seeds=range(seed, seed + (1 if quick else seeds or case.seeds)) if case.seeds else (),
             processes=processes,
             journal=journal,
             plugins=plugin or (),
@@ -159,6 +160,8 @@ def verify(
 ) -> None:
     """Run small versions of what the pages state, and fail where a ratio is below its floor.
 
+    Without a name, also make short records again, and fail where a figure has moved.
+
     Only cases whose figures do not depend on the machine have floors: virtual time, and counted bytes.
     """
     from weir.train.running import interruptible
@@ -182,6 +185,15 @@ def verify(
         if not found.kept:
             failures.append(f"{found.case.path}: {found.floor}: {reached}, below {found.floor.least:g}")
     Console().print(table)
+    if not name:
+        from weir.bench.again import make_again
+        from weir.bench.headlines import CLAIMS
+        from weir.bench.records import read_all
+
+        for moved in make_again(CLAIMS, read_all(), run):
+            words = f"{moved.claim.name}, {moved.figure}: recorded {moved.recorded}, now {moved.found}"
+            run.say(words)
+            failures += [] if moved.same else [f"a figure has moved: {words}"]
     if failures:
         typer.secho("\n".join(failures), fg="red", err=True)
         raise typer.Exit(1)

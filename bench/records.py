@@ -37,7 +37,7 @@ class Record:
     command: str
     parameters: Mapping[str, str]
     repeats: int
-    seeds: int
+    seeds: Sequence[int]
     date: str
     machine: Mapping[str, Any]
     tables: Sequence[Table]
@@ -51,6 +51,8 @@ def command_of(case: Case, assigned: Mapping[str, str], run: Run) -> str:
         words += ["--repeats", str(run.repeats)]
     if case.seeds and len(run.seeds) != case.seeds:
         words += ["--seeds", str(len(run.seeds))]
+    if case.seeds and run.seeds[0] != 1:
+        words += ["--seed", str(run.seeds[0])]
     return shlex.join([*words, *(word for each in assigned.items() for word in ("--set", "=".join(each)))])
 
 
@@ -65,7 +67,6 @@ def write(
     content = report.as_json(case.path, parameters, run.repeats, run.seeds, tables) | {
         "command": command_of(case, assigned, run),
         "parameters": {name: in_words(value) for name, value in vars(parameters).items()},
-        "seeds": len(run.seeds),
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "machine": {
             "processor": _processor(),

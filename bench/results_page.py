@@ -9,6 +9,7 @@ from typing import Final
 from weir.bench.claims import Claim, Figure, Published
 from weir.bench.headlines import CLAIMS, PUBLISHED
 from weir.bench.records import Record
+from weir.bench.suites import SUITES
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = "docs/results.md"
@@ -41,14 +42,18 @@ def render(records: Mapping[str, Record]) -> str:
 
 def _section(claim: Claim, records: Mapping[str, Record]) -> Iterator[str]:
     said = claim.said(records)
-    yield f"**{said[0].upper()}{said[1:]}.** {claim.conditions}\n" if said else f"{claim.conditions}\n"
+    yield f"**{said[0].upper()}{said[1:]}.** {claim.conditions}\n"
+    missing = [name for name in claim.records if name not in records]
+    if missing:
+        commands = "\n".join(f"{claim.commands[name]} --record {name}" for name in missing)
+        yield "These figures are of runs before records were kept. The commands for records:\n"
+        yield f"```\n{commands}\n```\n"
     for name in claim.records:
-        if name not in records:
-            yield f"No record yet. The command:\n\n```\n{claim.commands[name]} --record {name}\n```\n"
+        if name in missing:
             continue
         record = records[name]
         yield f"```\n{record.command}\n```\n"
-        yield from _tables(record, [each for each in claim.figures.values() if each.record == name])
+        yield from _tables(record, [each for each in claim.figures.values() if name in each.records])
         yield f"{_where(record)} {_again(claim)}\n"
 
 
@@ -56,8 +61,8 @@ def _where(record: Record) -> str:
     machine = record.machine
     return (
         f"Record [`{record.name}`](../bench/records/{record.name}.json), {record.date}: "
-        f"{machine['processors']} processors ({machine['processor']}), load {machine['load before']} before the run, Linux "
-        f"{machine['kernel']}."
+        f"{machine['processors']} processors ({machine['processor']}), load {machine['load before']} before "
+        f"the run, Linux {machine['kernel']}."
     )
 
 
@@ -89,8 +94,6 @@ def _cell(text: str) -> str:
 
 
 def _floors() -> str:
-    from weir.bench.suites import SUITES
-
     lines = [
         f"| `{case.path}` | {floor} | {floor.least:g} |"
         for cases in SUITES.values()
@@ -108,11 +111,8 @@ def _published(published: Sequence[Published], records: Mapping[str, Record]) ->
     by_name = {claim.name: claim for claim in CLAIMS}
 
     def ours(each: Published) -> str:
-        parts = [
-            by_name[name].said(records) or f"[{by_name[name].title}](#{_anchor(by_name[name])})"
-            for name in each.claims
-        ]
-        return "; ".join(parts) or "–"
+        found = [by_name[name] for name in each.claims]
+        return "; ".join(f"[{one.title}](#{_anchor(one)}): {one.said(records)}" for one in found) or "–"
 
     lines = [
         f"| {each.number} | {each.system} | {each.figure} | {ours(each)} | {each.words} |"
@@ -134,16 +134,15 @@ def quoted(text: str, records: Mapping[str, Record]) -> str:
     """Return a page's text with the words of its claims as the records have them.
 
     Raises:
-        LookupError: there is no such claim, or it has no record.
+        LookupError: there is no such claim.
     """
     by_name = {claim.name: claim for claim in CLAIMS}
 
     def words(found: re.Match[str]) -> str:
         begin, name, _, end = found.groups()
-        said = by_name[name].said(records) if name in by_name else None
-        if said is None:
-            raise LookupError(f"claim {name}: {'no record' if name in by_name else 'there is none'}")
-        return f"{begin}{said}{end}"
+        if name not in by_name:
+            raise LookupError(f"there is no claim {name!r}")
+        return f"{begin}{by_name[name].said(records)}{end}"
 
     return MARK.sub(words, text)
 

@@ -89,7 +89,8 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
     def floor(way: Way) -> float | None:
         if spec.rate_bps is None:
             return None
-        return least_seconds(elements, config.workers, spec.rate_bps, ring=way.algorithm is not None)
+        lanes = lane_format(way.bits, 0.0, config.workers).lanes(SCALE_BLOCK) / SCALE_BLOCK
+        return least_seconds(elements * lanes, config.workers, spec.rate_bps, ring=way.algorithm is not None)
 
     yield Table(
         f"All-reduce of {config.model}'s gradient in virtual time, {config.workers} workers, "

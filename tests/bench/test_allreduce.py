@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from weir.bench.collectives.allreduce import Parameters, Sample, Spec, least_of, measure, row
+from weir.bench.collectives.allreduce import least_of, measure, row
+from weir.bench.collectives.samples import Parameters, Sample, Spec
 from weir.bench.peers import CONTENDERS
 from weir.bench.ranks import Links, least_seconds, over_links, run_ranks
 from weir.bench.report import cells
