@@ -49,6 +49,11 @@ def _of_dense(column: str, way: str) -> Figure:
     )
 
 
+def _worth(contender: str, against: str, workers: str, rate: str) -> Figure:
+    where = {"workers": (workers,), "rate": (rate,)}
+    return Figure(("worth",), "seconds", contender, against, where=where, form="{:.2f}")
+
+
 CLAIMS: Final[tuple[Claim, ...]] = (
     Claim(
         "links",
@@ -275,6 +280,39 @@ CLAIMS: Final[tuple[Claim, ...]] = (
         {"more": Figure(("scale",), "over the first", "1,024 workers", kind="value", form="{:.1%}")},
         {"scale": "weir bench run simulated/scale"},
         "a sum of 1,024 workers takes 101.7 % of the time of 32",
+        again=True,
+    ),
+    Claim(
+        "worth-fast",
+        "Is it worth a box: faster links",
+        "a dense sum by one core of a hub makes a step {slow} times as fast as a ring's at 1 Gbit/s with 4 "
+        "workers, {fast} times at 10 Gbit/s, and {many} times there with 64 workers",
+        "An ideal model of GPT-2 and of a Llama of 7 billion parameters: lines, processor seconds for each "
+        "GB "
+        "(measured over links), backward pass and exchange overlapped. Below 1: no box.",
+        {
+            "slow": _worth("Weir, 32 bits", "ring", "4 workers", "1 Gbit/s"),
+            "fast": _worth("Weir, 32 bits", "ring", "4 workers", "10 Gbit/s"),
+            "many": _worth("Weir, 32 bits", "ring", "64 workers", "10 Gbit/s"),
+        },
+        {"worth": "weir bench run simulated/worth"},
+        again=True,
+    ),
+    Claim(
+        "worth-compressed",
+        "Is it worth a box: compressed",
+        "compressed updates make a step {slow} times as fast as torch's PowerSGD hook of rank 4 at 100 "
+        "Mbit/s "
+        "with 4 workers, {fast} times at 10 Gbit/s, and {many} times at 1 Gbit/s with 64 workers",
+        "The same ideal model, with the bytes that both were measured to send. Both are assumed to train as "
+        "well; for a small GPT the first trained better "
+        "([compress](#a-transformer-with-adamw-in-few-bytes)).",
+        {
+            "slow": _worth("Weir, compress", "ring, PowerSGD hook", "4 workers", "0.1 Gbit/s"),
+            "fast": _worth("Weir, compress", "ring, PowerSGD hook", "4 workers", "10 Gbit/s"),
+            "many": _worth("Weir, compress", "ring, PowerSGD hook", "64 workers", "1 Gbit/s"),
+        },
+        {"worth": "weir bench run simulated/worth"},
         again=True,
     ),
     Claim(
