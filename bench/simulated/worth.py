@@ -168,8 +168,8 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table | Plot]:
         notes=(
             f"{parameters.tokens:,} tokens of a worker in a step at {parameters.teraflops:g} TFLOP/s; the "
             f"hub's processor takes {parameters.switch:g} s for each GB of a worker's packets, a worker's "
-            f"own {parameters.worker:g} s; peers' processors take nothing; lossy ways are assumed to train as "
-            "well",
+            f"own {parameters.worker:g} s; peers' processors take nothing; lossy ways are assumed to "
+            "train as well",
         ),
     )
     yield Plot("A training step, by an ideal model", panels[:: len(parameters.workers)])
