@@ -46,7 +46,7 @@ def _section(claim: Claim, records: Mapping[str, Record]) -> Iterator[str]:
     missing = [name for name in claim.records if name not in records]
     if missing:
         commands = "\n".join(f"{claim.commands[name]} --record {name}" for name in missing)
-        yield "These figures are of runs before records were kept. The commands for records:\n"
+        yield "Not all records are there yet: these words are of earlier runs. The commands:\n"
         yield f"```\n{commands}\n```\n"
     for name in claim.records:
         if name in missing:

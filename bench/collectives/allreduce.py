@@ -7,7 +7,7 @@ with tensors on a GPU that all ranks share. Every sum is compared with Gloo's.
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from statistics import median
 from typing import Final
@@ -30,6 +30,7 @@ from weir.train.wirebytes import TCP_PAYLOAD, WEIR_PAYLOAD
 
 _LARGEST: Final = 6.7  # of 2^34 normal numbers, about
 _LEAST_REPEATS: Final = 3
+_FRAME: Final = 1514
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,13 @@ def _rows(ranks: Sequence[Measured], spec: Spec, links: Links, device: str) -> I
         for name in contenders:
             floor = median(copies) if copies else least_of(CONTENDERS[name], spec.elements, links, density)
             samples = [rank.samples[density][name] for rank in ranks]
-            yield row(name, samples, spec.elements, setting, floor)
+            made = row(name, samples, spec.elements, setting, floor)
+            yield replace(made, counts=_batches(links)) if name == "gloo" else made
+
+
+def _batches(links: Links) -> dict[str, float]:
+    """Return how many frames Gloo's link has carried at a time; 0 without segmentation offloads."""
+    return {} if links.gloo_frame is None else {"frames at a time": links.gloo_frame() // _FRAME}
 
 
 def _setting(spec: Spec, links: Links, device: str, density: float) -> dict[str, str]:
