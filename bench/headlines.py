@@ -257,7 +257,8 @@ CLAIMS: Final[tuple[Claim, ...]] = (
     Claim(
         "incast-few",
         "Incast of 8 and 16 workers",
-        "with 8 and 16 workers, lossless flows have {lossless} of DCTCP's p99, and with a loss budget of 10 % "
+        "with 8 and 16 workers, lossless flows have {lossless} of DCTCP's p99, and with a loss budget of "
+        "10 % "
         "{lossy}",
         "The same, with shards of 64 KiB to 4 MiB.",
         {
@@ -265,7 +266,8 @@ CLAIMS: Final[tuple[Claim, ...]] = (
             "lossy": Figure(("incast-16",), "p99, ms", "g ", "d ", "share"),
         },
         {"incast-16": "weir bench run simulated/incast --set workers=8,16 --journal incast-16.jsonl"},
-        "with 8 and 16 workers, lossless flows have 81 to 103 % of DCTCP's p99, and with a loss budget of 10 % "
+        "with 8 and 16 workers, lossless flows have 81 to 103 % of DCTCP's p99, and with a loss budget of "
+        "10 % "
         "79 to 100 %",
     ),
     Claim(
@@ -301,7 +303,8 @@ CLAIMS: Final[tuple[Claim, ...]] = (
         "A thousand workers on fast links",
         "a sum of 1,024 workers takes {ten} times as long as one of 16 at 10 Gbit/s, and {hundred} times at "
         "100 Gbit/s",
-        "The same at higher rates with more slots: the time that a packet is on the links of three tiers is a "
+        "The same at higher rates with more slots: the time that a packet is on the links of three tiers "
+        "is a "
         "larger part of the sum.",
         {
             name: Figure((record,), "over the first", "1,024 workers", kind="value", form="{:.2f}")
