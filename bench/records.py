@@ -105,8 +105,8 @@ def _table(found: Mapping[str, Any]) -> Table:
         )
         for row in found["rows"]
     )
-    columns = tuple(map(Column, found["columns"]))
-    return Table(found["title"], columns, rows, better=found["better"], notes=tuple(found["notes"]))
+    names = dict.fromkeys([*found["columns"], *(name for row in rows for name in row.values)])
+    return Table(found["title"], tuple(map(Column, names)), rows, better=found["better"], notes=tuple(found["notes"]))
 
 
 def _processor() -> str:

@@ -18,7 +18,7 @@ from softp4.runtime.queueing import parse_rate
 from weir.agent_service import MOST_SLOTS
 from weir.bench.case import Run, parameter
 from weir.bench.results import Column, Row, Table
-from weir.bench.simulated.step import DELAY_NS
+from weir.bench.simulated.step import DELAY_NS, FIRST_WAIT
 from weir.bench.simulated.transports import Rings, TcpServers
 from weir.bench.simulated.waits import Waits
 from weir.bench.training.tcp_server import PIECE_BYTES
@@ -63,7 +63,7 @@ class Setting:
     @property
     def waits(self) -> Waits:
         """Waits of hosts for answers, Weir's and TCP's."""
-        return Waits.of(self.rate_bps, DELAY_NS / SECOND)
+        return Waits.of(self.rate_bps, DELAY_NS / SECOND, FIRST_WAIT)
 
     @property
     def tcp(self) -> TcpConfig:

@@ -39,6 +39,7 @@ from weir.train.words import links_line
 from weir.wire.definition import RELIABLE_DSCP, SLOT_LANES
 
 DELAY_NS: Final = 10_000  # of every link
+FIRST_WAIT: Final = 0.2  # seconds, of Weir and TCP
 _LAYER: Final = 2
 _LIMIT_S: Final = 36_000.0
 
@@ -126,7 +127,7 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
 
 def simulate(way: Way, spec: NetworkSpec, workers: int, elements: int, budget: float) -> Outcome:
     """Return one all-reduce of so many elements."""
-    waits = Waits.of(spec.rate_bps, DELAY_NS / SECOND)
+    waits = Waits.of(spec.rate_bps, DELAY_NS / SECOND, FIRST_WAIT)
     with _network(spec, workers) as (network, plan):
         hosts = [host.name for host in plan.workers]
         transport: Transport

@@ -43,16 +43,17 @@ class Waits:
     first: float = 0.02
 
     @classmethod
-    def of(cls, rate: int | None, delay: float) -> "Waits":
+    def of(cls, rate: int | None, delay: float, first: float = 0.02) -> "Waits":
         """Return waits of three round trips through empty queues, or the least that hosts can wait.
 
         Args:
             rate: bit/s of every link; None: packets take no time.
             delay: seconds of every link.
+            first: see there; on slow links longer than a host's own queue needs.
         """
         there = (8 * (MSS + OVERHEAD) / rate if rate else 0) + delay
         back = (8 * OVERHEAD / rate if rate else 0) + delay
-        return cls(max(HOST_TIMER, _ROUND_TRIPS * _LINKS * (there + back)))
+        return cls(max(HOST_TIMER, _ROUND_TRIPS * _LINKS * (there + back)), first)
 
     def tcp(self) -> TcpConfig:
         """Return TCP with these."""
