@@ -106,7 +106,9 @@ def _table(found: Mapping[str, Any]) -> Table:
         for row in found["rows"]
     )
     names = dict.fromkeys([*found["columns"], *(name for row in rows for name in row.values)])
-    return Table(found["title"], tuple(map(Column, names)), rows, better=found["better"], notes=tuple(found["notes"]))
+    return Table(
+        found["title"], tuple(map(Column, names)), rows, better=found["better"], notes=tuple(found["notes"])
+    )
 
 
 def _processor() -> str:

@@ -18,7 +18,7 @@ from softp4.runtime.queueing import parse_rate
 from weir.agent_service import MOST_SLOTS
 from weir.bench.case import Run, parameter
 from weir.bench.results import Column, Row, Table
-from weir.bench.simulated.step import DELAY_NS, FIRST_WAIT
+from weir.bench.simulated.step import DELAY_NS
 from weir.bench.simulated.transports import Rings, TcpServers
 from weir.bench.simulated.waits import Waits
 from weir.bench.training.tcp_server import PIECE_BYTES
@@ -61,14 +61,12 @@ class Setting:
     values_a_lane: int = 1
 
     @property
-    def waits(self) -> Waits:
-        """Waits of hosts for answers, Weir's and TCP's."""
-        return Waits.of(self.rate_bps, DELAY_NS / SECOND, FIRST_WAIT)
-
-    @property
     def tcp(self) -> TcpConfig:
-        """TCP as the peers have it: DCTCP, which is faster here than CUBIC and BBR."""
-        return replace(self.waits.tcp(), dscp=RELIABLE_DSCP)
+        """TCP as the peers have it: DCTCP, which is faster here than CUBIC and BBR.
+
+        It waits for answers as the fabric suggests, which is shorter than Weir's waits.
+        """
+        return replace(Waits.of(self.rate_bps, DELAY_NS / SECOND).tcp(), dscp=RELIABLE_DSCP)
 
 
 def _network(setting: Setting, hosts: int) -> Network:
@@ -97,7 +95,7 @@ def weir_server(setting: Setting, bucket: int = _BUCKET) -> Stepped:
     numbers = np.random.default_rng(1)
     with _network(setting, setting.workers + 1) as network:
         names = [host.name for host in network.topology.hosts]
-        job = network.admit(names, slots=MOST_SLOTS, **setting.waits.sums())
+        job = network.admit(names, slots=MOST_SLOTS)
         buckets = [min(bucket, setting.parameters - start) for start in range(0, setting.parameters, bucket)]
         chosen = [
             numbers.random((setting.workers, -(-count // SCALE_BLOCK))) < setting.density for count in buckets

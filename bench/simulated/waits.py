@@ -43,17 +43,16 @@ class Waits:
     first: float = 0.02
 
     @classmethod
-    def of(cls, rate: int | None, delay: float, first: float = 0.02) -> "Waits":
+    def of(cls, rate: int | None, delay: float) -> "Waits":
         """Return waits of three round trips through empty queues, or the least that hosts can wait.
 
         Args:
             rate: bit/s of every link; None: packets take no time.
             delay: seconds of every link.
-            first: see there; on slow links longer than a host's own queue needs.
         """
         there = (8 * (MSS + OVERHEAD) / rate if rate else 0) + delay
         back = (8 * OVERHEAD / rate if rate else 0) + delay
-        return cls(max(HOST_TIMER, _ROUND_TRIPS * _LINKS * (there + back)), first)
+        return cls(max(HOST_TIMER, _ROUND_TRIPS * _LINKS * (there + back)))
 
     def tcp(self) -> TcpConfig:
         """Return TCP with these."""
