@@ -3,7 +3,8 @@
 
 The real switch program, entries and transport. The peer is Gloo's ring of two segments a chunk over
 simulated TCP as Linux has it (`weir.simulator.tcp`), without marks, in the class that switches serve first.
-TCP waits for answers as its fabric suggests (`waits`), Weir as users have it, which is longer. Nothing depends on how busy this machine is.
+TCP waits for answers as its fabric suggests (`waits`), Weir as users have it, which is longer. Nothing
+depends on how busy this machine is.
 """
 
 import itertools
