@@ -22,7 +22,7 @@ class Contender:
     Attributes:
         words: in tables.
         group: "gloo"; "gloo-4": four groups, each for a piece of the tensor; "weir"; "local": Weir's ranks
-            reduce in the host's memory; "mpi": of `weir.bench.collectives.mpi`; "none": nothing is summed.
+            reduce in the host's memory; "none": nothing is summed.
         lane_bits: of a value in Weir's packets.
         halves: torch's hook that halves floats, by its name in ``weir.train.peers``; empty: without it.
         rank: of torch's PowerSGD hook; 0: without it.
@@ -31,7 +31,7 @@ class Contender:
     """
 
     words: str
-    group: Literal["gloo", "gloo-4", "weir", "local", "mpi", "none"]
+    group: Literal["gloo", "gloo-4", "weir", "local", "none"]
     lane_bits: LaneBits = 32
     halves: str = ""
     rank: int = 0
@@ -42,8 +42,6 @@ class Contender:
 CONTENDERS: Final = {
     "gloo": Contender(GLOO, "gloo"),
     "gloo-4": Contender("4 Gloo groups", "gloo-4"),
-    "mpich": Contender("MPICH", "mpi"),
-    "openmpi": Contender("Open MPI", "mpi"),
     "weir": Contender("Weir", "weir"),
     "weir-16": Contender("Weir 16", "weir", 16),
     "weir-8": Contender("Weir 8", "weir", 8),

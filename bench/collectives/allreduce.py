@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 
 from weir.bench.case import Run, UnavailableError
-from weir.bench.collectives import mpi
 from weir.bench.collectives.copy import Copies
 from weir.bench.collectives.samples import BLOCK, Parameters, Sample, Spec, tensor
 from weir.bench.peers import CONTENDERS, GLOO, Contender, all_reduce
@@ -55,7 +54,6 @@ def run(given: Parameters, run: Run) -> Iterator[Table]:
             spec = Spec(round(size * 1e6 / 4), given, run.repeats, links.switches)
             try:
                 rows += _rows(run_ranks(measure, spec, links, device, given.limit), spec, links, device)
-                rows += _mpi_rows(spec, links, device, run)
             except ChildError as error:
                 failed.append(f"{links.name}, {size:g} MB, {device}: {error}")
                 run.say(failed[-1])
@@ -118,22 +116,6 @@ def _setting(spec: Spec, links: Links, device: str, density: float) -> dict[str,
     }
 
 
-def _mpi_rows(spec: Spec, links: Links, device: str, run: Run) -> Iterator[Row]:
-    """Yield those of Open MPI and MPICH, or say why there are none."""
-    for name in spec.given.contenders:
-        if name not in mpi.LIBRARIES:
-            continue
-        reason = "tensors on a GPU" if device == "cuda" else mpi.why_not(name, links)
-        if reason:
-            run.say(f"{links.name}: {CONTENDERS[name].words} not measured: {reason}")
-            continue
-        ranks = mpi.measure(name, spec, links, spec.given.limit)
-        for density in spec.given.densities:
-            samples = [rank[density] for rank in ranks]
-            floor = least_of(CONTENDERS[name], spec.elements, links, density)
-            yield row(name, samples, spec.elements, _setting(spec, links, device, density), floor)
-
-
 def row(
     name: str, ranks: Sequence[Sequence[Sample]], elements: int, setting: dict[str, str], floor: float | None
 ) -> Row:
@@ -160,7 +142,7 @@ def row(
 def least_of(contender: Contender, elements: int, links: Links, density: float) -> float | None:
     """Return the least time that the line allows; None without a line, or where not all values travel.
 
-    Gloo and MPI do not look at the values, so all of them travel; packed lanes carry several values each.
+    Gloo does not look at the values, so all of them travel; packed lanes carry several values each.
     """
     ring = contender.group not in ("weir", "local")
     if links.rate is None or (density < 1 and not ring):
@@ -171,7 +153,7 @@ def least_of(contender: Contender, elements: int, links: Links, density: float) 
 
 def measure(place: Place, spec: Spec) -> Measured:
     """Time the all-reduces on one rank."""
-    for name in in_turn(spec):  # which makes the groups
+    for name in spec.given.contenders:  # which makes the groups
         all_reduce(torch.ones(1024, device=place.device), CONTENDERS[name], place)
     samples = {density: _turns(place, spec, density) for density in spec.given.densities}
     copies: list[float] = []
@@ -188,7 +170,7 @@ def measure(place: Place, spec: Spec) -> Measured:
 def _turns(place: Place, spec: Spec, density: float) -> dict[str, list[Sample]]:
     """Return samples by contender; of one that is slow, fewer."""
     source = tensor(spec, density, place.rank).to(place.device)
-    names = ["gloo", *(name for name in in_turn(spec) if name != "gloo")]
+    names = ["gloo", *(name for name in spec.given.contenders if name != "gloo")]
     taken: dict[str, list[Sample]] = {name: [] for name in names}
     wanted = dict.fromkeys(names, spec.repeats)
     for turn in range(spec.repeats + 1):
@@ -208,12 +190,7 @@ def _turns(place: Place, spec: Spec, density: float) -> dict[str, list[Sample]]:
                 peer = data
             else:
                 check(data, peer, CONTENDERS[name], place.size)
-    return {name: taken[name] for name in in_turn(spec)}
-
-
-def in_turn(spec: Spec) -> list[str]:
-    """Return the contenders that take turns in the same processes: all but MPI."""
-    return [name for name in spec.given.contenders if name not in mpi.LIBRARIES]
+    return {name: taken[name] for name in spec.given.contenders}
 
 
 def _timed(
