@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``weir bench``: Weir beside its peers, in one run, on the same links."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -13,7 +14,7 @@ from rich.table import Table as RichTable
 from weir.bench import report
 from weir.bench.case import Case, Limits, ParameterError, Run, UnavailableError, in_words
 from weir.bench.results import Plot, Table
-from weir.bench.suites import SUITES, UnknownCaseError, find
+from weir.bench.suites import SUITES, UnknownCaseError, find, problems
 from weir.bench.suites import verify as verdicts
 from weir.methods import Plugin
 
@@ -74,11 +75,12 @@ def _parameters(case: Case) -> RichTable:
     return table
 
 
-def _seeds(case: Case, count: int | None, only: int | None) -> Sequence[int]:
+def _seeds(case: Case, count: int | None, first: int | None) -> range:
     """Return the seeds of a case's runs."""
     if not case.seeds:
-        return ()
-    return (only,) if only else range(1, 1 + (count or case.seeds))
+        return range(0)
+    first, count = first or 1, count or (1 if first else case.seeds)
+    return range(first, first + count)
 
 
 def _plain_table(*heads: str) -> RichTable:
@@ -99,7 +101,9 @@ def run(
     quick: Annotated[bool, typer.Option("--quick", help="The smallest sizes: tries a case out.")] = False,
     repeats: Annotated[int | None, typer.Option(min=1, help="Repetitions, after one that warms up.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs, each with a seed of its own.")] = None,
-    seed: Annotated[int | None, typer.Option(min=1, help="A run of this seed alone.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=1, help="The first seed; without --seeds, the only one.")
+    ] = None,
     processes: Annotated[
         int | None, typer.Option(min=1, help="Simulations at a time; default: one per core.")
     ] = None,
@@ -111,14 +115,18 @@ def run(
     out: Annotated[Path, typer.Option(help="Folder of the figures (JSON) and pictures (PNG).")] = Path(
         "runs/bench"
     ),
+    record: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Also write bench/records/NAME.json, for weir bench results."),
+    ] = "",
 ) -> None:
     """Run a case, or all of a suite, and print tables; the folder has every figure.
 
     Fails when a mechanism that was measured did nothing. Cases that need root, BMv2 or a GPU say so.
     """
     cases, values = _cases(name), _assigned(assigned)
-    if len(cases) > 1 and values:
-        raise typer.BadParameter("--set is for a single case: weir bench run SUITE/CASE")
+    if len(cases) > 1 and (values or record):
+        raise typer.BadParameter("--set and --record are for a single case: weir bench run SUITE/CASE")
     for case in cases:
         options = (
             ("repeats", repeats, case.repeats),
@@ -144,7 +152,14 @@ def run(
             plugins=plugin or (),
             say=lambda text: console.print(text, highlight=False, markup=False),
         )
-        failures += _measure(case, {**(case.quick if quick else {}), **values}, one, out, len(cases) > 1)
+        chosen, load = {**(case.quick if quick else {}), **values}, os.getloadavg()[0]
+        tables: list[Table] = []
+        failed = _measure(case, chosen, one, out, tables, len(cases) > 1)
+        failures += failed
+        if record and not failed:
+            from weir.bench import records
+
+            typer.echo(f"recorded: {records.write(record, case, chosen, one, tables, load)}", err=True)
     if failures:
         typer.secho("\n".join(failures), fg="red", err=True)
         raise typer.Exit(1)
@@ -159,6 +174,8 @@ def verify(
     ] = None,
 ) -> None:
     """Run small versions of what the pages state, and fail where a ratio is below its floor.
+
+    Without a name, also make short records again, and fail where a figure has moved.
 
     Only cases whose figures do not depend on the machine have floors: virtual time, and counted bytes.
     """
@@ -183,15 +200,47 @@ def verify(
         if not found.kept:
             failures.append(f"{found.case.path}: {found.floor}: {reached}, below {found.floor.least:g}")
     Console().print(table)
+    if not name:
+        from weir.bench.again import make_again
+        from weir.bench.headlines import CLAIMS
+        from weir.bench.records import read_all
+
+        for moved in make_again(CLAIMS, read_all(), run):
+            words = f"{moved.claim.name}, {moved.figure}: recorded {moved.recorded}, now {moved.found}"
+            run.say(words)
+            failures += [] if moved.same else [f"a figure has moved: {words}"]
     if failures:
         typer.secho("\n".join(failures), fg="red", err=True)
         raise typer.Exit(1)
 
 
-def _measure(case: Case, values: Mapping[str, str], run: Run, out: Path, others: bool) -> list[str]:
+@app.command()
+def results(
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail where a page differs.")] = False,
+) -> None:
+    """Write docs/results.md, and the headlines of other pages, from the records of a checkout."""
+    from weir.bench.records import read_all
+    from weir.bench.results_page import pages
+
+    differ = False
+    for path, text in list(pages(read_all())):
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        differ = True
+        typer.echo(f"{'differs' if check else 'written'}: {path}", err=True)
+        if not check:
+            path.write_text(text, encoding="utf-8")
+    if check and differ:
+        raise typer.Exit(1)
+
+
+def _measure(
+    case: Case, values: Mapping[str, str], run: Run, out: Path, tables: list[Table], others: bool
+) -> list[str]:
     """Run a case, show and write what it yields; return what went wrong.
 
-    others: further cases follow, so that one that cannot be measured here does not end all.
+    tables: to which its tables are added. others: further cases follow, so that one that cannot be measured
+    here does not end all.
     """
     from weir.cluster import ClusterError
     from weir.netns import NamespaceError
@@ -202,7 +251,6 @@ def _measure(case: Case, values: Mapping[str, str], run: Run, out: Path, others:
         parameters = case.parameters(values)
     except ParameterError as error:
         raise typer.BadParameter(f"{case.path}: {error}") from None
-    tables: list[Table] = []
     try:
         for output in case.run(parameters, run):
             measured(case, parameters, run, output, tables, out)
@@ -213,7 +261,7 @@ def _measure(case: Case, values: Mapping[str, str], run: Run, out: Path, others:
             typer.echo(f"weir bench {case.path}: {error}", err=True)
             raise typer.Exit(1) from None
         return [f"{case.path}: {error}"]
-    return [f"{case.path}: a mechanism did nothing: {idle}" for table in tables for idle in table.idle]
+    return list(problems(case, tables))
 
 
 def measured(

@@ -40,6 +40,7 @@ class Links:
         rate: of its links in bit/s; None: as fast as the machine.
         start: how a rank is started there.
         switches: process ids.
+        gloo_frame: returns the mean bytes of what rank 0 has sent over Gloo's link at a time; None: no link.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Links:
     rate: int | None
     start: Start
     switches: tuple[int, ...]
+    gloo_frame: Callable[[], float] | None = None
 
 
 @contextlib.contextmanager
@@ -79,7 +81,11 @@ def over_links(cluster: NetworkCluster, workers: int, rate: str, name: str) -> L
     def start(rank: int) -> tuple[list[str], dict[str, str]]:
         return lab.at_host(rank), {**cluster.environment(rank), **lab.bridged_environment()}
 
-    return Links(name, workers, parse_rate(rate), start, tuple(cluster.switch_pids()))
+    def gloo_frame() -> float:
+        link = lab.switch.links.find(f"bridge-{lab.interfaces[0]}")
+        return link.sent_bytes / max(1, link.sent)
+
+    return Links(name, workers, parse_rate(rate), start, tuple(cluster.switch_pids()), gloo_frame)
 
 
 def every_network(

@@ -122,6 +122,7 @@ def as_json(case: str, parameters: Any, repeats: int, seeds: Sequence[int], tabl
             "tables": [
                 {
                     "title": table.title,
+                    "columns": [column.name for column in table.columns],
                     "better": table.better,
                     "rows": [_row(table, row) for row in table.rows],
                     "notes": list(table.notes),

@@ -8,7 +8,10 @@ twin (the same without the mechanism), what the mechanism did, and the best that
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
+
+MOST: Final = 1.02
+"""Share of what is possible that a row may reach: clocks of real links are off by so much."""
 
 Scalar: TypeAlias = str | int | float | bool | None
 Value: TypeAlias = Scalar | list[float]
@@ -122,6 +125,14 @@ class Table:
         if middle is None or row.floor is None or not middle or not row.floor:
             return None
         return row.floor / middle if self.better == "less" else middle / row.floor
+
+    @property
+    def impossible(self) -> list[str]:
+        """Rows that are better than what is possible, in words: what was measured or the floor is wrong."""
+        shares = ((row, self.of_floor(row)) for row in self.rows)
+        return [
+            f"{row.label}: {share:.1%} of {self.floor}" for row, share in shares if share and share > MOST
+        ]
 
     @property
     def idle(self) -> list[str]:

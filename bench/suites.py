@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The suites of benchmarks, how a case is found in them, and whether the cases keep their floors."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
@@ -59,7 +59,7 @@ def verify(cases: Sequence[Case], run: Run) -> Iterator[Verdict | str]:
     """Run each case once for all floors with the same parameters.
 
     Yields:
-        Verdicts, and a sentence for each mechanism that did nothing.
+        Verdicts, and sentences as of ``problems``.
     """
     for case in cases:
         for values, floors in groupby(case.floors, key=lambda floor: dict(floor.values)):
@@ -67,5 +67,11 @@ def verify(cases: Sequence[Case], run: Run) -> Iterator[Verdict | str]:
             tables = [one for one in case.run(case.parameters(values), run) if isinstance(one, Table)]
             for floor in floors:
                 yield Verdict(case, floor, floor.reached(tables))
-            for table in tables:
-                yield from (f"{case.path}: a mechanism did nothing: {idle}" for idle in table.idle)
+            yield from problems(case, tables)
+
+
+def problems(case: Case, tables: Iterable[Table]) -> Iterator[str]:
+    """Yield a sentence for each mechanism that did nothing, and each figure that cannot be."""
+    for table in tables:
+        yield from (f"{case.path}: a mechanism did nothing: {idle}" for idle in table.idle)
+        yield from (f"{case.path}: more than is possible: {row}" for row in table.impossible)

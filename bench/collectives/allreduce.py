@@ -7,80 +7,29 @@ with tensors on a GPU that all ranks share. Every sum is compared with Gloo's.
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch
 import torch.distributed as dist
 
-from weir.bench.case import Run, UnavailableError, parameter
+from weir.bench.case import Run, UnavailableError
 from weir.bench.collectives.copy import Copies
+from weir.bench.collectives.samples import BLOCK, Parameters, Sample, Spec, tensor
 from weir.bench.peers import CONTENDERS, GLOO, Contender, all_reduce
 from weir.bench.rank import Place
-from weir.bench.ranks import BRIDGED, RATES, Links, check_rates, every_network, least_seconds, run_ranks
+from weir.bench.ranks import BRIDGED, Links, every_network, least_seconds, run_ranks
 from weir.bench.results import Column, Row, Table
 from weir.host_agent.collectives.packing import lane_format
 from weir.process.child import ChildError
 from weir.process.processor import ProcessorTime
 from weir.train.wirebytes import TCP_PAYLOAD, WEIR_PAYLOAD
 
-BLOCK: Final = 256
 _LARGEST: Final = 6.7  # of 2^34 normal numbers, about
 _LEAST_REPEATS: Final = 3
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """The tensors, and where they are summed."""
-
-    workers: int = parameter(4, "Number of workers.", least=1, most=32)
-    megabytes: tuple[float, ...] = parameter(
-        (46.0,), "Sizes of the float32 tensor.", unit="MB", least=0.001, most=4096
-    )
-    densities: tuple[float, ...] = parameter(
-        (1.0, 0.1, 0.01), "Shares of blocks of 256 that are not zero, chosen by each rank.", above=0, most=1
-    )
-    contenders: tuple[str, ...] = parameter(("gloo", "weir"), "Who takes part.", choices=CONTENDERS)
-    rates: tuple[str, ...] = parameter(("200mbit",), RATES)
-    threads: tuple[int, ...] = parameter((1,), "Threads of the switch, over shared memory.", least=1, most=64)
-    devices: tuple[str, ...] = parameter(
-        ("cpu",), "Where the tensors are; all ranks share the GPU.", choices=("cpu", "cuda")
-    )
-    ip: bool = parameter(False, "Over shaped links, also with ports that are claimed over IP.")
-    seconds: float = parameter(
-        0.0, "A contender has fewer repetitions, 3 at least, where they take longer; 0: never.", least=0
-    )
-    limit: float = parameter(600.0, "After which a measurement fails.", unit="s", least=1)
-
-    def __post_init__(self) -> None:
-        check_rates(self.rates)
-        if "gloo" not in self.contenders:
-            raise ValueError("contenders: gloo is among them, as sums are compared with its own")
-
-
-@dataclass(frozen=True)
-class Spec:
-    """All-reduces of one size. elements: of the tensor. switches: process ids."""
-
-    elements: int
-    given: Parameters
-    repeats: int
-    switches: tuple[int, ...]
-
-
-class Sample(NamedTuple):
-    """One repetition as one rank saw it.
-
-    seconds: from a common start to this rank's end. worker, switch, machine: seconds of processor time, of
-    this rank until its end, and of all switches and of the whole machine until the last rank's.
-    """
-
-    seconds: float
-    worker: float
-    switch: float
-    machine: float
+_FRAME: Final = 1514
 
 
 @dataclass(frozen=True)
@@ -145,16 +94,26 @@ def _table(rows: Sequence[Row], given: Parameters) -> Table:
 def _rows(ranks: Sequence[Measured], spec: Spec, links: Links, device: str) -> Iterator[Row]:
     copies = [max(together) for together in zip(*(rank.copies for rank in ranks), strict=True)]
     for density, contenders in ranks[0].samples.items():
-        setting = {
-            "links": links.name,
-            "device": "" if device == "cpu" else device,
-            "size": f"{4 * spec.elements / 1e6:g} MB" if len(spec.given.megabytes) > 1 else "",
-            "density": f"{density:.0%}",
-        }
+        setting = _setting(spec, links, device, density)
         for name in contenders:
             floor = median(copies) if copies else least_of(CONTENDERS[name], spec.elements, links, density)
             samples = [rank.samples[density][name] for rank in ranks]
-            yield row(name, samples, spec.elements, setting, floor)
+            made = row(name, samples, spec.elements, setting, floor)
+            yield replace(made, counts=_batches(links)) if name == "gloo" else made
+
+
+def _batches(links: Links) -> dict[str, float]:
+    """Return how many frames Gloo's link has carried at a time; 0 without segmentation offloads."""
+    return {} if links.gloo_frame is None else {"frames at a time": links.gloo_frame() // _FRAME}
+
+
+def _setting(spec: Spec, links: Links, device: str, density: float) -> dict[str, str]:
+    return {
+        "links": links.name,
+        "device": "" if device == "cpu" else device,
+        "size": f"{4 * spec.elements / 1e6:g} MB" if len(spec.given.megabytes) > 1 else "",
+        "density": f"{density:.0%}",
+    }
 
 
 def row(
@@ -185,7 +144,7 @@ def least_of(contender: Contender, elements: int, links: Links, density: float) 
 
     Gloo does not look at the values, so all of them travel; packed lanes carry several values each.
     """
-    ring = contender.words == GLOO
+    ring = contender.group not in ("weir", "local")
     if links.rate is None or (density < 1 and not ring):
         return None
     lanes = 1.0 if ring else lane_format(contender.lane_bits, 0.0, links.workers).lanes(BLOCK) / BLOCK
@@ -247,17 +206,6 @@ def _timed(
     dist.barrier()
     used = ProcessorTime.now(switches) - before
     return Sample(seconds, worker, used.others, used.machine), data
-
-
-def tensor(spec: Spec, density: float, rank: int) -> torch.Tensor:
-    """Return normal numbers in a ``density`` share of the blocks, zeros elsewhere."""
-    choice = torch.Generator().manual_seed(1 + rank)
-    values = torch.Generator().manual_seed(100 + rank)
-    blocks = -(-spec.elements // BLOCK)
-    keep = torch.zeros(blocks)
-    keep[torch.randperm(blocks, generator=choice)[: max(1, round(density * blocks))]] = 1
-    data = torch.randn(blocks, BLOCK, generator=values) * keep[:, None]
-    return data.flatten()[: spec.elements].clone()
 
 
 def check(ours: torch.Tensor, theirs: torch.Tensor, contender: Contender, workers: int) -> None:

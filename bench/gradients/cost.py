@@ -321,6 +321,7 @@ _COLUMNS: Final = (
         share,
         "the best in hindsight of OmniReduce, lists, bitmaps with DFS's bits a value",
     ),
+    ("DFS of packed OmniReduce", share, "with its best block and message size, at equal density"),
     ("DFS of packed rival", share, "at equal density"),
     ("DFS of packed rival, equal energy", share, "at the cheapest density that delivers no less"),
     ("planner of best mask", share, "of Weir's best mask size, in hindsight"),

@@ -170,6 +170,14 @@ CASES: Final[tuple[Case, ...]] = (
     ),
     Case(
         "simulated",
+        "worth",
+        "A training step by link rate, model and workers, by an ideal model: rings, Weir, the hub's "
+        "processor.",
+        "a second",
+        {"models": "gpt2", "workers": "4"},
+    ),
+    Case(
+        "simulated",
         "step",
         "The all-reduce that a training step waits for, on bad links: Weir, and rings over simulated TCP.",
         "minutes",

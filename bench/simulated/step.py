@@ -2,14 +2,15 @@
 """The all-reduce that one training step waits for, on bad links: Weir's sums and rings over TCP.
 
 The real switch program, entries and transport. The peer is Gloo's ring of two segments a chunk over
-simulated TCP as Linux has it (`weir.simulator.tcp`), with time-outs of 200 ms at least, without marks, in the
-class that switches serve first. Nothing depends on how busy this machine is.
+simulated TCP as Linux has it (`weir.simulator.tcp`), without marks, in the class that switches serve first.
+TCP waits for answers as its fabric suggests (`waits`), Weir as users have it, which is longer. Nothing
+depends on how busy this machine is.
 """
 
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -22,15 +23,16 @@ from weir.bench.ranks import least_seconds
 from weir.bench.results import Column, Row, Table, share
 from weir.bench.simulated.fabric import Outcome
 from weir.bench.simulated.transports import Rings, Sums, Transport
+from weir.bench.simulated.waits import Waits
 from weir.host_agent.collectives.packing import LaneBits, lane_format
 from weir.host_agent.compression.encodings import SCALE_BLOCK
 from weir.host_agent.transport.service_class import ServiceClass
 from weir.network import NetworkPlan, NetworkSpec, incast, make_plan
 from weir.report.words import duration
+from weir.simulator.clock import SECOND
 from weir.simulator.congestion import Algorithm
 from weir.simulator.link import Faults
 from weir.simulator.network import LinkSpec, Network
-from weir.simulator.tcp import TcpConfig
 from weir.train.config import PRESETS, make_config
 from weir.train.models import parameter_count
 from weir.train.task import make_task
@@ -38,7 +40,6 @@ from weir.train.words import links_line
 from weir.wire.definition import RELIABLE_DSCP, SLOT_LANES
 
 DELAY_NS: Final = 10_000  # of every link
-LINUX_MIN_RTO_NS: Final = 200_000_000
 _LAYER: Final = 2
 _LIMIT_S: Final = 36_000.0
 
@@ -89,7 +90,8 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
     def floor(way: Way) -> float | None:
         if spec.rate_bps is None:
             return None
-        return least_seconds(elements, config.workers, spec.rate_bps, ring=way.algorithm is not None)
+        lanes = lane_format(way.bits, 0.0, config.workers).lanes(SCALE_BLOCK) / SCALE_BLOCK
+        return least_seconds(elements * lanes, config.workers, spec.rate_bps, ring=way.algorithm is not None)
 
     yield Table(
         f"All-reduce of {config.model}'s gradient in virtual time, {config.workers} workers, "
@@ -125,11 +127,12 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
 
 def simulate(way: Way, spec: NetworkSpec, workers: int, elements: int, budget: float) -> Outcome:
     """Return one all-reduce of so many elements."""
+    waits = Waits.of(spec.rate_bps, DELAY_NS / SECOND)
     with _network(spec, workers) as (network, plan):
         hosts = [host.name for host in plan.workers]
         transport: Transport
         if way.algorithm is not None:
-            tcp = TcpConfig(min_rto=LINUX_MIN_RTO_NS, algorithm=way.algorithm, dscp=RELIABLE_DSCP)
+            tcp = replace(waits.tcp(), algorithm=way.algorithm, dscp=RELIABLE_DSCP)
             transport = Rings(network, hosts, tcp, 4 * elements)
         else:
             transport = _sums(network, hosts, elements, budget if way.lossy else 0.0, way.bits)

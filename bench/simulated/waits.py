@@ -43,15 +43,15 @@ class Waits:
     first: float = 0.02
 
     @classmethod
-    def of(cls, rate: int, delay: float) -> "Waits":
+    def of(cls, rate: int | None, delay: float) -> "Waits":
         """Return waits of three round trips through empty queues, or the least that hosts can wait.
 
         Args:
-            rate: bit/s of every link.
+            rate: bit/s of every link; None: packets take no time.
             delay: seconds of every link.
         """
-        there = 8 * (MSS + OVERHEAD) / rate + delay
-        back = 8 * OVERHEAD / rate + delay
+        there = (8 * (MSS + OVERHEAD) / rate if rate else 0) + delay
+        back = (8 * OVERHEAD / rate if rate else 0) + delay
         return cls(max(HOST_TIMER, _ROUND_TRIPS * _LINKS * (there + back)))
 
     def tcp(self) -> TcpConfig:

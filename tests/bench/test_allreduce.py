@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from weir.bench.collectives.allreduce import Parameters, Sample, Spec, least_of, measure, row
+from weir.bench.collectives.allreduce import _batches, least_of, measure, row
+from weir.bench.collectives.samples import Parameters, Sample, Spec
 from weir.bench.peers import CONTENDERS
 from weir.bench.ranks import Links, least_seconds, over_links, run_ranks
 from weir.bench.report import cells
@@ -33,10 +34,18 @@ def test_gloo_has_a_bridge_with_offloads_and_weir_the_switch_each_at_its_least_b
         assert 0.95 * least < link.sent_bytes < 1.1 * least, ring
     for link in (switched, bridged):
         assert link.sent_bytes / link.sent > FULL_FRAME  # trains of packets, and of segments
+    assert _batches(links)["frames at a time"] >= 1
     (weir,), (gloo,) = (ranks[0].samples[1.0][name] for name in ("weir", "gloo"))
     assert weir.switch > gloo.switch  # which only had to wait
     for sample in (weir, gloo):
         assert 0 < sample.worker < sample.machine + 0.1  # in ticks
+
+
+def test_a_peer_without_its_offloads_fails_the_run() -> None:
+    off = replace(LINKS, gloo_frame=lambda: 1100.0)
+    gloo = replace(row("gloo", [[Sample(1, 1, 1, 1)]], 1000, {}, None), counts=_batches(off))
+    assert Table("", (Column("ms"),), (gloo,)).idle == ["Gloo: no frames at a time"]
+    assert _batches(LINKS) == {}
 
 
 def test_the_slowest_rank_counts_and_half_the_lines_rate_is_half_of_it() -> None:

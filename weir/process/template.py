@@ -93,7 +93,7 @@ class Template:
 
     @property
     def runs(self) -> bool:
-        """Whether it can still fork."""
+        """True while it can fork."""
         return self._process.poll() is None
 
     def close(self) -> None:

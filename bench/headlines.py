@@ -1,0 +1,504 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The claims of these pages, and the published figures that they stand beside."""
+
+from typing import Final
+
+from weir.bench.claims import Claim, Figure, Published
+
+_SEEDS: Final = (1, 2, 3)
+_CLEAN: Final = "--set topology=single --set links=100mbit --set loss=0 --set background=none"
+
+
+def _of_seeds(name: str, command: str) -> dict[str, str]:
+    """Return the commands of a claim's records, one for each seed."""
+    return {f"{name}-{seed}": f"{command} --seeds 1{f' --seed {seed}' * (seed > 1)}" for seed in _SEEDS}
+
+
+_LINKS: Final = _of_seeds(
+    "links-cnn",
+    f"sudo weir bench run training/links --set model=cnn {_CLEAN} --set methods=dfs --set budget=0 "
+    "--set peers=gloo,gloo-fp16,gloo-powersgd --set epochs=3",
+)
+_SERVERS: Final = {
+    model: _of_seeds(
+        f"servers-{model}",
+        f"sudo weir bench run training/servers --set models={model} --set methods=dfs --set filter= "
+        "--set consistencies=",
+    )
+    for model in ("mlp", "lm", "resnet18")
+}
+_RATES: Final = ("100mbit", "200mbit", "400mbit", "1gbit")
+_METHODS: Final = (
+    "weir bench run training/methods --seeds 1 --set models=gpt "
+    "--set ways=gloo,alone,compress,compress:update_share=0.32,gloo-powersgd:powersgd_rank=4 "
+    "--set rates=0.5,1,2,3"
+)
+
+
+def _to_target(against: str) -> Figure:
+    return Figure(tuple(_LINKS), "to ", "Weir, dfs", against)
+
+
+def _x_ring(model: str) -> Figure:
+    return Figure(tuple(_SERVERS[model]), "x ring", "Weir's PS, dfs", kind="value")
+
+
+def _of_dense(column: str, way: str) -> Figure:
+    return Figure(
+        ("methods-gpt",), column, way, kind="value", form="{:.0%}" if column == "kept" else "{:.1%}"
+    )
+
+
+def _worth(contender: str, against: str, workers: str, rate: str) -> Figure:
+    where = {"workers": (workers,), "rate": (rate,)}
+    return Figure(("worth",), "seconds", contender, against, where=where, form="{:.2f}")
+
+
+CLAIMS: Final[tuple[Claim, ...]] = (
+    Claim(
+        "links",
+        "Training over slow links",
+        "to the same accuracy {powersgd} times as soon as with torch's PowerSGD hook, {fp16} times as soon "
+        "as "
+        "with its fp16 hook, and {gloo} times as soon as with dense Gloo",
+        "A small CNN with method `dfs`, 4 workers, links of 100 Mbit/s; peers over the same links on the "
+        "kernel's bridge. Range over seeds. PowerSGD has rank 2; other ranks and rates were not tried.",
+        {
+            "powersgd": _to_target("Gloo, PowerSGD hook"),
+            "fp16": _to_target("Gloo, fp16 hook"),
+            "gloo": _to_target("Gloo"),
+        },
+        _LINKS,
+        "to the same accuracy 1.8 times as soon as with torch's PowerSGD hook, 4.7 times as soon as with its "
+        "fp16 hook, and 9 times as soon as with dense Gloo",
+    ),
+    Claim(
+        "compress",
+        "A transformer with AdamW, in few bytes",
+        "{kept} of dense training's gain over one worker with {up} of the bytes of Gloo's ring, and "
+        "{kept_third} with {up_third}",
+        "`weir.torch.compress`, whole and a third in turn: a GPT of 0.37 million parameters, 4 workers, 300 "
+        "steps, one seed, each way at its best of four rates. Beside it torch's PowerSGD hook of rank 4.",
+        {
+            "kept": _of_dense("kept", "compress"),
+            "up": _of_dense("up, of dense", "compress"),
+            "kept_third": _of_dense("kept", "compress:update_share=0.32"),
+            "up_third": _of_dense("up, of dense", "compress:update_share=0.32"),
+            "powersgd": _of_dense("kept", "gloo-powersgd:powersgd_rank=4"),
+        },
+        {"methods-gpt": _METHODS},
+        "the loss of dense training with 7.6 % of the bytes of Gloo's ring, or 93 % of its gain over one "
+        "worker with 3.6 %",
+    ),
+    Claim(
+        "servers",
+        "Parameter servers whose pushes switches sum",
+        "{saved} less data than Gloo's ring, and equal accuracy {mlp} (MLP), {lm} (language model) and "
+        "{resnet} (ResNet-18) times as soon",
+        "Method `dfs`, 4 workers; the MLP over links of 200 Mbit/s, the others over 1 Gbit/s. Range over "
+        "seeds. The dense parameter server over TCP, beside it, answers pieces of 128 KiB.",
+        {
+            "saved": Figure(
+                tuple(name for each in _SERVERS.values() for name in each),
+                "bytes",
+                "Weir's PS, dfs",
+                "Gloo",
+                "saved",
+            ),
+            "mlp": _x_ring("mlp"),
+            "lm": _x_ring("lm"),
+            "resnet": _x_ring("resnet18"),
+        },
+        {name: command for each in _SERVERS.values() for name, command in each.items()},
+        "95 % less data than Gloo's ring, and equal accuracy 0.98, 1.19 and 1.41 times as soon",
+    ),
+    Claim(
+        "placement",
+        "Placement of sparse models",
+        "placement alone saves {all} of a hash's bytes where a step takes all samples, {large} with 64 "
+        "samples "
+        "of a worker, and {small} with 16",
+        "Samples and parameters placed together by partitioner `refined`, against parameters placed by a "
+        "hash; 4 machines, text of two pairs of packages. Bytes are counted, not timed.",
+        {
+            name: Figure(("placement",), column, "refined, none", "hash, none", "saved", table=" / ")
+            for name, column in (("all", "total"), ("large", "64 a step"), ("small", "16 a step"))
+        },
+        {
+            "placement": "weir bench run simulated/placement --set machines=4 --set samples=2000 "
+            "--set buckets=8"
+        },
+        "placement alone saves 45 to 48 % of a hash's bytes where a step takes all samples, 27 to 34 % "
+        "with 64 "
+        "samples of a worker, and 16 to 24 % with 16",
+        again=True,
+    ),
+    Claim(
+        "allreduce",
+        "Dense all-reduce over links",
+        "dense all-reduce {times} times as fast as Gloo",
+        "46 MB, 4 workers, links of 100 Mbit/s to 1 Gbit/s; Gloo over the kernel's bridge with its offloads "
+        "on, in turns in the same processes. A ring of four sends each value one and a half times, so 1.46 "
+        "is "
+        "the most that the line allows.",
+        {"times": Figure(("allreduce",), "ms", "Weir", "Gloo", where={"links": _RATES})},
+        {
+            "allreduce": "sudo weir bench run collectives/allreduce --set densities=1 --set "
+            f"rates={','.join(_RATES)}"
+        },
+        "dense all-reduce 1.4 to 1.5 times as fast as Gloo",
+    ),
+    Claim(
+        "hub",
+        "A hub on an IP network",
+        "{ip} times as fast as Gloo with ports over IP, {cable} times with cables to the same switch",
+        "Dense all-reduce of 20 MB, 4 workers with a link each. A hub with a single network card has to "
+        "carry "
+        "all workers' traffic: [hub.md](hub.md).",
+        {
+            "ip": Figure(
+                ("hub",), "ms", "Weir", "Gloo", where={"links": tuple(f"{each}, over IP" for each in _RATES)}
+            ),
+            "cable": Figure(("hub",), "ms", "Weir", "Gloo", where={"links": _RATES}),
+        },
+        {
+            "hub": "sudo weir bench run collectives/allreduce --set ip=true --set densities=1 "
+            "--set megabytes=20 --set rates=100mbit,400mbit,1gbit"
+        },
+        "1.4 times as fast as Gloo with ports over IP, which are at most 4 % slower than cables to the same "
+        "switch",
+    ),
+    Claim(
+        "bmv2",
+        "The soft switch beside BMv2",
+        "{times} times BMv2's packet rate",
+        "The same program on the same interfaces, AF_PACKET on veth, packets of 256 lanes, without trains of "
+        "packets (`SOFTP4_TRAINS=off` before the command). How BMv2 was compiled is part of the ratio.",
+        {
+            "times": Figure(
+                ("switch-rate",),
+                "packets/s",
+                "soft switch",
+                "BMv2",
+                table="packets in and out",
+                form="{:.0f}",
+            )
+        },
+        {"switch-rate": "sudo SOFTP4_TRAINS=off weir bench run switch/rate --repeats 3 --set seconds=1"},
+        "46 times BMv2's packet rate",
+    ),
+    Claim(
+        "packed",
+        "Packed lanes",
+        "a sum of 32 bits a value takes {wide} of the ring's time, of 16 bits {half}, and of 8 bits "
+        "{quarter}",
+        "All-reduce in virtual time, 4 workers, one switch, links of 100 Mbit/s without losses, against the "
+        "faster of two rings over simulated TCP. The gradient is ResNet-18's.",
+        {
+            name: Figure(("step",), "time", way, "ring over TCP, BBR", "share")
+            for name, way in (
+                ("wide", "Weir, lossless"),
+                ("half", "Weir, 16 bits"),
+                ("quarter", "Weir, 8 bits"),
+            )
+        },
+        {"step": "weir bench run simulated/step --set topology=single --set loss=0 --set background=none"},
+        "a sum of 32 bits a value takes 67 % of the ring's time, of 16 bits 34 %, and of 8 bits 17 %",
+    ),
+    Claim(
+        "bad-links",
+        "All-reduce over bad links",
+        "over links that lose 1 % of their packets, a dense sum takes {lossless} of the time of a ring over "
+        "TCP with BBR, and {lossy} with a loss budget of 10 %",
+        "Virtual time, ResNet-18's gradient, 4 workers, two racks and two spines, links of 100 Mbit/s with "
+        "incast. TCP waits for answers as the fabric suggests (1.7 ms at least), Weir as users have it, "
+        "longer.",
+        {
+            "lossless": Figure(("step-bad-links",), "time", "Weir, lossless", "ring over TCP, BBR", "share"),
+            "lossy": Figure(("step-bad-links",), "time", "Weir, loss budget", "ring over TCP, BBR", "share"),
+        },
+        {"step-bad-links": "weir bench run simulated/step"},
+        "over links that lose 1 % of their packets, a dense sum takes 64 % of the time of a ring over TCP "
+        "with "
+        "BBR, and as long with a loss budget of 10 %",
+    ),
+    Claim(
+        "spraying",
+        "Packets sprayed over equal paths",
+        "of the p99 of hashed flows, sprayed ones have {random} (random), {robin} (round robin) and {least} "
+        "(least loaded)",
+        "16 hosts, each of which sends 1 MiB to another rack at the same time, over 4 spines; virtual time, "
+        "5 seeds.",
+        {
+            name: Figure(("spraying",), "p99, ms", contender, "b hash", "share")
+            for name, contender in (("random", "c "), ("robin", "d "), ("least", "e "))
+        },
+        {"spraying": "weir bench run simulated/spraying"},
+        again=True,
+    ),
+    Claim(
+        "incast",
+        "Incast of 32 workers",
+        "with 32 workers, lossless flows have {lossless} of DCTCP's p99, and with a loss budget of 10 % "
+        "{lossy}",
+        "Pushes to the servers of 4 racks through queues of 16, 32 and 128 packets, shards of 64 and 256 KiB "
+        "a worker; virtual time, 5 seeds of each. All wait equally long for answers. The grid: "
+        "[benchmarks.md](benchmarks.md#a-jobs-own-incast).",
+        {
+            "lossless": Figure(("incast-32",), "p99, ms", "f ", "d ", "share"),
+            "lossy": Figure(("incast-32",), "p99, ms", "g ", "d ", "share"),
+        },
+        {
+            "incast-32": "weir bench run simulated/incast --set workers=32 --set kilobytes=64,256 "
+            "--journal incast-32.jsonl"
+        },
+        "with 32 workers, lossless flows have 55 to 92 % of DCTCP's p99 in queues of 16 and 32 packets, and "
+        "with a loss budget of 10 % 54 to 89 %",
+    ),
+    Claim(
+        "incast-few",
+        "Incast of 8 and 16 workers",
+        "with 8 and 16 workers, lossless flows have {lossless} of DCTCP's p99, and with a loss budget of "
+        "10 % "
+        "{lossy}",
+        "The same, with shards of 64 KiB to 4 MiB.",
+        {
+            "lossless": Figure(("incast-16",), "p99, ms", "f ", "d ", "share"),
+            "lossy": Figure(("incast-16",), "p99, ms", "g ", "d ", "share"),
+        },
+        {"incast-16": "weir bench run simulated/incast --set workers=8,16 --journal incast-16.jsonl"},
+        "with 8 and 16 workers, lossless flows have 81 to 103 % of DCTCP's p99, and with a loss budget of "
+        "10 % "
+        "79 to 100 %",
+    ),
+    Claim(
+        "servers-link",
+        "A server's link",
+        "a step by switches takes {all} ms with 2 to 8 workers, and a server's link carries {models} models "
+        "in, where a dense server over TCP takes {tcp} ms",
+        "A million parameters, one server, links of 200 Mbit/s, virtual time; TCP is DCTCP, which is faster "
+        "here than CUBIC and BBR, answers pieces of 128 KiB, and waits no longer for answers than Weir.",
+        {
+            "all": Figure(("servers-virtual",), "ms", "Weir's PS", kind="value", form="{:.0f}"),
+            "models": Figure(("servers-virtual",), "models in", "Weir's PS", kind="value", form="{:.2f}"),
+            "tcp": Figure(("servers-virtual",), "ms", "PS over TCP", kind="value", form="{:.0f}"),
+        },
+        {"servers-virtual": "weir bench run simulated/servers --set workers=2,4,8"},
+        "a step by switches takes 229 ms with 2 to 8 workers, and a server's link carries 1.16 models in, "
+        "where a dense server over TCP takes 365 to 1,437 ms",
+    ),
+    Claim(
+        "scale",
+        "A thousand workers",
+        "a sum of 1,024 workers takes {more} of the time of 32",
+        "256 KiB, links of 1 Gbit/s without losses, in one, two and three tiers; virtual time, in which "
+        "hosts "
+        "compute in no time.",
+        {"more": Figure(("scale",), "over the first", "1,024 workers", kind="value", form="{:.1%}")},
+        {"scale": "weir bench run simulated/scale"},
+        "a sum of 1,024 workers takes 101.7 % of the time of 32",
+        again=True,
+    ),
+    Claim(
+        "scale-fast",
+        "A thousand workers on fast links",
+        "a sum of 1,024 workers takes {ten} times as long as one of 16 at 10 Gbit/s, and {hundred} times at "
+        "100 Gbit/s",
+        "The same at higher rates with more slots: the time that a packet is on the links of three tiers "
+        "is a "
+        "larger part of the sum.",
+        {
+            name: Figure((record,), "over the first", "1,024 workers", kind="value", form="{:.2f}")
+            for name, record in (("ten", "scale-10"), ("hundred", "scale-100"))
+        },
+        {
+            f"scale-{rate}": "weir bench run simulated/scale --set workers=16,32,256,1024 --set slots=256 "
+            f"--set gigabits={rate}"
+            for rate in (10, 100)
+        },
+        "at 10 and 100 Gbit/s nothing has been measured yet",
+    ),
+    Claim(
+        "worth-fast",
+        "Is it worth a box: faster links",
+        "a dense sum by one core of a hub makes a step {slow} times as fast as a ring's at 1 Gbit/s with 4 "
+        "workers, {fast} times at 10 Gbit/s, and {many} times there with 64 workers",
+        "An ideal model of GPT-2 and of a Llama of 7 billion parameters: lines, processor seconds for each "
+        "GB "
+        "(measured over links), backward pass and exchange overlapped. Below 1: no box.",
+        {
+            "slow": _worth("Weir, 32 bits", "ring", "4 workers", "1 Gbit/s"),
+            "fast": _worth("Weir, 32 bits", "ring", "4 workers", "10 Gbit/s"),
+            "many": _worth("Weir, 32 bits", "ring", "64 workers", "10 Gbit/s"),
+        },
+        {"worth": "weir bench run simulated/worth"},
+        again=True,
+    ),
+    Claim(
+        "worth-compressed",
+        "Is it worth a box: compressed",
+        "compressed updates make a step {slow} times as fast as torch's PowerSGD hook of rank 4 at 100 "
+        "Mbit/s "
+        "with 4 workers, {fast} times at 10 Gbit/s, and {many} times at 1 Gbit/s with 64 workers",
+        "The same ideal model, with the bytes that both were measured to send. Both are assumed to train as "
+        "well; for a small GPT the first trained better "
+        "([compress](#a-transformer-with-adamw-in-few-bytes)).",
+        {
+            "slow": _worth("Weir, compress", "ring, PowerSGD hook", "4 workers", "0.1 Gbit/s"),
+            "fast": _worth("Weir, compress", "ring, PowerSGD hook", "4 workers", "10 Gbit/s"),
+            "many": _worth("Weir, compress", "ring, PowerSGD hook", "64 workers", "1 Gbit/s"),
+        },
+        {"worth": "weir bench run simulated/worth"},
+        again=True,
+    ),
+    Claim(
+        "cost",
+        "Bytes of sparse gradients",
+        "DFS saves {strong} of the bytes of OmniReduce with the same bits a value and its best block and "
+        "message size, and {best} of those of the best packed rival, lists and bitmaps included",
+        "The same recorded gradients of the mlp and the cnn, 4 workers, the same density, every header; the "
+        "rivals' settings are chosen in hindsight. Below 0: DFS sends more, where a step is a few packets.",
+        {
+            "strong": Figure(("cost",), "DFS of packed OmniReduce", "", kind="value", form="{:.0%}"),
+            "best": Figure(("cost",), "DFS of packed rival", "", kind="value", form="{:.0%}"),
+        },
+        {"cost": "weir bench run gradients/cost --set models=mlp,cnn --set workers=4"},
+        "DFS saves 74 to 95 % of the bytes of OmniReduce with the same bits a value and its best block and "
+        "message size, and −62 to 75 % of those of the best packed rival, lists and bitmaps included",
+    ),
+)
+
+PUBLISHED: Final[tuple[Published, ...]] = (
+    Published(
+        "H1",
+        "DFS",
+        "−87.17 % of OmniReduce's communication cost, at most",
+        "The same recorded gradients. DFS's own models, densities and cost unit are not published.",
+        ("cost",),
+    ),
+    Published(
+        "H2",
+        "DFS",
+        "−74.12 % of ResNet-18's training time",
+        "Published over a dense parameter server on a cluster. Here: four workers, a server and a switch "
+        "share "
+        "two processors.",
+        ("servers",),
+    ),
+    Published(
+        "H3",
+        "Parameter Flow",
+        "up to 4.3 times a parameter server's speed",
+        "Published over MXNet's server. Here the dense server answers by pieces, as BytePS does; against "
+        "whole "
+        "tensors the ratio was larger and is not claimed.",
+        ("servers",),
+    ),
+    Published(
+        "H4, H5",
+        "Parameter Flow",
+        "−75 % of the data at −0.6 points; −77 % pulled, −79 % pushed",
+        "Digits instead of MNIST; the table by threshold and schedule: "
+        "[parameter-server.md](parameter-server.md#parameter-flow). No record yet.",
+    ),
+    Published(
+        "H6",
+        "DLCP",
+        "+84.3 % throughput of training",
+        "Over a TCP that fills its queues; DCTCP gains the same "
+        "([published set-ups](benchmarks.md#published-set-ups)). V100 machines are not to be had here.",
+    ),
+    Published(
+        "H7",
+        "DLCP",
+        "p99 −91.8 % of DCTCP's, −88.6 % of pFabric's",
+        "Not confirmed: on 144 simulated hosts DCTCP is faster where both wait equally long "
+        "([published set-ups](benchmarks.md#published-set-ups)). Theirs: buffers, tensors and time-outs "
+        "are not "
+        "known. pFabric is not built: tensors of one length are all equally short.",
+        ("incast", "incast-few"),
+    ),
+    Published(
+        "H8",
+        "MLT",
+        "up to 62.2 % end to end",
+        "Not confirmed: no gain in `simulated/mlt`, whose queues hold every incast.",
+    ),
+    Published(
+        "H9, H10",
+        "MLT, DLCP",
+        "0.7 to 3.3 % loss at equal rounds, 10 % at equal quality; small 1.6 %, large 0.1 %; front 1.1 %, "
+        "back 0.4 %",
+        "`weir calibrate` measures it per model, with error feedback, which tolerates far more: "
+        "[calibrate.md](calibrate.md). No record: other models.",
+    ),
+    Published(
+        "H11",
+        "DS-Sync",
+        "up to 94 % end to end",
+        "Not confirmed: [methods.md](methods.md#ds-sync-divide-and-shuffle). The bottlenecked cluster is not "
+        "described.",
+    ),
+    Published(
+        "H12",
+        "ExDyna",
+        "density at its target, no build-up, balanced",
+        "`weir bench run gradients/density`; build-up 1.00 and imbalance 1.41 in "
+        "[methods side by side](benchmarks.md#methods-side-by-side). GPUs: 16 are not to be had here.",
+    ),
+    Published(
+        "H13",
+        "OmniReduce",
+        "8.2 times NCCL's throughput, 1.4 to 2.9 times at 100 Gbit/s",
+        "Not to be had here: 16 machines with GPUs and NCCL between them.",
+    ),
+    Published(
+        "H14",
+        "OmniReduce",
+        "all-reduce time by density of blocks",
+        "Over links of 100 Mbit/s to 1 Gbit/s: [benchmarks.md](benchmarks.md#where-the-time-goes). Not at 10 "
+        "and 100 Gbit/s: a worker's thread moves about 1 GB/s.",
+        ("allreduce",),
+    ),
+    Published(
+        "H15",
+        "SwitchML",
+        "5.5 and 2.27 times; the same rate for any number of workers",
+        "Only the second half: no Tofino is to be had here.",
+        ("scale", "scale-fast"),
+    ),
+    Published(
+        "H16",
+        "ATP",
+        "+38 to 66 % throughput in a shared cluster",
+        "Four jobs in virtual time, one seed, against rings: "
+        "[jobs that share a fabric](benchmarks.md#jobs-that-share-a-fabric). ATP's server fallback is not "
+        "built.",
+    ),
+    Published(
+        "H17",
+        "Libra",
+        "1.5 to 4 times sparse aggregation",
+        "Not to be had here: a Tofino. Weir's switches skip absent blocks instead of keeping hot keys.",
+    ),
+    Published(
+        "H18",
+        "Parsa",
+        "−90 % of the traffic, 1.6 times as fast",
+        "Published against random placement, for all samples at once. Here against a hash, which is better.",
+        ("placement",),
+    ),
+    Published(
+        "H19",
+        "THC",
+        "1.40 to 1.47 times to accuracy",
+        "Here: bits a value of dense gradients; accuracies are in [precision.md](precision.md).",
+        ("packed",),
+    ),
+    Published(
+        "H20",
+        "DBLP",
+        "−24.4 % training time, 5.88 times for a round",
+        "Not built: a loss budget that changes with the phase of training.",
+    ),
+)
