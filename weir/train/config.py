@@ -27,6 +27,8 @@ Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
 Hosts = Literal["processes", "namespaces"]
 Mode = Literal["all-reduce", "ps"]
 DEFAULT_METHOD: Final = "topk-block"
+OUTER_STEPS: Final = 20
+"""Steps between two of method outer's sums, unless told."""
 
 
 class ConfigError(ValueError):
@@ -104,7 +106,7 @@ class TrainConfig(BaseModel):
     local_steps: Annotated[int, Field(ge=1)] = 10
     update_bits: Literal[1, 8, 16, 32] = 1
     update_share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    outer_steps: Annotated[int, Field(ge=1)] = 20
+    outer_steps: Annotated[int, Field(ge=1)] | None = None
     outer_method: str = "rows"
     outer_density: Annotated[float, Field(gt=0, le=1)] = 1.0
     outer_bits: Literal[1, 8, 16, 32] | None = None
@@ -195,7 +197,7 @@ class TrainConfig(BaseModel):
         from weir.host_agent.compression.updates.layout import UpdateLayout
 
         try:
-            OuterSettings(self.outer_steps, overlap=self.outer_overlap)
+            OuterSettings(self.outer_steps or OUTER_STEPS, overlap=self.outer_overlap)
             make_sum(UpdateLayout(["any"], [(1,)]), self.outer_method, self.outer_density, self.outer_bits, 0)
         except ValueError as error:
             raise ValueError(f"--method outer: {error}") from None
@@ -448,6 +450,8 @@ def make_config(**given: Any) -> TrainConfig:
         known = {"data": preset.data, "batch_size": preset.batch_size, "lr": preset.lr, **known}
     if "outer_steps" in known:
         known.setdefault("method", "outer")
+    elif known.get("method") == "outer":
+        known["outer_steps"] = OUTER_STEPS
     known.setdefault("name", f"{known.get('model', 'resnet18')}-{known.get('method', DEFAULT_METHOD)}")
     try:
         return TrainConfig.model_validate(known)

@@ -21,7 +21,7 @@ from weir.host_agent.torch.compress import compress
 from weir.host_agent.torch.outer_step import OuterStep
 from weir.host_agent.torch.process_group import WeirProcessGroup
 from weir.train.backends import Exchange, WeirMeter
-from weir.train.config import TrainConfig
+from weir.train.config import OUTER_STEPS, TrainConfig
 from weir.train.messages import Sent, WireCounters
 from weir.train.task import average_buffers
 from weir.train.wirebytes import Meter, TcpMeter
@@ -209,16 +209,16 @@ class Compressed(Stepper):
 class Outer(Stepper):
     """Outer steps: ``weir.torch.OuterStep``."""
 
-    _done = 0
-
     def __init__(
         self, model: nn.Module, optimizer: Optimizer, group: dist.ProcessGroup, config: TrainConfig
     ) -> None:
         super().__init__(model, optimizer, group, config)
+        every = config.outer_steps or OUTER_STEPS
+        self.density = config.outer_density / every  # mean of all steps
         self._outer = OuterStep(
             model,
             optimizer,
-            every=config.outer_steps,
+            every=every,
             method=config.outer_method,
             density=config.outer_density,
             bits=config.outer_bits,
@@ -234,8 +234,6 @@ class Outer(Stepper):
     def step(self) -> None:
         """Make the optimizer's step, and an outer one if it is due."""
         self.optimizer.step()
-        self._done += 1
-        self.density = self.config.outer_density * (self._done % self.config.outer_steps == 0)
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
