@@ -208,6 +208,9 @@ class OuterStep:
 
         The next outer step checks that all ranks are at one shared point.
 
+        Args:
+            state: of this rank.
+
         Raises:
             ValueError: it is of other parameters or other settings.
         """
