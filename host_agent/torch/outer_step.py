@@ -116,7 +116,7 @@ class OuterStep:
         self._start = torch.empty(0)  # of this round: the weights that progress is counted from
         self._made = 0  # steps of this round
         self._under_way: _UnderWay | None = None
-        self._own: torch.Tensor | None = None  # this worker's weights, while the model is at the shared point
+        self._swapped = False  # the model is at the shared point
         self._take(process_group)
         self._submit("begin", self._begin).wait()
         self._hook = inner_optimizer.register_step_post_hook(self._after_step)
@@ -144,17 +144,18 @@ class OuterStep:
         After the ``with`` block the weights are this worker's own again, bit for bit. No step may be made
         inside.
         """
+        self._refuse_swapped()
         self._settle()
-        self._own = self._weights()
-        kept = [one.detach().clone() for one in self._parameters.values()]
+        own = [one.detach().clone() for one in self._parameters.values()]
         self._to_model(self._stage.shared)
+        self._swapped = True
         try:
             yield self._model
         finally:
-            self._own = None
+            self._swapped = False
             with torch.no_grad():
-                for parameter, own in zip(self._parameters.values(), kept, strict=True):
-                    parameter.copy_(own)
+                for parameter, before in zip(self._parameters.values(), own, strict=True):
+                    parameter.copy_(before)
 
     def finish(self) -> None:
         """Give all workers the mean of their weights, which is the shared point from then on.
@@ -351,7 +352,7 @@ class OuterStep:
                 parameter.copy_(part.view(parameter.shape))
 
     def _refuse_swapped(self) -> None:
-        if self._own is not None:
+        if self._swapped:
             raise RuntimeError("the model is at the shared point: leave shared_point() first")
 
 
