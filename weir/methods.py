@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-Kind = Literal["sparsifier", "parameter averaging", "low rank", "compressed updates", "peer"]
+Kind = Literal["sparsifier", "parameter averaging", "low rank", "compressed updates", "outer steps", "peer"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,25 @@ _OTHERS: Final = (
         kind="parameter averaging",
         promises_density=False,
         uses=("group_size", "swa_epochs"),
+        encoding=None,
+    ),
+    Method(
+        name="outer",
+        summary="Own steps of each worker, summed every so many: DiLoCo, SparseLoCo, and fewer bits.",
+        reference="Douillard et al., arXiv 2311.08105; Sarfi et al., arXiv 2508.15706",
+        kind="outer steps",
+        promises_density=False,
+        uses=(
+            "outer_steps",
+            "outer_method",
+            "outer_density",
+            "outer_bits",
+            "outer_rate",
+            "outer_momentum",
+            "outer_decay",
+            "outer_ahead",
+            "outer_overlap",
+        ),
         encoding=None,
     ),
     Method(

@@ -14,6 +14,7 @@ Example::
     model.register_comm_hook(state, weir.torch.hook)
 
     compressed = weir.torch.compress(model, optimizer)  # or: updates in one bit a value instead of gradients
+    outer = weir.torch.OuterStep(model, optimizer, every=20)  # or: own steps, of which 20 are summed at once
     layers = weir.torch.LayersFirst(model, optimizer)  # or: the next forward pass begins before all is summed
 """
 
@@ -33,6 +34,7 @@ from weir.host_agent.torch.compress import CompressedUpdates, compress
 from weir.host_agent.torch.connection import GroupBrokenError
 from weir.host_agent.torch.ds_sync import DsSync, NoSlotsError
 from weir.host_agent.torch.hook import HookState, StepStats, hook
+from weir.host_agent.torch.outer_step import OuterStep
 from weir.host_agent.torch.overlap import LayersFirst
 from weir.host_agent.torch.parameter_server import ParameterServer
 from weir.host_agent.torch.parameter_server.team import register as _register_team
@@ -62,6 +64,7 @@ __all__ = [
     "MessageError",
     "NoSlotsError",
     "NonFiniteError",
+    "OuterStep",
     "ParameterServer",
     "Publication",
     "Span",

@@ -189,6 +189,13 @@ CASES: Final[tuple[Case, ...]] = (
     ),
     Case(
         "simulated",
+        "outer",
+        "An outer step of many peers on slow links, up slower than down: its time, and a peer's bytes.",
+        "minutes",
+        {"peers": "2", "parameters": "16384"},
+    ),
+    Case(
+        "simulated",
         "servers",
         "A step with a parameter server: Weir's, a dense one over TCP, Gloo's ring; what the server's "
         "link carries.",

@@ -72,7 +72,7 @@ def test_a_way_is_a_method_with_settings() -> None:
         parameters("dfs:deep=1")
     with pytest.raises(ConfigError, match="no such method: 'best'"):
         list(run(parameters("best"), Run(0, (1,))))
-    assert {"alone", "gloo-local", "compress"} == STEPPERS.keys()
+    assert {"alone", "gloo-local", "compress", "outer"} == STEPPERS.keys()
 
 
 @pytest.mark.parametrize(("model", "steps"), [("gpt", 300), ("vit", 100), ("dlrm", 7)])

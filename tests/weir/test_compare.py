@@ -47,7 +47,7 @@ def test_every_registered_sparsifier_is_a_method_and_says_what_it_does() -> None
     assert done.exit_code == 0
     listed = {method["name"]: method for method in json.loads(done.output)}
     own = [name for name, method in listed.items() if method["kind"] != "peer"]
-    assert set(own) == {*sparsifier_names(), "compress", "ds-sync", "powersgd"}
+    assert set(own) == {*sparsifier_names(), "compress", "ds-sync", "outer", "powersgd"}
     assert own == sorted(own)
     assert listed.keys() - own == peers().keys() >= {"alone", "gloo", "gloo-fp16", "gloo-powersgd"}
     assert all(method["summary"] for method in listed.values())
@@ -237,8 +237,9 @@ def test_methods_are_trained_side_by_side_until_somebody_interrupts(tmp_path: Pa
 
 @pytest.mark.long
 def test_peers_send_what_they_are_known_to_and_powersgd_and_whole_updates_equal_them(tmp_path: Path) -> None:
-    names = "gloo,gloo-bf16,gloo-local,alone,gloo-powersgd,powersgd,compress"
+    names = "gloo,gloo-bf16,gloo-local,alone,gloo-powersgd,powersgd,compress,outer"
     options = ("--epochs", "1", "--max-steps", "20", "--local-steps", "1", "--update-bits", "32")
+    options += ("--outer-steps", "1", "--outer-bits", "32")
     process = start(tmp_path, "--methods", names, *options)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
@@ -254,6 +255,7 @@ def test_peers_send_what_they_are_known_to_and_powersgd_and_whole_updates_equal_
     assert loss["alone"] != pytest.approx(loss["gloo"], rel=1e-3)
     # At full width nothing is pending after a step.
     assert loss["compress"] == pytest.approx(loss["gloo"], rel=1e-4)
+    assert loss["outer"] == pytest.approx(loss["gloo"], rel=1e-4)
     assert loss["powersgd"] == pytest.approx(loss["gloo-powersgd"], rel=1e-4)
     assert loss["powersgd"] != pytest.approx(loss["gloo"], rel=1e-3)
     assert up["powersgd"] < up["gloo-powersgd"] < up["gloo"] / 2

@@ -68,6 +68,10 @@ def test_what_is_given_wins_over_the_preset() -> None:
         ({"method": "compress", "lane_bits": "8"}, "--lane-bits", "compress"),
         ({"method": "compress", "update_share": 0}, "--update-share", "greater than 0"),
         ({"method": "compress", "update_bits": "4"}, "--update-bits", "1, 8, 16 or 32"),
+        ({"method": "outer", "outer_method": "best"}, "--method outer", "no sparsifier is called 'best'"),
+        ({"outer_steps": 4, "outer_overlap": 4}, "--method outer", "overlap=4"),
+        ({"outer_steps": 4, "outer_method": "topk", "outer_bits": "1"}, "--method outer", "bits=1"),
+        ({"outer_steps": 0}, "--outer-steps", "greater than or equal to 1"),
         ({"optimizer": "adam"}, "--optimizer adam", "give --lr, too; the model's own rate is for sgd"),
         ({"optimizer": "lion", "lr": 0.1}, "--optimizer", "'sgd', 'momentum', 'adam' or 'adamw'"),
         ({"warmup_steps": -1}, "--warmup-steps", "greater than or equal to 0"),
@@ -163,12 +167,28 @@ def test_the_network_is_one_perfect_switch_unless_asked_otherwise() -> None:
             {"method": "compress", "optimizer": "adamw", "lr": 0.01},
             "mlp on digits, 4 workers, compress, bits 1, share 1, by adamw",
         ),
+        (
+            {"outer_steps": 8, "outer_method": "dense", "outer_momentum": 0.9},
+            "mlp on digits, 4 workers, outer, steps of its own 8, sending dense, density 1, outer rate 1, "
+            "outer momentum 0.9, decay 1, steps beside a sum 0",
+        ),
     ],
 )
 def test_a_run_is_told_in_one_line_with_the_settings_its_method_reads(
     given: dict[str, object], words: str
 ) -> None:
     assert training_line(make_config(model="mlp", **given)) == words
+
+
+def test_steps_of_its_own_make_the_method_outer_unless_another_is_given() -> None:
+    def found(**given: object) -> tuple[str, int | None]:
+        config = make_config(model="mlp", **given)
+        return config.method, config.outer_steps
+
+    assert found(outer_steps=8) == ("outer", 8)
+    assert found(method="outer") == ("outer", 20)
+    assert found() == ("topk-block", None)
+    assert found(outer_steps=8, method="dense")[0] == "dense"
 
 
 def test_another_models_policy_is_refused(tmp_path: Path) -> None:

@@ -100,6 +100,15 @@ def test_compressed_updates_go_on_with_the_same_bits(tmp_path: Path) -> None:
     assert checksums(tmp_path / "rest") == checksums(tmp_path / "whole")
 
 
+def test_outer_steps_go_on_with_the_same_bits(tmp_path: Path) -> None:
+    """Saved between two sums, and while one is under way; an evaluation between changes nothing."""
+    options = [*SHORT, "--outer-steps", "2", "--outer-density", "0.3", "--outer-overlap", "1"]
+    options += ["--evaluate-every", "2"]
+    weir("train", *options, "--save-every", "2", "--out", str(tmp_path / "whole"))
+    weir("train", "--resume", str(only(tmp_path / "whole")), "--out", str(tmp_path / "rest"))
+    assert checksums(tmp_path / "rest") == checksums(tmp_path / "whole")
+
+
 def test_a_checkpoint_that_was_not_finished_is_not_gone_on_from(tmp_path: Path) -> None:
     """Ranks write their parts; only when all have does the list name them, and older ones go."""
     for rank in range(2):

@@ -20,13 +20,14 @@ def train(
     *,
     context: typer.Context,
     method: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="NAME",
-            help="Method that chooses the gradients to send; weir methods lists all. dense: everything.",
+            help="Method that chooses the gradients to send; weir methods lists all. dense: everything. "
+            f"Default: {DEFAULT_METHOD}.",
             rich_help_panel="Method",
         ),
-    ] = DEFAULT_METHOD,
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the parameters and of the order of the data.")] = 1,
     reference: Annotated[
         bool, typer.Option(help="Train a second time over plain Gloo with the same seed, for comparison.")

@@ -27,6 +27,8 @@ Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
 Hosts = Literal["processes", "namespaces"]
 Mode = Literal["all-reduce", "ps"]
 DEFAULT_METHOD: Final = "topk-block"
+OUTER_STEPS: Final = 20
+"""Steps between two of method outer's sums, unless told."""
 
 
 class ConfigError(ValueError):
@@ -104,6 +106,15 @@ class TrainConfig(BaseModel):
     local_steps: Annotated[int, Field(ge=1)] = 10
     update_bits: Literal[1, 8, 16, 32] = 1
     update_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    outer_steps: Annotated[int, Field(ge=1)] | None = None
+    outer_method: str = "rows"
+    outer_density: Annotated[float, Field(gt=0, le=1)] = 1.0
+    outer_bits: Literal[1, 8, 16, 32] | None = None
+    outer_rate: Annotated[float, Field(gt=0)] = 1.0
+    outer_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    outer_decay: Annotated[float, Field(ge=0, le=1)] = 1.0
+    outer_ahead: bool = True
+    outer_overlap: Annotated[int, Field(ge=0)] = 0
     group_size: Annotated[int, Field(ge=2)] | None = None
     swa_epochs: Annotated[int, Field(ge=0)] = 0
     epochs: Annotated[int, Field(ge=1)] = 3
@@ -175,6 +186,21 @@ class TrainConfig(BaseModel):
         ):
             if given:
                 raise ValueError(f"{option} does not apply: method {self.method} sends no gradients")
+        return self
+
+    @model_validator(mode="after")
+    def _outer_steps_can_be_made(self) -> Self:
+        if self.method != "outer":
+            return self
+        from weir.host_agent.compression.outer.stage import OuterSettings
+        from weir.host_agent.compression.outer.sums import make_sum
+        from weir.host_agent.compression.updates.layout import UpdateLayout
+
+        try:
+            OuterSettings(self.outer_steps or OUTER_STEPS, overlap=self.outer_overlap)
+            make_sum(UpdateLayout(["any"], [(1,)]), self.outer_method, self.outer_density, self.outer_bits, 0)
+        except ValueError as error:
+            raise ValueError(f"--method outer: {error}") from None
         return self
 
     @model_validator(mode="after")
@@ -252,7 +278,7 @@ class TrainConfig(BaseModel):
         """
         return self.hosts == "processes" or self.in_switches or self.lossy
 
-    @field_validator("lane_bits", "update_bits", mode="before")
+    @field_validator("lane_bits", "update_bits", "outer_bits", mode="before")
     @classmethod
     def _a_number(cls, given: Any) -> Any:
         return int(given) if isinstance(given, str) and given.isdecimal() else given
@@ -422,6 +448,10 @@ def make_config(**given: Any) -> TrainConfig:
                 f"{preset.optimizer}"
             )
         known = {"data": preset.data, "batch_size": preset.batch_size, "lr": preset.lr, **known}
+    if "outer_steps" in known:
+        known.setdefault("method", "outer")
+    elif known.get("method") == "outer":
+        known["outer_steps"] = OUTER_STEPS
     known.setdefault("name", f"{known.get('model', 'resnet18')}-{known.get('method', DEFAULT_METHOD)}")
     try:
         return TrainConfig.model_validate(known)

@@ -195,6 +195,74 @@ UpdateShare = Annotated[
         rich_help_panel=_METHOD,
     ),
 ]
+OuterSteps = Annotated[
+    int | None,
+    typer.Option(
+        metavar="STEPS",
+        help="Steps that each worker makes by itself between two outer steps, which sum how far the workers "
+        "have come. Given without --method: method outer. Default: 20.",
+        rich_help_panel=_METHOD,
+    ),
+]
+OuterMethod = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="For method outer: the part that is sent. rows: rows in turn, the same of all workers; or a "
+        "sparsifier, such as dense or chunk-topk.",
+        rich_help_panel=_METHOD,
+    ),
+]
+OuterDensity = Annotated[
+    float,
+    typer.Option(
+        metavar="SHARE", help="For method outer: share of the values to send.", rich_help_panel=_METHOD
+    ),
+]
+OuterBits = Annotated[
+    int | None,
+    typer.Option(
+        metavar="BITS",
+        help="For method outer: bits of a value on its way up: 1 (rows alone), 8, 16 or 32. Default: 1 with "
+        "rows, else the sparsifier's own.",
+        rich_help_panel=_METHOD,
+    ),
+]
+OuterRate = Annotated[
+    float,
+    typer.Option(metavar="RATE", help="For method outer: rate of outer steps.", rich_help_panel=_METHOD),
+]
+OuterMomentum = Annotated[
+    float,
+    typer.Option(
+        metavar="SHARE",
+        help="For method outer: Nesterov's momentum of outer steps. DiLoCo has 0.9, and a rate of 0.7.",
+        rich_help_panel=_METHOD,
+    ),
+]
+OuterDecay = Annotated[
+    float,
+    typer.Option(
+        metavar="SHARE",
+        help="For method outer: share that is left after each outer step of what is not sent yet.",
+        rich_help_panel=_METHOD,
+    ),
+]
+OuterAhead = Annotated[
+    bool,
+    typer.Option(
+        help="For method outer: keep what is not sent yet in the worker's own weights, not beside them.",
+        rich_help_panel=_METHOD,
+    ),
+]
+OuterOverlap = Annotated[
+    int,
+    typer.Option(
+        metavar="STEPS",
+        help="For method outer: steps that a worker makes while a sum is under way, below --outer-steps.",
+        rich_help_panel=_METHOD,
+    ),
+]
 GroupSize = Annotated[
     int | None,
     typer.Option(
@@ -307,6 +375,15 @@ _TRAINING: Final[Mapping[str, Any]] = {
     "local_steps": LocalSteps,
     "update_bits": UpdateBits,
     "update_share": UpdateShare,
+    "outer_steps": OuterSteps,
+    "outer_method": OuterMethod,
+    "outer_density": OuterDensity,
+    "outer_bits": OuterBits,
+    "outer_rate": OuterRate,
+    "outer_momentum": OuterMomentum,
+    "outer_decay": OuterDecay,
+    "outer_ahead": OuterAhead,
+    "outer_overlap": OuterOverlap,
     "group_size": GroupSize,
     "swa_epochs": SwaEpochs,
     "epochs": Epochs,

@@ -18,9 +18,10 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from weir.host_agent.torch.compress import compress
+from weir.host_agent.torch.outer_step import OuterStep
 from weir.host_agent.torch.process_group import WeirProcessGroup
 from weir.train.backends import Exchange, WeirMeter
-from weir.train.config import TrainConfig
+from weir.train.config import OUTER_STEPS, TrainConfig
 from weir.train.messages import Sent, WireCounters
 from weir.train.task import average_buffers
 from weir.train.wirebytes import Meter, TcpMeter
@@ -205,6 +206,55 @@ class Compressed(Stepper):
         self._compressed.load_state_dict(state)
 
 
+class Outer(Stepper):
+    """Outer steps: ``weir.torch.OuterStep``."""
+
+    def __init__(
+        self, model: nn.Module, optimizer: Optimizer, group: dist.ProcessGroup, config: TrainConfig
+    ) -> None:
+        super().__init__(model, optimizer, group, config)
+        every = config.outer_steps or OUTER_STEPS
+        self.density = config.outer_density / every  # mean of all steps
+        self._outer = OuterStep(
+            model,
+            optimizer,
+            every=every,
+            method=config.outer_method,
+            density=config.outer_density,
+            bits=config.outer_bits,
+            outer_rate=config.outer_rate,
+            outer_momentum=config.outer_momentum,
+            decay=config.outer_decay,
+            ahead=config.outer_ahead,
+            overlap=config.outer_overlap,
+            process_group=group,
+            seed=config.seed,
+        )
+
+    def step(self) -> None:
+        """Make the optimizer's step, and an outer one if it is due."""
+        self.optimizer.step()
+
+    @contextlib.contextmanager
+    def shared(self) -> Iterator[None]:
+        """Show the shared point while the block runs; floating-point buffers become their mean."""
+        average_buffers(self.model)
+        with self._outer.shared_point():
+            yield
+
+    def finish(self) -> None:
+        """Give all workers the mean of their models."""
+        self._outer.finish()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the shared point, and what this worker keeps."""
+        return self._outer.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what ``state_dict`` gave, bit for bit."""
+        self._outer.load_state_dict(state)
+
+
 def _values(model: nn.Module) -> list[Tensor]:
     """Return a model's parameters and floating-point buffers."""
     return [
@@ -223,5 +273,10 @@ def _kept(model: nn.Module) -> Iterator[None]:
 
 Way = Callable[[nn.Module, Optimizer, dist.ProcessGroup, TrainConfig], Stepper]
 
-WAYS: Final[dict[str, Way]] = {"alone": Alone, "gloo-local": LocalSteps, "compress": Compressed}
+WAYS: Final[dict[str, Way]] = {
+    "alone": Alone,
+    "gloo-local": LocalSteps,
+    "compress": Compressed,
+    "outer": Outer,
+}
 """Ways that take the place of the optimizer's step, by the names of their methods."""

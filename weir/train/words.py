@@ -18,6 +18,14 @@ _SETTINGS: Final = {
     "local_steps": "steps of its own",
     "update_bits": "bits",
     "update_share": "share",
+    "outer_steps": "steps of its own",
+    "outer_method": "sending",
+    "outer_density": "density",
+    "outer_bits": "bits",
+    "outer_rate": "outer rate",
+    "outer_momentum": "outer momentum",
+    "outer_decay": "decay",
+    "outer_overlap": "steps beside a sum",
     "group_size": "groups of",
 }
 
@@ -46,7 +54,7 @@ def method_words(config: TrainConfig) -> str:
     method = find_method(config.method)
     parts = [method.name]
     settings = {words: getattr(config, name) for name, words in _SETTINGS.items() if name in method.uses}
-    parts += [f"{words} {value:g}" for words, value in settings.items() if value is not None]
+    parts += [f"{words} {_plain(value)}" for words, value in settings.items() if value is not None]
     if "density" in method.uses and config.warmup_steps:
         parts.append(f"{config.warmup_steps} steps of warm-up")
     if config.optimizer is not None:
@@ -58,6 +66,10 @@ def method_words(config: TrainConfig) -> str:
     if config.exclude:
         parts.append(f"whole: {' '.join(config.exclude)}")
     return ", ".join(parts)
+
+
+def _plain(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
 
 
 def caution(config: TrainConfig) -> str:

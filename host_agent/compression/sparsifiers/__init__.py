@@ -14,6 +14,7 @@ from weir.host_agent.compression.sparsifiers.base import (
     sparsifier_class,
     sparsifier_names,
 )
+from weir.host_agent.compression.sparsifiers.chunk_topk import ChunkTopK
 from weir.host_agent.compression.sparsifiers.deft import Deft
 from weir.host_agent.compression.sparsifiers.dense import Dense
 from weir.host_agent.compression.sparsifiers.dfs import Dfs
@@ -26,6 +27,7 @@ from weir.host_agent.compression.sparsifiers.topk import TopK
 from weir.host_agent.compression.sparsifiers.topk_block import TopKBlock
 
 __all__ = [
+    "ChunkTopK",
     "Deft",
     "Dense",
     "Dfs",

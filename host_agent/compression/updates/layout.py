@@ -56,6 +56,10 @@ class UpdateLayout:
         start = self.starts[index]
         return rows.view(-1)[start : start + self.sizes[index]]
 
+    def split(self, vector: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return the parameters' parts, flat, of a vector of all their values one after the other; views."""
+        return torch.split(vector, list(self.sizes))
+
     def gather(self, tensors: Sequence[torch.Tensor | None], out: torch.Tensor) -> torch.Tensor:
         """Overwrite ``out`` by the parameters' tensors, None: zeros, and return it."""
         for index, tensor in enumerate(tensors):
