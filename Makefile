@@ -23,7 +23,7 @@ setup: .venv/ready  ## .venv with Weir and all that its tests need; every other 
 	touch $@
 
 demo: .venv/ready  ## train a small model over slow links, its gradients summed by the switch, beside plain Gloo
-	$(BIN)/weir train --workers 4 --model cnn --lr 0.5 --clip-norm 1 --method dfs --density 0.05 --epochs 3 --evaluate-every 11 \
+	$(BIN)/weir train --workers 4 --model cnn --lr 0.5 --set clip_norm=1 --method dfs --density 0.05 --epochs 3 --set evaluate_every=11 \
 		--links 100mbit --hosts auto
 
 test: check  ## every test; what a machine lacks skips by name, or fails: WEIR_REQUIRE=root,bmv2,simple_switch,p4c,mininet,tshark

@@ -87,9 +87,9 @@ def train(
 
 
 def audit(captures: Path) -> str:
-    """Return the last line of what `weir audit` says: frames, and findings."""
+    """Return the last line of what `weir pcap audit` says: frames, and findings."""
     files = map(str, sorted(captures.iterdir()))
-    done = subprocess.run([weir(), "audit", *files], capture_output=True, text=True, check=False)
+    done = subprocess.run([weir(), "pcap", "audit", *files], capture_output=True, text=True, check=False)
     return (done.stdout.strip() or done.stderr.strip()).splitlines()[-1]
 
 

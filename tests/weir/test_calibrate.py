@@ -198,7 +198,7 @@ def test_settings_come_from_the_model_unless_given() -> None:
         ({"model": "mlp", "tolerance": 0}, "--tolerance: .* greater than 0, not 0"),
         ({"model": "mlp", "seeds": 0}, "--seeds: .* not 0"),
         ({"model": "mlp", "workers": 33}, "--workers: .* not 33"),
-        ({"model": "mlp", "block": 100}, "--block: .* not 100"),
+        ({"model": "mlp", "block": 100}, "--set block: .* not 100"),
     ],
 )
 def test_wrong_settings_are_named(settings: dict[str, Any], complaint: str) -> None:

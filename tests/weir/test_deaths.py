@@ -220,7 +220,7 @@ def rack(folder: Path) -> Iterator[dict[str, Started]]:
     described = single_switch(2, grpc, str(ports), target="soft")
     topology.write_text(described.model_dump_json(exclude_none=True))
     ports.mkdir()
-    options = ("--topology", topology, "--listen", f"unix:{folder}/controller.sock", "--lease", LEASE_S)
+    options = (topology, "--listen", f"unix:{folder}/controller.sock", "--lease", LEASE_S)
     for name in ("at-switch", "at-controller"):
         (folder / name).mkdir()
     with (

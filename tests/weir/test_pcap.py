@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir pcap`` shows what packets say, and says when a result is not what its contributions make."""
+"""``weir pcap show`` shows what packets say, and says when a result is not what its contributions make."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -64,7 +64,7 @@ def write(capture: Path, *packets: Packet | Ether) -> None:
 
 
 def run(*arguments: object) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["pcap", *map(str, arguments)], env={"COLUMNS": "200"})
+    done = CliRunner().invoke(app, ["pcap", "show", *map(str, arguments)], env={"COLUMNS": "200"})
     return done.exit_code, done.output
 
 

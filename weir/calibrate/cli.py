@@ -65,7 +65,8 @@ def calibrate(
 
     Trains without loss, then repeatedly with a share of the blocks lost at the source: each worker loses its
     own blocks in every step. Searches for the largest share that costs no more than the tolerance. Needs no
-    switch: all workers train in one process. Prints a table and writes a policy for weir train --loss-policy.
+    switch: all workers train in one process. Prints a table and writes a policy for
+    weir train --set loss_policy=FILE.
     If nothing may be lost, it says so, writes nothing and fails.
     """
     try:

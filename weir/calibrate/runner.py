@@ -57,7 +57,7 @@ class Calibration:
 
     @property
     def policy(self) -> LossPolicy:
-        """Return what ``weir train --loss-policy`` reads."""
+        """Return what ``weir train --set loss_policy=FILE`` reads."""
         return policy(self.whole, self.as_json())
 
     def as_json(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from weir.train import options
 from weir.train.config import ConfigError
 
 
-@options.takes_training_options
+@options.takes(options.SHARED)
 def compare(
     *,
     context: typer.Context,
@@ -30,7 +30,6 @@ def compare(
             metavar="NAMES",
             help="Methods and peers, comma-separated; all: the methods, peers: those without Weir, such as "
             "torch's hooks over Gloo. weir methods lists them.",
-            rich_help_panel="Method",
         ),
     ] = DEFAULT_METHODS,
     seeds: Annotated[int, typer.Option(help="Trainings of each method; mean and spread are shown.")] = 1,
@@ -54,12 +53,13 @@ def compare(
         _finished(runs, context, settings["out"], name)
         return
     try:
-        comparison = make_comparison(
-            methods,
-            seeds=seeds,
-            name=name,
-            **settings,
-        )
+        given = options.given(context, options.SHARED)
+        if settings["config"] is not None:
+            from weir.train.resuming import configured
+
+            given = configured(settings["config"], given)
+        shared = {key: value for key, value in given.items() if key in options.SHARED}
+        comparison = make_comparison(methods, seeds=seeds, name=name, **shared)
     except ConfigError as error:
         typer.echo(f"weir compare: {error}", err=True)
         raise typer.Exit(2) from None
@@ -73,7 +73,7 @@ def _finished(runs: list[Path], context: typer.Context, out: Path, name: str | N
     from weir.compare.finished_view import ERRORS, show
 
     try:
-        if unwanted := sorted(options.given(context).keys() - {"runs", "out", "name"}):
+        if unwanted := sorted(options.given(context, options.SHARED).keys() - {"runs", "out", "name"}):
             raise ConfigError(
                 f"{options.in_line(unwanted)}: finished runs keep their settings; leave it out, or RUN"
             )

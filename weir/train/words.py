@@ -70,7 +70,7 @@ def caution(config: TrainConfig) -> str:
     if config.method != "dense":
         name = f"--method {config.method}"
     elif config.push_filter != "0" and divides:
-        name = f"--push-filter {config.push_filter}"
+        name = f"--set push_filter={config.push_filter}"
     else:
         return ""
     servers = config.mode == "ps"
@@ -141,9 +141,9 @@ def idle_mechanisms(config: TrainConfig, record: RunRecord) -> list[str]:
     return [
         words
         for words, idle in (
-            ("--loss: no switch has lost a packet on purpose", config.loss and not counts.lost),
+            ("--set loss: no switch has lost a packet on purpose", config.loss and not counts.lost),
             (
-                "--background: no switch has forwarded such a packet",
+                "--set background: no switch has forwarded such a packet",
                 config.background != "none" and not counts.background,
             ),
             ("the loss budget: nothing was trimmed or given up", config.lossy and not used),
