@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``weir bench``: Weir beside its peers, in one run, on the same links."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,6 +16,7 @@ from weir.bench.results import Plot, Table
 from weir.bench.suites import SUITES, UnknownCaseError, find
 from weir.bench.suites import verify as verdicts
 from weir.methods import Plugin
+from weir.report.tables import Json, print_json
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -43,9 +44,13 @@ def _assigned(given: Sequence[str] | None) -> dict[str, str]:
 @app.command("list")
 def list_cases(
     name: Annotated[str, typer.Argument(metavar="[SUITE[/CASE]]", help="Of which; default: all.")] = "",
+    as_json: Json = False,
 ) -> None:
     """List the benchmarks; of a single one, the parameters that it takes."""
     cases = _cases(name) if name else [case for suite in SUITES.values() for case in suite]
+    if as_json:
+        print_json([_as_figures(case) for case in cases])
+        return
     console = Console()
     if "/" in name:
         (case,) = cases
@@ -62,16 +67,35 @@ def list_cases(
 
 
 def _parameters(case: Case) -> RichTable:
-    values = case.parameters({})
     table = _plain_table("parameter", "default", "unit", "what it is")
     for name, default in (("--repeats", case.repeats), ("--seeds", case.seeds)):
         if default:
             table.add_row(name, str(default), "", "")
+    for row in _parameter_rows(case):
+        table.add_row(*row)
+    return table
+
+
+def _parameter_rows(case: Case) -> Iterator[tuple[str, str, str, str]]:
+    """Yield name, default, unit and meaning of each parameter."""
+    values = case.parameters({})
     for each in fields(values):
         limits: Limits = each.metadata["limits"]
         about = f"{limits.about} ({limits})" if str(limits) else limits.about
-        table.add_row(each.name, in_words(getattr(values, each.name)), limits.unit, about)
-    return table
+        yield each.name, in_words(getattr(values, each.name)), limits.unit, about
+
+
+def _as_figures(case: Case) -> dict[str, Any]:
+    """Return a case for ``--json``."""
+    keys = ("parameter", "default", "unit", "meaning")
+    return {
+        "benchmark": case.path,
+        "takes": case.takes,
+        "summary": case.summary,
+        "repeats": case.repeats,
+        "seeds": case.seeds,
+        "parameters": [dict(zip(keys, row, strict=True)) for row in _parameter_rows(case)],
+    }
 
 
 def _plain_table(*heads: str) -> RichTable:
@@ -103,6 +127,7 @@ def run(
     out: Annotated[Path, typer.Option(help="Folder of the figures (JSON) and pictures (PNG).")] = Path(
         "runs/bench"
     ),
+    as_json: Json = False,
 ) -> None:
     """Run a case, or all of a suite, and print tables; the folder has every figure.
 
@@ -117,6 +142,7 @@ def run(
                 raise typer.BadParameter(f"--{option}: {case.path} has none")
     console = Console(stderr=True)
     failures: list[str] = []
+    figures: list[Any] | None = [] if as_json else None
     for case in cases:
         typer.echo(f"weir bench {case.path}: {case.summary}", err=True)
         if case is cases[0]:
@@ -131,7 +157,11 @@ def run(
             plugins=plugin or (),
             say=lambda text: console.print(text, highlight=False, markup=False),
         )
-        failures += _measure(case, {**(case.quick if quick else {}), **values}, one, out, len(cases) > 1)
+        failures += _measure(
+            case, {**(case.quick if quick else {}), **values}, one, out, len(cases) > 1, figures
+        )
+    if figures is not None:
+        print_json(figures)
     if failures:
         typer.secho("\n".join(failures), fg="red", err=True)
         raise typer.Exit(1)
@@ -144,6 +174,7 @@ def verify(
     processes: Annotated[
         int | None, typer.Option(min=1, help="Simulations at a time; default: one per core.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Run small versions of what the pages state, and fail where a ratio is below its floor.
 
@@ -161,24 +192,53 @@ def verify(
         say=lambda text: console.print(text, style="dim", highlight=False, markup=False),
     )
     table, failures = _plain_table("benchmark", "what is compared", "floor", "found"), []
+    figures: list[dict[str, Any]] = []
     for found in verdicts(cases, run):
         if isinstance(found, str):
             failures.append(found)
             continue
+        figures.append(
+            {
+                "benchmark": found.case.path,
+                "compared": str(found.floor),
+                "floor": found.floor.least,
+                "found": found.reached,
+                "kept": found.kept,
+            }
+        )
         reached = report.NONE if found.reached is None else report.factor(found.reached)
         table.add_row(found.case.path, str(found.floor), report.factor(found.floor.least), reached)
         if not found.kept:
             failures.append(f"{found.case.path}: {found.floor}: {reached}, below {found.floor.least:g}")
-    Console().print(table)
+    if as_json:
+        print_json({"floors": figures, "failures": failures})
+    else:
+        Console().print(table)
     if failures:
         typer.secho("\n".join(failures), fg="red", err=True)
         raise typer.Exit(1)
 
 
-def _measure(case: Case, values: Mapping[str, str], run: Run, out: Path, others: bool) -> list[str]:
-    """Run a case, show and write what it yields; return what went wrong.
+def _measure(
+    case: Case,
+    values: Mapping[str, str],
+    run: Run,
+    out: Path,
+    others: bool,
+    figures: list[Any] | None = None,
+) -> list[str]:
+    """Run a case; show and write its tables and pictures.
 
-    others: further cases follow, so that one that cannot be measured here does not end all.
+    Args:
+        case: The case.
+        values: Its parameters, as text.
+        run: Repetitions, seeds, and what else all cases take.
+        out: Folder of the files.
+        others: Further cases follow, so that one that cannot be measured here does not end all.
+        figures: The tables are added here instead of being shown; None: they are shown.
+
+    Returns:
+        Sentences: what went wrong.
     """
     from weir.cluster import ClusterError
     from weir.netns import NamespaceError
@@ -192,7 +252,7 @@ def _measure(case: Case, values: Mapping[str, str], run: Run, out: Path, others:
     tables: list[Table] = []
     try:
         for output in case.run(parameters, run):
-            measured(case, parameters, run, output, tables, out)
+            measured(case, parameters, run, output, tables, out, quiet=figures is not None)
     except ConfigError as error:
         raise typer.BadParameter(f"{case.path}: {error}") from None
     except (ChildError, ClusterError, NamespaceError, UnavailableError) as error:
@@ -200,11 +260,19 @@ def _measure(case: Case, values: Mapping[str, str], run: Run, out: Path, others:
             typer.echo(f"weir bench {case.path}: {error}", err=True)
             raise typer.Exit(1) from None
         return [f"{case.path}: {error}"]
+    if figures is not None:
+        figures.append(report.as_json(case.path, parameters, run.repeats, run.seeds, tables))
     return [f"{case.path}: a mechanism did nothing: {idle}" for table in tables for idle in table.idle]
 
 
 def measured(
-    case: Case, parameters: object, run: Run, output: Table | Plot, tables: list[Table], out: Path
+    case: Case,
+    parameters: object,
+    run: Run,
+    output: Table | Plot,
+    tables: list[Table],
+    out: Path,
+    quiet: bool = False,
 ) -> None:
     """Show a table and write all that there are; or draw a picture."""
     from weir.train.folder import write_json
@@ -216,7 +284,8 @@ def measured(
         run.say(f"drawn: {path.with_suffix('.png')}")
         return
     tables.append(output)
-    report.show(output)
+    if not quiet:
+        report.show(output)
     write_json(
         path.with_suffix(".json"), report.as_json(case.path, parameters, run.repeats, run.seeds, tables)
     )

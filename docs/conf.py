@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "softswitch")]
 
 from weir import cli  # noqa: E402
+from weir.train import options  # noqa: E402
 
 project = "Weir"
 author = "The Weir authors"
@@ -98,6 +99,23 @@ def _row(parameter: Any) -> str:
     )
 
 
+def _settings() -> list[str]:
+    """Describe the settings of training that have no option of their own, in Markdown."""
+    rows = [row for row in options.settings() if row["option"] is None]
+    cells = [
+        f"| `{row['setting']}` | {row['default'] or ''} | {_text(row['meaning']).replace('|', chr(92) + '|')} |"
+        for row in rows
+    ]
+    return [
+        "## Settings for --set and --config",
+        "",
+        "| setting | default | |",
+        "| --- | --- | --- |",
+        *cells,
+        "",
+    ]
+
+
 def _text(help: str | None) -> str:
     """Return a help text in Markdown."""
     return " ".join((help or "").replace("``", "`").split())
@@ -109,7 +127,7 @@ def _write_command_line(app: Any) -> None:
     path.parent.mkdir(exist_ok=True)
     lines = ["# Command line", "", "Generated from the commands' own help texts.", ""]
     command = typer.main.get_command(cli.app)
-    text = "\n".join([*lines, *_command_line("weir", command)]) + "\n"
+    text = "\n".join([*lines, *_command_line("weir", command), *_settings()]) + "\n"
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         path.write_text(text, encoding="utf-8")
 

@@ -65,7 +65,7 @@ JOBS: Final = {
     "impatient": Job((*SUMS, "8"), {**RANKS, **CLUSTER}, PROGRESS),
     "rack": Job((*SUMS, "8"), RANKS, PROGRESS),  # with a switch and a controller that are there already
     "train": Job((*WEIR, *TRAIN.split()), {**WORKERS, **CLUSTER}, {"middle": "step 1/"}),
-    "calibrate": Job((*WEIR, "calibrate", "--model", "mlp", "--jobs", "2"), POOL),
+    "calibrate": Job((*WEIR, "calibrate", "--model", "mlp", "--processes", "2"), POOL),
     "tail": Job((*WEIR, *TAIL.split()), POOL, {"middle": "2 at a time"}),
     "allreduce": Job((*WEIR, *ALLREDUCE.split()), {"rank 1": r"weir\.bench\.rank"}),
     "training": Job((*WEIR, *TRAINING.split()), {"server": "tcp_server"}),

@@ -22,7 +22,7 @@ def test_a_plan_is_compared_explained_and_drawn(tmp_path: Path) -> None:
     picture, plan = tmp_path / "a.png", tmp_path / "plan.json"
     status, output = partition(
         *(str(LIBRARY / "email"), "--lines", "40", "--machines", "4", "--racks", "2"),
-        *("--method", "greedy", "--compare", "--explain", "--plot", str(picture), "--out", str(plan)),
+        *("--partitioner", "greedy", "--compare", "--explain", "--plot", str(picture), "--out", str(plan)),
     )
     assert status == 0, output
     for method in ("random/random", "hash", "greedy", "refined"):
@@ -42,7 +42,7 @@ def test_a_plan_is_compared_explained_and_drawn(tmp_path: Path) -> None:
     [
         ((str(LIBRARY / "email"), "nosuch"), "nosuch: no such folder or file"),
         ((str(LIBRARY / "this.py"),), "this.py:1: not 'label index:value"),
-        ((str(LIBRARY / "email"), "--method", "best"), "--method best: there are random/random"),
+        ((str(LIBRARY / "email"), "--partitioner", "best"), "--partitioner best: there are random/random"),
         ((str(LIBRARY / "email"), "--hashing", "clustered"), "labels of two kinds: give two folders"),
         ((str(LIBRARY / "email"), "--machines", "4", "--racks", "3"), "4 machines do not fill 3 racks"),
         ((str(LIBRARY / "email"), "--machines", "4000"), "4000 machines for"),

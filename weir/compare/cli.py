@@ -36,6 +36,9 @@ def compare(
     name: Annotated[
         str | None, typer.Option(help="Name of the folder, after the time; default: compare and the model.")
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With RUN: print JSON instead of a table.", show_default=False)
+    ] = False,
     **settings: Any,
 ) -> None:
     """Train one model with several methods and compare them.
@@ -50,9 +53,11 @@ def compare(
     batch size.
     """
     if runs:
-        _finished(runs, context, settings["out"], name)
+        _finished(runs, context, settings["out"], name, as_json)
         return
     try:
+        if as_json:
+            raise ConfigError("--json needs RUN...: a comparison that trains writes compare.json")
         given = options.given(context, options.SHARED)
         if settings["config"] is not None:
             from weir.train.resuming import configured
@@ -68,16 +73,18 @@ def compare(
     raise typer.Exit(run(comparison, Console()))
 
 
-def _finished(runs: list[Path], context: typer.Context, out: Path, name: str | None) -> None:
+def _finished(runs: list[Path], context: typer.Context, out: Path, name: str | None, as_json: bool) -> None:
     """Set finished runs side by side."""
     from weir.compare.finished_view import ERRORS, show
 
     try:
-        if unwanted := sorted(options.given(context, options.SHARED).keys() - {"runs", "out", "name"}):
+        if unwanted := sorted(
+            options.given(context, options.SHARED).keys() - {"runs", "out", "name", "as_json"}
+        ):
             raise ConfigError(
                 f"{options.in_line(unwanted)}: finished runs keep their settings; leave it out, or RUN"
             )
-        show(runs, out, name, Console())
+        show(runs, out, name, Console(), as_json=as_json)
     except (ConfigError, *ERRORS) as error:
         typer.echo(f"weir compare: {error}", err=True)
         raise typer.Exit(2) from None

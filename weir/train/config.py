@@ -46,12 +46,14 @@ def as_option(setting: str) -> str:
     """Name a setting as the command line takes it.
 
     Args:
-        setting: a field of TrainConfig.
+        setting: A field of TrainConfig, or an option's name with underscores.
 
     Returns:
         Its option, such as "--batch-size", or "--set lane_bits".
     """
-    return f"--{setting.replace('_', '-')}" if setting in OPTIONS else f"--set {setting}"
+    if setting in TrainConfig.model_fields and setting not in OPTIONS:
+        return f"--set {setting}"
+    return f"--{setting.replace('_', '-')}"
 
 
 @dataclass(frozen=True)

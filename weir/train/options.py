@@ -452,6 +452,15 @@ def given(context: typer.Context, names: Collection[str]) -> dict[str, Any]:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE" and name not in ("assigned", "config"):
             found[name] = value
+    by_set = assigned(context, names)
+    if twice := sorted(found.keys() & by_set.keys()):
+        raise ConfigError(f"--set {twice[0]}: the command line sets it twice")
+    return found | by_set
+
+
+def assigned(context: typer.Context, names: Collection[str]) -> dict[str, Any]:
+    """Return the settings of --set, by name; arguments and errors as of ``given``."""
+    found: dict[str, Any] = {}
     for text in context.params.get("assigned") or ():
         name, equals, value = text.partition("=")
         name = name.strip().replace("-", "_")
@@ -481,34 +490,43 @@ def check_name(name: str, names: Collection[str], where: str) -> None:
         raise ConfigError(f"{where}: no setting is called {name!r}{hint} (weir settings lists all)")
 
 
-def list_settings(as_json: Json = False) -> None:
-    """List the settings of weir train and weir compare, for --set and --config.
+def settings() -> list[dict[str, Any]]:
+    """Return the settings of training.
 
-    Settings with an option of their own are listed under it.
+    Returns:
+        For each setting its name, option (None: it has none), default, meaning, and whether ``train`` alone
+        takes it.
     """
-    rows = [
+    return [
         {
             "setting": name,
             "option": as_option(name) if name in OPTIONS else None,
             "default": None if _default(name) is None else str(_default(name)),
             "meaning": next(iter(annotation.__metadata__)).help,
-            "only_train": name in OF_A_RUN,
+            "train_alone": name in OF_A_RUN,
         }
         for name, annotation in sorted(_KNOWN.items())
         if name != "resume"
     ]
+
+
+def list_settings(as_json: Json = False) -> None:
+    """List the settings of weir train and weir compare, which --set and --config take.
+
+    Settings with an option of their own are listed by its name.
+    """
     if as_json:
-        print_json(rows)
+        print_json(settings())
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("setting", no_wrap=True, style="bold green")
     table.add_column("default", no_wrap=True)
     table.add_column("meaning", ratio=1)
-    for row in rows:
+    for row in settings():
         table.add_row(row["option"] or row["setting"], row["default"] or "–", row["meaning"])
     Console().print(table)
 
 
 def in_line(names: Iterable[str]) -> str:
     """Join names of settings as the command line has them: "--batch-size, --set lane_bits"."""
-    return ", ".join(as_option(name) if name in _KNOWN else f"--{name.replace('_', '-')}" for name in names)
+    return ", ".join(map(as_option, names))
