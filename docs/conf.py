@@ -94,26 +94,20 @@ def _row(parameter: Any) -> str:
         names = f"`{parameter.metavar or parameter.name.upper()}`"
     default = getattr(parameter, "default", None)
     shown = "" if default in (None, False, (), []) or callable(default) else f"`{default}`"
-    return (
-        f"| {names} | {shown} | {_text(getattr(parameter, 'help', '') or '').replace('|', chr(92) + '|')} |"
-    )
+    return f"| {names} | {shown} | {_cell(getattr(parameter, 'help', ''))} |"
 
 
 def _settings() -> list[str]:
     """Describe the settings of training that have no option of their own, in Markdown."""
     rows = [row for row in options.settings() if row["option"] is None]
-    cells = [
-        f"| `{row['setting']}` | {row['default'] or ''} | {_text(row['meaning']).replace('|', chr(92) + '|')} |"
-        for row in rows
-    ]
-    return [
-        "## Settings for --set and --config",
-        "",
-        "| setting | default | |",
-        "| --- | --- | --- |",
-        *cells,
-        "",
-    ]
+    heads = ["## Settings for --set and --config", "", "| setting | default | |", "| --- | --- | --- |"]
+    cells = [f"| `{row['setting']}` | {row['default'] or ''} | {_cell(row['meaning'])} |" for row in rows]
+    return [*heads, *cells, ""]
+
+
+def _cell(help: str | None) -> str:
+    """Return a help text for a cell of a table."""
+    return _text(help).replace("|", "\\|")
 
 
 def _text(help: str | None) -> str:
