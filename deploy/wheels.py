@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -65,7 +65,12 @@ def pure_wheel(source: Path, folder: Path) -> Path:
 
 
 def with_compiled(
-    wheel: Path, parts: list[build.Parts], machine: str, command: list[str], tag: str, out: Path
+    wheel: Path,
+    parts: list[build.Parts],
+    machine: str,
+    compiler: Callable[[str], list[str]],
+    tag: str,
+    out: Path,
 ) -> Path:
     """Add compiled libraries to a wheel.
 
@@ -73,7 +78,7 @@ def with_compiled(
         wheel: A wheel of Python alone.
         parts: Of the libraries.
         machine: x86_64 or aarch64.
-        command: A C compiler.
+        compiler: Returns a C compiler's command with its flags for a level of processors.
         tag: Tag of the platform, such as manylinux2014_x86_64; several with dots between them.
         out: Folder of the new wheel.
 
@@ -90,7 +95,7 @@ def with_compiled(
         files = dict(_contents(old, tag))
         for one in parts:
             for level in build.LEVELS[machine]:
-                library = build.make_packaged(one, level, command, Path(made))
+                library = build.make_packaged(one, level, compiler(level), Path(made))
                 files[f"{package}/{build.COMPILED}/{library.name}"] = library.read_bytes()
         (record,) = (name for name in files if name.endswith(".dist-info/RECORD"))
         del files[record]
@@ -98,6 +103,18 @@ def with_compiled(
             new.writestr(name, content)
         new.writestr(record, _record(files, record))
     return target
+
+
+def by_host(level: str) -> list[str]:
+    """Return this machine's compiler."""
+    return [*build.compiler(), f"-march={level}"]
+
+
+def by_zig_for(machine: str) -> Callable[[str], list[str]]:
+    """Return a function that returns zig's C compiler for a machine."""
+    command = [sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-gnu.{GLIBC}"]
+    names = {"armv8-a": "generic"}
+    return lambda level: [*command, f"-march={names.get(level, level.replace('-', '_'))}"]
 
 
 def _contents(wheel: zipfile.ZipFile, tag: str) -> Iterator[tuple[str, bytes]]:
@@ -131,15 +148,15 @@ def main() -> None:
     options = parser.parse_args()
     machine = options.machine
     if options.host:
-        command, tag = list(build.compiler()), f"linux_{machine}"
+        compiler, tag = by_host, f"linux_{machine}"
     else:
-        command = [sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-gnu.{GLIBC}"]
+        compiler = by_zig_for(machine)
         tag = f"manylinux_2_17_{machine}.manylinux2014_{machine}"
     options.out.mkdir(parents=True, exist_ok=True)
     for source, parts in ((ROOT / "softswitch", switch_parts()), (ROOT, weir_parts())):
         with tempfile.TemporaryDirectory() as folder:
             wheel = pure_wheel(source, Path(folder))
-            print(with_compiled(wheel, parts, machine, command, tag, options.out))
+            print(with_compiled(wheel, parts, machine, compiler, tag, options.out))
 
 
 if __name__ == "__main__":

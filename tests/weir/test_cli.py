@@ -119,7 +119,7 @@ def test_training_has_few_options_and_every_setting_is_in_reach() -> None:
         ("train", "lane-bits", "--set lane-bits: write NAME=VALUE"),
         ("train", "resume=runs/a", "no setting is called 'resume'"),
         ("train", "workers=3", "--set workers: the command line sets it twice"),
-        ("train", "lane_bits=12", "--set lane_bits: input should be 32, 16, 8 or 'auto', not '12'"),
+        ("train", "lane_bits=12", "--set lane_bits: input should be 32, 16, 8 or 'auto', not 12"),
         ("train", "exclude=*.bais,1d", "--set exclude: no parameter is called '*.bais'"),
         ("compare", "pcap=a.pcap", "no setting is called 'pcap'"),
     ],

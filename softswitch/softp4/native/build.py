@@ -276,7 +276,7 @@ def make_packaged(parts: Parts, level: str, command: Sequence[str], folder: Path
     Args:
         parts: Its parts.
         level: Level of processors, see ``LEVELS``.
-        command: A C compiler for the wheel's system.
+        command: A C compiler for the wheel's system, and its flags for the level.
         folder: Where the library is put.
 
     Returns:
@@ -291,7 +291,7 @@ def make_packaged(parts: Parts, level: str, command: Sequence[str], folder: Path
             (scratch / file).write_text(text)
         units = [*map(str, parts.sources), *(file for file in parts.extra if file.endswith(".c"))]
         include = (f"-I{path}" for path in parts.folders)
-        flags = (f"-march={level}", *_FOR_ANY, *parts.flags, "-I.", *include)
+        flags = (*_FOR_ANY, *parts.flags, "-I.", *include)
         _run([*command, *flags, "-shared", "-s", *units, "-o", "library.so", "-lm"], scratch, parts.name)
         shutil.copyfile(scratch / "library.so", target)
     return target
