@@ -256,6 +256,14 @@ def test_the_command_tells_what_was_checked(racks: Path) -> None:
     assert status == 0 and "0 findings" in output and "never" in output  # no flows in it
 
 
+def test_the_command_tells_the_same_as_json(racks: Path) -> None:
+    done = CliRunner().invoke(app, ["pcap", "audit", str(racks), "--json"])
+    told = json.loads(done.output)
+    assert done.exit_code == 0 and told["broken"] == 0 and told["findings"] == []
+    assert 0 < told["frames_of_weir"] <= told["frames"]
+    assert any(rule["checked"] for rule in told["rules"].values())
+
+
 def test_the_command_says_what_is_wrong_where_and_what_to_do(racks: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.pcapng"
     content = bytearray(racks.read_bytes())

@@ -142,6 +142,19 @@ def test_settings_come_from_a_file_and_the_command_line_wins(tmp_path: Path) -> 
     assert "not '40'" in output or "not 40" in output
 
 
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        (["methods"], "name"),
+        (["bench", "list"], "benchmark"),
+        (["bench", "list", "switch/rate"], "parameters"),
+    ],
+)
+def test_what_a_command_lists_comes_as_json(arguments: list[str], key: str) -> None:
+    status, output = run(*arguments, "--json")
+    assert status == 0 and all(row[key] for row in json.loads(output))
+
+
 OWN = str(Path(__file__).parents[2] / "examples" / "own_method.py")
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``weir partition`` as somebody uses it: what it prints adds up, and what it cannot do it says."""
 
+import json
 import re
 import sysconfig
 from pathlib import Path
@@ -35,6 +36,13 @@ def test_a_plan_is_compared_explained_and_drawn(tmp_path: Path) -> None:
     assert abs(sum(int(share) for _, share in rows) - 100) <= 2
     assert "between 2 racks" in output
     assert picture.read_bytes().startswith(b"\x89PNG") and plan.stat().st_size > 1_000
+
+
+def test_figures_come_as_json() -> None:
+    status, output = partition(str(LIBRARY / "email"), "--machines", "3", "--partitioner", "hash", "--json")
+    plan = json.loads(output)["hash"]
+    assert status == 0 and len(plan["machines"]) == 3
+    assert plan["bytes"] == sum(machine["bytes_sent"] for machine in plan["machines"])
 
 
 @pytest.mark.parametrize(

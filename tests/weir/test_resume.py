@@ -276,6 +276,8 @@ def test_finished_runs_are_set_side_by_side(whole: Path, tmp_path: Path) -> None
         *[name, f"{name} (Gloo)"][:RUNS], "other", "other (Gloo)",
     ]  # fmt: skip
     assert figures["runs"][-1]["bytes_up"] == 100.0
+    arguments = ["compare", str(only(whole)), str(other), "--out", str(tmp_path / "again"), "--json"]
+    assert json.loads(CliRunner().invoke(app, arguments).stdout) == figures
 
 
 @pytest.mark.parametrize(
