@@ -425,10 +425,10 @@ def test_wheels_with_compiled_c_sum_where_there_is_no_compiler(
     wheels = tmp_path_factory.mktemp("compiled")
     command = [sys.executable, str(source / "deploy/wheels.py"), "--out", str(wheels)]
     subprocess.run([*command, *([] if by_zig else ["--host"])], check=True, timeout=280)
-    (weirs,), (switchs,) = wheels.glob("weir_ina-*.whl"), wheels.glob("softp4-*.whl")
+    (weirs,), (switch,) = wheels.glob("weir_ina-*.whl"), wheels.glob("softp4-*.whl")
     assert ("manylinux2014" in weirs.name) == by_zig
     folder = with_dependencies(weirs, tmp_path_factory)
-    for wheel in (switchs, weirs):
+    for wheel in (switch, weirs):
         install(wheel, folder)
     script = tmp_path / "sum.py"
     page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")

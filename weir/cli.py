@@ -5,6 +5,7 @@ import importlib
 import importlib.metadata
 import json
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -167,4 +168,8 @@ def _weir(
 
 def main() -> None:
     """Run the ``weir`` command."""
+    try:
+        import softp4  # noqa: F401
+    except ImportError as error:  # for instance on another system than Linux
+        sys.exit(f"weir: {error}")
     app()

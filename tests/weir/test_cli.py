@@ -84,6 +84,17 @@ def test_version() -> None:
     assert re.fullmatch(r"softp4 [0-9.]+ \(software switch\)", second)
 
 
+def test_other_systems_than_linux_are_refused_in_words() -> None:
+    says = "softp4 runs on Linux only, not on darwin: use a virtual machine, a container or WSL 2\n"
+    for code, error in (
+        ("from weir.cli import main; sys.platform = 'darwin'; main()", f"weir: {says}"),
+        ("sys.platform = 'darwin'; import softp4.native", f"ImportError: {says}"),
+    ):
+        command = [sys.executable, "-c", f"import sys; {code}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 1 and done.stderr.endswith(error)
+
+
 @pytest.mark.parametrize(
     ("words", "completed"), [("weir calib", "calibrate"), ("weir train --resu", "--resume")]
 )
