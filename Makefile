@@ -6,7 +6,7 @@ BIN := .venv/bin
 .DEFAULT_GOAL := help
 # Else every process of the tests compiles every test, and every command Weir.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help setup demo test check bench wheels docs pages verify clean
+.PHONY: help setup demo test check bench wheels image docs pages verify clean
 
 help:  ## these lines
 	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ check: .venv/ready  ## formatting, lint, types, spelling, C warnings, generated 
 wheels: .venv/ready  ## wheels with compiled C for x86-64 (manylinux2014), by zig: build/wheels
 	$(BIN)/python -c 'import ziglang' 2>/dev/null || $(BIN)/pip install --quiet ziglang
 	$(BIN)/python deploy/wheels.py --machine x86_64 --out build/wheels
+
+image: wheels  ## an OCI image without torch, for hub, controller and switch: build/weir.tar
+	$(BIN)/python deploy/image.py --wheels build/wheels --out build/weir.tar
 
 docs: .venv/ready  ## the documentation as a site: build/site/docs/index.html
 	$(BIN)/python -c 'import sphinx, myst_parser, furo' 2>/dev/null || $(BIN)/pip install --quiet --editable '.[docs]'
