@@ -32,7 +32,7 @@ DEBIAN: Final = (
         "libexpat1",
         "libffi8",
     ),
-    *("libssl3", "libsqlite3-0", "libuuid1", "libmpdec3", "netbase", "base-files"),
+    *("libssl3", "libsqlite3-0", "libuuid1", "netbase", "base-files"),
     *(f"{part}{PYTHON}{rest}" for part, rest in (("python", "-minimal"), ("libpython", "-minimal"))),
     f"libpython{PYTHON}-stdlib",
 )

@@ -91,7 +91,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="share of packets that every link loses, each way, by the switches' drop simulator (default 0)",
     )
     parser.add_argument(
-        "--background",
+        "--background-load",
         type=float,
         default=0.0,
         metavar="SHARE",
