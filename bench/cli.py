@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``weir bench``: Weir beside its peers, in one run, on the same links."""
 
+import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -142,7 +144,7 @@ def run(
                 raise typer.BadParameter(f"--{option}: {case.path} has none")
     console = Console(stderr=True)
     failures: list[str] = []
-    figures: list[Any] | None = [] if as_json else None
+    begun = time.time()
     for case in cases:
         typer.echo(f"weir bench {case.path}: {case.summary}", err=True)
         if case is cases[0]:
@@ -156,12 +158,13 @@ def run(
             journal=journal,
             plugins=plugin or (),
             say=lambda text: console.print(text, highlight=False, markup=False),
+            show=not as_json,
         )
-        failures += _measure(
-            case, {**(case.quick if quick else {}), **values}, one, out, len(cases) > 1, figures
-        )
-    if figures is not None:
-        print_json(figures)
+        failures += _measure(case, {**(case.quick if quick else {}), **values}, one, out, len(cases) > 1)
+    if as_json:
+        paths = (_file(out, case).with_suffix(".json") for case in cases)
+        made = [path for path in paths if path.exists() and path.stat().st_mtime > begun]
+        print_json([json.loads(path.read_text(encoding="utf-8")) for path in made])
     if failures:
         typer.secho("\n".join(failures), fg="red", err=True)
         raise typer.Exit(1)
@@ -219,26 +222,10 @@ def verify(
         raise typer.Exit(1)
 
 
-def _measure(
-    case: Case,
-    values: Mapping[str, str],
-    run: Run,
-    out: Path,
-    others: bool,
-    figures: list[Any] | None = None,
-) -> list[str]:
-    """Run a case; show and write its tables and pictures.
+def _measure(case: Case, values: Mapping[str, str], run: Run, out: Path, others: bool) -> list[str]:
+    """Run a case, show and write what it yields; return what went wrong.
 
-    Args:
-        case: The case.
-        values: Its parameters, as text.
-        run: Repetitions, seeds, and what else all cases take.
-        out: Folder of the files.
-        others: Further cases follow, so that one that cannot be measured here does not end all.
-        figures: The tables are added here instead of being shown; None: they are shown.
-
-    Returns:
-        Sentences: what went wrong.
+    others: further cases follow, so that one that cannot be measured here does not end all.
     """
     from weir.cluster import ClusterError
     from weir.netns import NamespaceError
@@ -252,7 +239,7 @@ def _measure(
     tables: list[Table] = []
     try:
         for output in case.run(parameters, run):
-            measured(case, parameters, run, output, tables, out, quiet=figures is not None)
+            measured(case, parameters, run, output, tables, out)
     except ConfigError as error:
         raise typer.BadParameter(f"{case.path}: {error}") from None
     except (ChildError, ClusterError, NamespaceError, UnavailableError) as error:
@@ -260,33 +247,30 @@ def _measure(
             typer.echo(f"weir bench {case.path}: {error}", err=True)
             raise typer.Exit(1) from None
         return [f"{case.path}: {error}"]
-    if figures is not None:
-        figures.append(report.as_json(case.path, parameters, run.repeats, run.seeds, tables))
     return [f"{case.path}: a mechanism did nothing: {idle}" for table in tables for idle in table.idle]
 
 
 def measured(
-    case: Case,
-    parameters: object,
-    run: Run,
-    output: Table | Plot,
-    tables: list[Table],
-    out: Path,
-    quiet: bool = False,
+    case: Case, parameters: object, run: Run, output: Table | Plot, tables: list[Table], out: Path
 ) -> None:
     """Show a table and write all that there are; or draw a picture."""
     from weir.train.folder import write_json
 
     out.mkdir(parents=True, exist_ok=True)
-    path = out / case.path.replace("/", "-")
+    path = _file(out, case)
     if isinstance(output, Plot):
         report.draw(path.with_suffix(".png"), output)
         run.say(f"drawn: {path.with_suffix('.png')}")
         return
     tables.append(output)
-    if not quiet:
+    if run.show:
         report.show(output)
     write_json(
         path.with_suffix(".json"), report.as_json(case.path, parameters, run.repeats, run.seeds, tables)
     )
     run.say(f"written: {path.with_suffix('.json')}")
+
+
+def _file(out: Path, case: Case) -> Path:
+    """Return the path of a case's files, without a suffix."""
+    return out / case.path.replace("/", "-")
