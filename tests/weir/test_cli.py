@@ -96,7 +96,12 @@ def test_other_systems_than_linux_are_refused_in_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "completed"), [("weir calib", "calibrate"), ("weir train --resu", "--resume")]
+    ("words", "completed"),
+    [
+        ("weir calib", "calibrate"),
+        ("weir train --resu", "--resume"),
+        ("weir train --set lane_b", "lane_bits="),
+    ],
 )
 def test_shells_complete_commands_and_their_options(words: str, completed: str) -> None:
     environment = {

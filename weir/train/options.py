@@ -377,11 +377,18 @@ OF_A_RUN: Final[Mapping[str, Any]] = {
 }
 """Those that ``train`` alone takes."""
 
+
+def _complete(beginning: str) -> list[str]:
+    """Return the settings that begin so, for a shell's completion."""
+    return [f"{name}=" for name in _KNOWN if name.startswith(beginning) and name != "resume"]
+
+
 Assigned = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
+        autocompletion=_complete,
         help="Any setting, also one without an option here: weir settings lists all. Repeatable.",
     ),
 ]
