@@ -85,20 +85,17 @@ def with_compiled(
     Returns:
         The new wheel.
     """
-    target = out / wheel.name.replace("-none-any.whl", f"-none-{tag}.whl")
-    with (
-        tempfile.TemporaryDirectory() as made,
-        zipfile.ZipFile(wheel) as old,
-        zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as new,
-    ):
-        package = "weir" if wheel.name.startswith("weir") else "softp4"
+    package = "weir" if wheel.name.startswith("weir") else "softp4"
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as old:
         files = dict(_contents(old, tag))
         for one in parts:
             for level in build.LEVELS[machine]:
-                library = build.make_packaged(one, level, compiler(level), Path(made))
+                library = build.make_packaged(one, level, compiler(level), Path(folder))
                 files[f"{package}/{build.COMPILED}/{library.name}"] = library.read_bytes()
-        (record,) = (name for name in files if name.endswith(".dist-info/RECORD"))
-        del files[record]
+    (record,) = (name for name in files if name.endswith(".dist-info/RECORD"))
+    del files[record]
+    target = out / wheel.name.replace("-none-any.whl", f"-none-{tag}.whl")
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as new:
         for name, content in files.items():
             new.writestr(name, content)
         new.writestr(record, _record(files, record))
