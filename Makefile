@@ -6,7 +6,7 @@ BIN := .venv/bin
 .DEFAULT_GOAL := help
 # Else every process of the tests compiles every test, and every command Weir.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help setup demo test check bench docs pages verify clean
+.PHONY: help setup demo test check bench wheels image docs pages verify clean
 
 help:  ## these lines
 	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,7 +23,7 @@ setup: .venv/ready  ## .venv with Weir and all that its tests need; every other 
 	touch $@
 
 demo: .venv/ready  ## train a small model over slow links, its gradients summed by the switch, beside plain Gloo
-	$(BIN)/weir train --workers 4 --model cnn --lr 0.5 --clip-norm 1 --method dfs --density 0.05 --epochs 3 --evaluate-every 11 \
+	$(BIN)/weir train --workers 4 --model cnn --lr 0.5 --set clip_norm=1 --method dfs --density 0.05 --epochs 3 --set evaluate_every=11 \
 		--links 100mbit --hosts auto
 
 test: check  ## every test; what a machine lacks skips by name, or fails: WEIR_REQUIRE=root,bmv2,simple_switch,p4c,mininet,tshark
@@ -37,6 +37,13 @@ check: .venv/ready  ## formatting, lint, types, spelling, C warnings, generated 
 	$(BIN)/python -m weir.wire.generate --check
 	$(BIN)/python p4src/build.py --check
 	$(BIN)/python -m tests.native.check_c
+
+wheels: .venv/ready  ## wheels with compiled C for x86-64 (manylinux2014), by zig: build/wheels
+	$(BIN)/python -c 'import ziglang' 2>/dev/null || $(BIN)/pip install --quiet ziglang
+	$(BIN)/python deploy/wheels.py --machine x86_64 --out build/wheels
+
+image: wheels  ## an OCI image without torch, for hub, controller and switch: build/weir.tar
+	$(BIN)/python deploy/image.py --wheels build/wheels --out build/weir.tar
 
 docs: .venv/ready  ## the documentation as a site: build/site/docs/index.html
 	$(BIN)/python -c 'import sphinx, myst_parser, furo' 2>/dev/null || $(BIN)/pip install --quiet --editable '.[docs]'

@@ -86,6 +86,7 @@ class Run:
         journal: file that keeps every simulation that has ended, see ``weir.bench.grid``.
         plugins: files with methods of one's own.
         say: tells the user how far it is.
+        show: tables are printed.
     """
 
     repeats: int
@@ -94,6 +95,7 @@ class Run:
     journal: Path | None = None
     plugins: Sequence[Path] = ()
     say: Callable[[str], None] = lambda _: None
+    show: bool = True
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """``weir bench``: Weir beside its peers, in one run, on the same links."""
 
+import json
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,6 +19,7 @@ from weir.bench.results import Plot, Table
 from weir.bench.suites import SUITES, UnknownCaseError, find, problems
 from weir.bench.suites import verify as verdicts
 from weir.methods import Plugin
+from weir.report.tables import Json, print_json
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -44,9 +47,13 @@ def _assigned(given: Sequence[str] | None) -> dict[str, str]:
 @app.command("list")
 def list_cases(
     name: Annotated[str, typer.Argument(metavar="[SUITE[/CASE]]", help="Of which; default: all.")] = "",
+    as_json: Json = False,
 ) -> None:
     """List the benchmarks; of a single one, the parameters that it takes."""
     cases = _cases(name) if name else [case for suite in SUITES.values() for case in suite]
+    if as_json:
+        print_json([_as_figures(case) for case in cases])
+        return
     console = Console()
     if "/" in name:
         (case,) = cases
@@ -63,16 +70,35 @@ def list_cases(
 
 
 def _parameters(case: Case) -> RichTable:
-    values = case.parameters({})
     table = _plain_table("parameter", "default", "unit", "what it is")
     for name, default in (("--repeats", case.repeats), ("--seeds", case.seeds)):
         if default:
             table.add_row(name, str(default), "", "")
+    for row in _parameter_rows(case):
+        table.add_row(*row)
+    return table
+
+
+def _parameter_rows(case: Case) -> Iterator[tuple[str, str, str, str]]:
+    """Yield name, default, unit and meaning of each parameter."""
+    values = case.parameters({})
     for each in fields(values):
         limits: Limits = each.metadata["limits"]
         about = f"{limits.about} ({limits})" if str(limits) else limits.about
-        table.add_row(each.name, in_words(getattr(values, each.name)), limits.unit, about)
-    return table
+        yield each.name, in_words(getattr(values, each.name)), limits.unit, about
+
+
+def _as_figures(case: Case) -> dict[str, Any]:
+    """Return a case for ``--json``."""
+    keys = ("parameter", "default", "unit", "meaning")
+    return {
+        "benchmark": case.path,
+        "takes": case.takes,
+        "summary": case.summary,
+        "repeats": case.repeats,
+        "seeds": case.seeds,
+        "parameters": [dict(zip(keys, row, strict=True)) for row in _parameter_rows(case)],
+    }
 
 
 def _seeds(case: Case, count: int | None, first: int | None) -> range:
@@ -119,6 +145,7 @@ def run(
         str,
         typer.Option(metavar="NAME", help="Also write bench/records/NAME.json, for weir bench results."),
     ] = "",
+    as_json: Json = False,
 ) -> None:
     """Run a case, or all of a suite, and print tables; the folder has every figure.
 
@@ -138,6 +165,7 @@ def run(
                 raise typer.BadParameter(f"--{option}: {case.path} has none")
     console = Console(stderr=True)
     failures: list[str] = []
+    begun = time.time()
     for case in cases:
         typer.echo(f"weir bench {case.path}: {case.summary}", err=True)
         if case is cases[0]:
@@ -151,6 +179,7 @@ def run(
             journal=journal,
             plugins=plugin or (),
             say=lambda text: console.print(text, highlight=False, markup=False),
+            show=not as_json,
         )
         chosen, load = {**(case.quick if quick else {}), **values}, os.getloadavg()[0]
         tables: list[Table] = []
@@ -160,6 +189,10 @@ def run(
             from weir.bench import records
 
             typer.echo(f"recorded: {records.write(record, case, chosen, one, tables, load)}", err=True)
+    if as_json:
+        paths = (_file(out, case).with_suffix(".json") for case in cases)
+        made = [path for path in paths if path.exists() and path.stat().st_mtime > begun]
+        print_json([json.loads(path.read_text(encoding="utf-8")) for path in made])
     if failures:
         typer.secho("\n".join(failures), fg="red", err=True)
         raise typer.Exit(1)
@@ -172,6 +205,7 @@ def verify(
     processes: Annotated[
         int | None, typer.Option(min=1, help="Simulations at a time; default: one per core.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Run small versions of what the pages state, and fail where a ratio is below its floor.
 
@@ -191,15 +225,24 @@ def verify(
         say=lambda text: console.print(text, style="dim", highlight=False, markup=False),
     )
     table, failures = _plain_table("benchmark", "what is compared", "floor", "found"), []
+    figures: list[dict[str, Any]] = []
     for found in verdicts(cases, run):
         if isinstance(found, str):
             failures.append(found)
             continue
+        figures.append(
+            {
+                "benchmark": found.case.path,
+                "compared": str(found.floor),
+                "floor": found.floor.least,
+                "found": found.reached,
+                "kept": found.kept,
+            }
+        )
         reached = report.NONE if found.reached is None else report.factor(found.reached)
         table.add_row(found.case.path, str(found.floor), report.factor(found.floor.least), reached)
         if not found.kept:
             failures.append(f"{found.case.path}: {found.floor}: {reached}, below {found.floor.least:g}")
-    Console().print(table)
     if not name:
         from weir.bench.again import make_again
         from weir.bench.headlines import CLAIMS
@@ -209,6 +252,10 @@ def verify(
             words = f"{moved.claim.name}, {moved.figure}: recorded {moved.recorded}, now {moved.found}"
             run.say(words)
             failures += [] if moved.same else [f"a figure has moved: {words}"]
+    if as_json:
+        print_json({"floors": figures, "failures": failures})
+    else:
+        Console().print(table)
     if failures:
         typer.secho("\n".join(failures), fg="red", err=True)
         raise typer.Exit(1)
@@ -271,14 +318,20 @@ def measured(
     from weir.train.folder import write_json
 
     out.mkdir(parents=True, exist_ok=True)
-    path = out / case.path.replace("/", "-")
+    path = _file(out, case)
     if isinstance(output, Plot):
         report.draw(path.with_suffix(".png"), output)
         run.say(f"drawn: {path.with_suffix('.png')}")
         return
     tables.append(output)
-    report.show(output)
+    if run.show:
+        report.show(output)
     write_json(
         path.with_suffix(".json"), report.as_json(case.path, parameters, run.repeats, run.seeds, tables)
     )
     run.say(f"written: {path.with_suffix('.json')}")
+
+
+def _file(out: Path, case: Case) -> Path:
+    """Return the path of a case's files, without a suffix."""
+    return out / case.path.replace("/", "-")

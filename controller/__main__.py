@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m weir.controller``: the same as ``weir controller``."""
+"""``python -m weir.controller``: the same as ``weir controller run``."""
 
 import typer
 

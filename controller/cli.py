@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir controller``, ``weir status`` and ``weir qos``."""
+"""``weir controller run``, ``weir controller qos`` and ``weir status``."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
@@ -11,10 +10,18 @@ from rich.console import Console
 
 from weir.agent_service.client import AgentClient, AgentError
 from weir.controller.status import as_plain_data, render
+from weir.report.tables import Json, print_json
 
 DEFAULT_ADDRESS = "127.0.0.1:9600"
 
-_Topology = Annotated[Path, typer.Option(help="Topology file, YAML or JSON.", show_default=False)]
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    help="Program P4 switches and admit workers to jobs, or print settings for switches without P4.",
+)
+
+_Topology = Annotated[Path, typer.Argument(metavar="TOPOLOGY", help="Topology file, YAML or JSON.")]
 _Listen = Annotated[str, typer.Option(help="Where agents find the controller: HOST:PORT or unix:/path.")]
 _ReadyFile = Annotated[
     Path | None,
@@ -41,12 +48,12 @@ _Address = Annotated[
     str,
     typer.Option("--controller", envvar="WEIR_CONTROLLER", help="HOST:PORT or unix:/path of the controller."),
 ]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
+@app.command("run")
 def controller(
-    *,
     topology: _Topology,
+    *,
     listen: _Listen = DEFAULT_ADDRESS,
     ready_file: _ReadyFile = None,
     p4_dir: _P4Dir = None,
@@ -82,7 +89,7 @@ def controller(
         _fail(str(error))
 
 
-def status(address: _Address = DEFAULT_ADDRESS, as_json: _Json = False) -> None:
+def status(address: _Address = DEFAULT_ADDRESS, as_json: Json = False) -> None:
     """Show switches, ports, jobs and what the switches counted."""
     try:
         with AgentClient(address) as client, Console(stderr=True).status(f"asking {address}"):
@@ -90,7 +97,7 @@ def status(address: _Address = DEFAULT_ADDRESS, as_json: _Json = False) -> None:
     except AgentError as error:
         _fail(str(error))
     if as_json:
-        sys.stdout.write(json.dumps(as_plain_data(reply), indent=2) + "\n")
+        print_json(as_plain_data(reply))
     else:
         render(reply, Console())
 
@@ -100,6 +107,7 @@ def _fail(message: str) -> NoReturn:
     raise typer.Exit(1)
 
 
+@app.command()
 def qos(
     interfaces: Annotated[
         list[str],
@@ -110,20 +118,24 @@ def qos(
         Literal["sonic", "tc"],
         typer.Option("--format", help="The switch reads a configuration (sonic) or a script (tc)."),
     ],
-    topology: Annotated[
-        Path | None, typer.Option(help="Topology file with a qos section; default: Weir's own settings.")
+    topology_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Topology file with a qos section; default: Weir's own settings."),
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="sonic: the switch's configuration, /etc/sonic/config_db.json there.")
+    config_db: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="sonic: the switch's configuration, /etc/sonic/config_db.json there."
+        ),
     ] = None,
     rate: Annotated[str, typer.Option(help="tc: rate of the links, in tc's words.")] = "1gbit",
     ecn: Annotated[bool, typer.Option(help="tc: mark protected packets (needs the kernel's red).")] = True,
 ) -> None:
     """Print settings for a switch without P4: queues, marks and early drops by Weir's classes.
 
-    weir qos --format sonic --config config_db.json Ethernet0 Ethernet4 > new.json
+    weir controller qos --format sonic --config-db config_db.json Ethernet0 Ethernet4 > new.json
 
-    weir qos --format tc --rate 10gbit eth0 eth1 | sudo sh -e
+    weir controller qos --format tc --rate 10gbit eth0 eth1 | sudo sh -e
     """
     from weir.controller.commodity import tc
     from weir.controller.qos import Qos
@@ -131,13 +143,13 @@ def qos(
     from weir.controller.topology import TopologyError, load_topology
 
     try:
-        classes = Qos() if topology is None else load_topology(topology).qos
+        classes = Qos() if topology_file is None else load_topology(topology_file).qos
         if form == "tc":
             typer.echo(tc(classes, interfaces, rate, ecn=ecn))
-        elif config is None:
-            raise ValueError("--format sonic needs --config: SONiC takes whole configurations alone")
+        elif config_db is None:
+            raise ValueError("--format sonic needs --config-db: SONiC takes whole configurations alone")
         else:
-            typer.echo(json.dumps(sonic(classes, interfaces, json.loads(config.read_text())), indent=4))
+            typer.echo(json.dumps(sonic(classes, interfaces, json.loads(config_db.read_text())), indent=4))
     except (TopologyError, ValueError, OSError) as error:
-        typer.echo(f"weir qos: {error}", err=True)
+        typer.echo(f"weir controller qos: {error}", err=True)
         raise typer.Exit(2) from None

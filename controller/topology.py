@@ -120,11 +120,9 @@ def load_topology(path: Path) -> Topology:
     except OSError as error:
         raise TopologyError(f"cannot read topology file {path}: {error.strerror}") from None
     try:
-        data = parse_json(text) if path.suffix == ".json" else _parse_yaml(text, path)
+        data = parse_by_name(text, path)
     except ValueError as error:
-        raise TopologyError(
-            f"{path} is not {'JSON' if path.suffix == '.json' else 'YAML'}: {error}"
-        ) from None
+        raise TopologyError(str(error)) from None
     if not isinstance(data, dict):
         raise TopologyError(f"{path}: a topology is a mapping with 'switches' and 'hosts'")
     try:
@@ -134,20 +132,33 @@ def load_topology(path: Path) -> Topology:
         raise TopologyError(f"{path} is not a valid topology:\n{found}") from None
 
 
-def _parse_yaml(text: bytes, path: Path) -> Any:
-    """Return the value of a YAML text. A plain installation lacks PyYAML, which JSON does not need.
+def parse_by_name(text: bytes, path: Path) -> Any:
+    """Return the value of a text: JSON if the file's name ends in .json, else YAML.
+
+    A plain installation lacks PyYAML.
+
+    Args:
+        text: Content of the file.
+        path: The file, for its name and for messages.
 
     Raises:
-        TopologyError: PyYAML is not installed.
-        ValueError: the text is no YAML.
+        ValueError: The text is neither, or PyYAML is not installed; the message names the file.
     """
+    kind = "JSON" if path.suffix == ".json" else "YAML"
     try:
-        import yaml
-    except ImportError:
-        raise TopologyError(
+        return parse_json(text) if kind == "JSON" else _parse_yaml(text)
+    except ModuleNotFoundError:
+        raise ValueError(
             f"{path} is read as YAML, for which PyYAML is not installed: pip install 'weir-ina[controller]', "
-            "or write the topology in JSON, in a file whose name ends in .json"
+            "or write it in JSON, in a file whose name ends in .json"
         ) from None
+    except ValueError as error:
+        raise ValueError(f"{path} is not {kind}: {error}") from None
+
+
+def _parse_yaml(text: bytes) -> Any:
+    import yaml
+
     try:
         return yaml.safe_load(text.decode())
     except (yaml.YAMLError, LookupError, OverflowError, TypeError, AttributeError) as error:

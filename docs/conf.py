@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "softswitch")]
 
 from weir import cli  # noqa: E402
+from weir.train import options  # noqa: E402
 
 project = "Weir"
 author = "The Weir authors"
@@ -93,9 +94,20 @@ def _row(parameter: Any) -> str:
         names = f"`{parameter.metavar or parameter.name.upper()}`"
     default = getattr(parameter, "default", None)
     shown = "" if default in (None, False, (), []) or callable(default) else f"`{default}`"
-    return (
-        f"| {names} | {shown} | {_text(getattr(parameter, 'help', '') or '').replace('|', chr(92) + '|')} |"
-    )
+    return f"| {names} | {shown} | {_cell(getattr(parameter, 'help', ''))} |"
+
+
+def _settings() -> list[str]:
+    """Describe the settings of training that have no option of their own, in Markdown."""
+    rows = [row for row in options.settings() if row["option"] is None]
+    heads = ["## Settings for --set and --config", "", "| setting | default | |", "| --- | --- | --- |"]
+    cells = [f"| `{row['setting']}` | {row['default'] or ''} | {_cell(row['meaning'])} |" for row in rows]
+    return [*heads, *cells, ""]
+
+
+def _cell(help: str | None) -> str:
+    """Return a help text for a cell of a table."""
+    return _text(help).replace("|", "\\|")
 
 
 def _text(help: str | None) -> str:
@@ -109,7 +121,7 @@ def _write_command_line(app: Any) -> None:
     path.parent.mkdir(exist_ok=True)
     lines = ["# Command line", "", "Generated from the commands' own help texts.", ""]
     command = typer.main.get_command(cli.app)
-    text = "\n".join([*lines, *_command_line("weir", command)]) + "\n"
+    text = "\n".join([*lines, *_command_line("weir", command), *_settings()]) + "\n"
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         path.write_text(text, encoding="utf-8")
 

@@ -91,7 +91,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="share of packets that every link loses, each way, by the switches' drop simulator (default 0)",
     )
     parser.add_argument(
-        "--background",
+        "--background-load",
         type=float,
         default=0.0,
         metavar="SHARE",
@@ -102,7 +102,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--run", metavar="COMMAND", help="what to run on every host; without it, Mininet's CLI"
     )
     parser.add_argument(
-        "--pcap", metavar="DIR", help="capture every port of every switch there: weir audit DIR/*"
+        "--pcap", metavar="DIR", help="capture every port of every switch there: weir pcap audit DIR/*"
     )
 
 
@@ -179,7 +179,7 @@ def start_controller(net: Mininet, folder: Path, topology: dict) -> subprocess.P
     """Write the topology, start the controller, wait until it has programmed all switches."""
     (folder / "topology.json").write_text(json.dumps(topology, indent=1))
     address = f"unix:{folder}/controller.sock"
-    command = [weir(), "controller", "--topology", str(folder / "topology.json"), "--listen", address]
+    command = [weir(), "controller", "run", str(folder / "topology.json"), "--listen", address]
     process = spawn(net[topology["switches"][0]["name"]], command, folder / "controller.log")
     deadline = time.monotonic() + START_TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline:

@@ -29,7 +29,7 @@ LINKS = {
     "free": [],
     "loss": ["--loss", "0.01"],
     "slow": ["--rate", "50mbit"],
-    "congested": ["--rate", "50mbit", "--background", "0.6"],
+    "congested": ["--rate", "50mbit", "--background-load", "0.6"],
 }
 COLUMNS = (
     ("time s", lambda run: run["training_s"], "{:.1f}"),
@@ -50,7 +50,7 @@ def networks(workers: int) -> dict[str, tuple[str, list[str], str]]:
         "rack": ("single.py", ["--workers", str(workers)], ""),
         "two-racks": ("leaf_spine.py", ["--racks", "2", "--spines", "1", "--hosts", half], ""),
         "leaf-spine": ("leaf_spine.py", ["--racks", "2", "--spines", "2", "--hosts", half], ""),
-        "server": ("single.py", one, " --mode ps --servers 1"),
+        "server": ("single.py", one, " --mode ps"),
     }
 
 
@@ -87,9 +87,9 @@ def train(
 
 
 def audit(captures: Path) -> str:
-    """Return the last line of what `weir audit` says: frames, and findings."""
+    """Return the last line of what `weir pcap audit` says: frames, and findings."""
     files = map(str, sorted(captures.iterdir()))
-    done = subprocess.run([weir(), "audit", *files], capture_output=True, text=True, check=False)
+    done = subprocess.run([weir(), "pcap", "audit", *files], capture_output=True, text=True, check=False)
     return (done.stdout.strip() or done.stderr.strip()).splitlines()[-1]
 
 

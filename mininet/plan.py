@@ -21,8 +21,8 @@ def main() -> None:
             shape=Shape(wish["racks"], wish["spines"]),
             rate_bps=parse_rate(wish["rate"]) if wish["rate"] else None,
             loss=wish["loss"],
-            background="incast" if wish["background"] else "none",
-            load=wish["background"] or NetworkSpec.load,
+            background="incast" if wish["background_load"] else "none",
+            load=wish["background_load"] or NetworkSpec.load,
         )
         folder, target = wish["folder"], wish["switch"]
         plan = make_plan(

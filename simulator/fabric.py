@@ -51,7 +51,8 @@ SIGNATURES: Final[Signatures] = {
 
 
 @functools.cache
-def _library() -> ctypes.CDLL:
+def library() -> ctypes.CDLL:
+    """Return the compiled library."""
     return load_library(
         "fabric", [_CSRC / "fabric.c"], include=[RUNTIME], flags=["-O2"], signatures=SIGNATURES
     )
@@ -65,16 +66,16 @@ class Fabric:
     """
 
     def __init__(self, switches: Sequence[Switch]) -> None:
-        library = _library()
+        native = library()
         handles = (c_void_p * len(switches))(*(switch.handle for switch in switches))
-        state = library.fabric_new(len(switches), handles)
+        state = native.fabric_new(len(switches), handles)
         if not state:
             raise MemoryError(f"no memory for a network of {len(switches)} switches")
         self._switches = tuple(switches)  # kept alive
         self._state: _State = state.contents
         self._handle: int | None = ctypes.addressof(self._state)
         self._receivers: list[Callable[[bytes], None]] = []
-        self._c_run, self._c_arrive = library.fabric_run, library.fabric_arrive
+        self._c_run, self._c_arrive = native.fabric_run, native.fabric_arrive
 
     @property
     def next(self) -> int:
@@ -111,11 +112,11 @@ class Fabric:
         delay: int = 0,
     ) -> None:
         """Lead port ``port`` of switch ``node`` to ``there``: a switch and its port, or a receiver."""
-        _library().fabric_attach(self._handle, node, port, target, there, there_port, rate_bps or 0, delay)
+        library().fabric_attach(self._handle, node, port, target, there, there_port, rate_bps or 0, delay)
 
     def set_down(self, node: int, down: bool) -> None:
         """Let switch ``node`` take in and send nothing from now on, or again what it is to."""
-        _library().fabric_set_down(self._handle, node, down)
+        library().fabric_set_down(self._handle, node, down)
 
     def arrive(self, time: int, node: int, port: int, frame: bytes) -> None:
         """Let a frame arrive at a switch's port at ``time``, which is not past.
@@ -148,5 +149,5 @@ class Fabric:
     def close(self) -> None:
         """Free it. Its switches are the caller's. Closing twice is harmless."""
         if self._handle is not None:
-            _library().fabric_free(self._handle)
+            library().fabric_free(self._handle)
             self._handle = None

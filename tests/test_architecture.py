@@ -62,8 +62,9 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = {
         "softp4": "softp4.native softp4.control softp4.dataplane "
         "softp4.device softp4.errors softp4.p4rt softp4.program "
         "softp4.runtime softp4.tracing",
+        "weir.report": "",
         "weir.controller": "weir.agent_service softp4.channels softp4.native softp4.p4runtime weir.p4src "
-        "softp4.protobuf weir.wire",
+        "weir.report softp4.protobuf weir.wire",
         "weir.host_agent": "",
         "weir.host_agent.transport": "softp4.native weir.wire",
         "weir.host_agent.collectives": "weir.host_agent.transport softp4.native weir.wire",
@@ -81,11 +82,12 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = {
         "weir.p4src softp4.program softp4.runtime softp4.state "
         "softp4.switch weir.wire",
         # What audits packets shares no code with what makes them.
-        "weir.pcap": "weir weir.wire",
+        "weir.pcap": "weir weir.report weir.wire",
         "weir": f"weir.agent_service softp4.channels weir.controller {_HOST_AGENT} softp4.native "
         "softp4.p4runtime softp4.protobuf softp4 softp4.control softp4.device "
-        "softp4.runtime weir.wire",
-        "weir.bench": f"weir weir.agent_service weir.controller {_HOST_AGENT} softp4.native softp4.p4runtime "
+        "softp4.runtime weir.report weir.wire",
+        "weir.bench": f"weir weir.report weir.agent_service weir.controller {_HOST_AGENT} "
+        "softp4.native softp4.p4runtime "
         "weir.p4src softp4.protobuf weir.simulator softp4 softp4.bench softp4.control "
         "softp4.dataplane softp4.state softp4.switch weir.wire "
         f"{_PROGRAM_TO_RUNTIME}",
@@ -223,7 +225,6 @@ SHORT: Final = {
     "weir/autoload.py": "torch's entry point, which imports nothing of Weir's",
     "weir/extras.py": "what commands and the test of the packages share",
     "weir/pcap/audit/serial.py": "what checks share, written apart from the switch's",
-    "weir/report/tables.py": "what all commands share",
     "weir/train/models/*.py": "a model",
     "wire/addresses.py": "what controller, agents and simulator share",
 }

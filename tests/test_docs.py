@@ -88,7 +88,23 @@ def check_weir(words: list[str]) -> str:
     from weir import cli
 
     problem, rest = check_typer(cli.app, words)
-    return problem or (check_bench(rest) if words[:1] == ["bench"] else "")
+    if problem or words[:1] not in (["bench"], ["train"], ["compare"]):
+        return problem
+    return check_bench(rest) if words[:1] == ["bench"] else check_settings(words)
+
+
+def check_settings(words: list[str]) -> str:
+    """Return what is wrong with the names of settings that ``--set`` assigns."""
+    from weir.train.config import ConfigError
+    from weir.train.options import OF_A_RUN, SHARED, check_name
+
+    known = SHARED.keys() | (OF_A_RUN.keys() if words[0] == "train" else set())
+    try:
+        for assigned in (after for word, after in pairwise(words) if word == "--set"):
+            check_name(assigned.partition("=")[0], known, "--set")
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def check_bench(words: list[str]) -> str:

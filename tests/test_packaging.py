@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each wheel is one package, `weir` or `softp4`, with all of its C and P4 sources in it."""
 
+import importlib.util
 import json
 import os
 import re
@@ -414,3 +415,31 @@ def site_packages(environment: Path) -> Path:
 
 def installed(environment: Path) -> set[str]:
     return {path.name for path in site_packages(environment).iterdir()}
+
+
+def test_wheels_with_compiled_c_sum_where_there_is_no_compiler(
+    source: Path, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By zig where it is installed, as wheels are released, else by this machine's compiler."""
+    by_zig = importlib.util.find_spec("ziglang") is not None
+    wheels = tmp_path_factory.mktemp("compiled")
+    command = [sys.executable, str(source / "deploy/wheels.py"), "--out", str(wheels)]
+    subprocess.run([*command, *([] if by_zig else ["--host"])], check=True, timeout=280)
+    (weirs,), (switch,) = wheels.glob("weir_ina-*.whl"), wheels.glob("softp4-*.whl")
+    assert ("manylinux2014" in weirs.name) == by_zig
+    folder = with_dependencies(weirs, tmp_path_factory)
+    for wheel in (switch, weirs):
+        install(wheel, folder)
+    script = tmp_path / "sum.py"
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    script.write_text(next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL)))
+    for name, value in (("PATH", str(folder / "bin")), ("SOFTP4_CACHE", str(tmp_path / "cache"))):
+        monkeypatch.setenv(name, value)
+    for name in ("CC", "SOFTP4_CFLAGS"):
+        monkeypatch.delenv(name, raising=False)
+    code = "from softp4.native.build import compiler; compiler()"
+    assert "NoCompilerError" in TestInstalled.run(folder, "python", "-c", code).stderr
+    done = TestInstalled.torchrun(folder, script, 2)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("[3.0, 3.0, 3.0, 3.0]") == 2
+    assert not list((tmp_path / "cache").glob("*.so"))

@@ -31,7 +31,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     first = pages["docs/index.html"]
     assert "When not to use Weir" in first and "<img" in first
     assert 'href="install.html"' in first and 'href="../softswitch/docs/switch.html"' in first
-    assert "--lane-bits" in pages["docs/reference/command-line.html"]
+    assert "lane_bits" in pages["docs/reference/command-line.html"]
     assert 'id="weir.torch.HookState"' in pages["docs/api.html"]
     fetched = re.compile(
         r"<(?:script|img|iframe)[^>]*\ssrc=\"(?:https?:)?//|<link[^>]*rel=\"stylesheet\"[^>]*href=\"https?:"

@@ -5,6 +5,7 @@ import importlib
 import importlib.metadata
 import json
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -44,6 +45,9 @@ _COMMANDS: Final = {
     "methods": _Command(
         "weir.methods", "list_methods", "List the methods that choose which gradients to send."
     ),
+    "settings": _Command(
+        "weir.train.options", "list_settings", "List the settings of training, for --set and --config."
+    ),
     "partition": _Command(
         "weir.partition.cli",
         "partition",
@@ -58,14 +62,12 @@ _COMMANDS: Final = {
         "weir.server.cli", "server", "Run a parameter server, which keeps a shard of a model."
     ),
     "controller": _Command(
-        "weir.controller.cli", "controller", "Program the switches and admit workers to jobs."
+        "weir.controller.cli", "app", "Program the switches and admit workers to jobs; set up other switches."
     ),
     "status": _Command("weir.controller.cli", "status", "Show switches, ports, jobs and counters."),
-    "qos": _Command(
-        "weir.controller.cli", "qos", "Print settings for switches without P4: SONiC, or Linux's tc."
+    "pcap": _Command(
+        "weir.pcap.cli", "app", "Print captures, and check them against the protocol's rules.", ("train",)
     ),
-    "pcap": _Command("weir.pcap.cli", "pcap", "Print the rounds in a capture file.", ("train",)),
-    "audit": _Command("weir.pcap.cli", "audit", "Check captures against the protocol's rules.", ("train",)),
     "calibrate": _Command(
         "weir.calibrate.cli",
         "calibrate",
@@ -166,4 +168,8 @@ def _weir(
 
 def main() -> None:
     """Run the ``weir`` command."""
+    try:
+        import softp4  # noqa: F401
+    except ImportError as error:  # for instance on another system than Linux
+        sys.exit(f"weir: {error}")
     app()

@@ -119,7 +119,7 @@ class LocalCluster:
             self._start_switches(self._plan)
             topology = self.directory / "topology.json"
             topology.write_text(self._plan.topology.model_dump_json(exclude_none=True, indent=2), "utf-8")
-            arguments = ["--topology", str(topology), "--listen", self.controller]
+            arguments = [str(topology), "--listen", self.controller]
             self._spawn("controller", "weir.controller", arguments)
             self._wait_until_ready("controller")
             self._wait_for_program()

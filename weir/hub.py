@@ -14,6 +14,7 @@ from softp4.native.claims import reach, write_secret
 from weir.agent_service.client import AgentClient, AgentError, claimed_port
 from weir.cluster import ClusterError, LocalCluster
 from weir.network import NetworkPlan, make_plan, over_ip
+from weir.report.tables import Json, print_json
 from weir.wire.definition import MAX_CHILDREN
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ def _say_how_to_join(here: Hub) -> None:
 
 def join(
     address: Annotated[str, typer.Argument(help="HOST:PORT of the hub's controller.")],
+    as_json: Json = False,
 ) -> None:
     """Check the path from this machine to a hub, and print what its workers need."""
     try:
@@ -129,11 +131,20 @@ def join(
     with ThreadPoolExecutor(len(ports)) as pool:
         found = pool.map(lambda port: _delay(port.claimed, address), ports)
     delays = dict(zip((port.host for port in ports), found, strict=True))
-    _show(ports, delays)
+    if as_json:
+        print_json(
+            [
+                {"host": port.host, "udp_port": port.claimed.udp_port, "round_trip_s": delays[port.host]}
+                for port in ports
+            ]
+        )
+    else:
+        _show(ports, delays)
     if None in delays.values():
         silent = ", ".join(str(port.claimed.udp_port) for port in ports if delays[port.host] is None)
         _fail(f"no answer from UDP {silent}: let these ports in at the hub, and out here")
-    typer.echo(f"On each worker:\n\n    export WEIR_CONTROLLER={address}\n")
+    if not as_json:
+        typer.echo(f"On each worker:\n\n    export WEIR_CONTROLLER={address}\n")
 
 
 def _delay(claimed: Any, address: str) -> float | None:

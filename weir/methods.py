@@ -6,7 +6,6 @@ all-reduce altogether. torch is imported when somebody asks, not before.
 """
 
 import importlib.util
-import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from weir.report.tables import Json, print_json
+
 Kind = Literal["sparsifier", "parameter averaging", "low rank", "compressed updates", "outer steps", "peer"]
 
 
@@ -26,7 +27,7 @@ class Method:
 
     kind: how it is run, see ``weir.train.backends``; a peer runs without Weir. promises_density: whether what
     it sends is a share that was asked for. uses: the settings of ``weir train`` that it reads. encoding: how
-    what is sent is written down unless --encoding says so; None where that cannot be chosen.
+    what is sent is written down unless the setting says so; None where that cannot be chosen.
     """
 
     name: str
@@ -207,17 +208,17 @@ Plugin = Annotated[
 def list_methods(
     *,
     plugin: Plugin = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object per method.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the methods that weir train and weir compare know, and the peers that weir compare knows.
 
     Density: "as asked" where --density sets the share of values to send; elsewhere it follows from the
-    gradient or from other options. Encoding: form of the gradients on the wire, unless --encoding sets it.
-    docs/methods.md describes each method.
+    gradient or from other settings. Encoding: form of the gradients on the wire, unless --set encoding=...
+    sets it. docs/methods.md describes each method, and weir settings lists what --set takes.
     """
     found = [*methods().values(), *peers().values()]
     if as_json:
-        typer.echo(json.dumps([asdict(method) for method in found], indent=2))
+        print_json([asdict(method) for method in found])
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("method", no_wrap=True, style="bold green")

@@ -24,7 +24,7 @@ SHELL: Final = "p4runtime-shell==0.0.6"
 _OBSERVER: Final = 1  # the smallest election id there is: every controller may have the switch
 
 _Switch = Annotated[str | None, typer.Argument(help="A switch of the topology.")]
-_Topology = Annotated[Path | None, typer.Option(help="Topology file, YAML or JSON.")]
+_Topology = Annotated[Path | None, typer.Option(metavar="FILE", help="Topology file, YAML or JSON.")]
 _Grpc = Annotated[str | None, typer.Option(help="Where any switch serves P4Runtime, instead of a topology.")]
 _DeviceId = Annotated[int, typer.Option(help="With --grpc: the switch's device id.")]
 _Push = Annotated[
@@ -41,7 +41,7 @@ _Python = Annotated[
 def shell(
     *,
     switch: _Switch = None,
-    topology: _Topology = None,
+    topology_file: _Topology = None,
     grpc: _Grpc = None,
     device_id: _DeviceId = 1,
     push: _Push = None,
@@ -53,12 +53,12 @@ def shell(
     Nothing is pushed unless asked for, and whoever else controls the switch goes on: the shell reads. It may
     write where nobody else does, or with --write.
     """
-    if topology is not None:
-        target = _of_topology(topology, switch)
+    if topology_file is not None:
+        target = _of_topology(topology_file, switch)
     elif grpc is not None:
         target = _Target(grpc, device_id)
     else:
-        _fail("say which switch: SWITCH --topology FILE, or --grpc ADDRESS")
+        _fail("say which switch: SWITCH --topology-file FILE, or --grpc ADDRESS")
     election = _larger_than_its_controllers(target) if write else _OBSERVER
     arguments = [*target.arguments(), "--election-id", f"{election >> 64},{election & ((1 << 64) - 1)}"]
     if push is not None:

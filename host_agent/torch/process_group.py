@@ -84,14 +84,21 @@ class WeirProcessGroup(SplittableGroup):
         *,
         yields: bool = False,
     ) -> QueuedWork:
-        """Queue ``run``, which may use ``collectives``, behind the operations issued before.
+        """Queue a function behind the operations issued before.
 
         Args:
-            run: what to do, on the group's thread.
-            timeout: of each reduction in it; None or a negative one, torch's "not set": the group's.
-            devices: the CUDA devices it uses. There it runs on streams of the thread's own, behind what the
-                caller's current streams have under way. It may return with work enqueued there.
-            yields: it lets other operations of the group pass, see ``OperationQueue.passing``.
+            run: Runs on the group's thread, and may use ``collectives``.
+            timeout: Limit for each reduction in it without progress. None, or a negative one (torch's "not
+                set"): the group's.
+            devices: CUDA devices that it uses. There it runs on streams of the thread's own, behind the work
+                that the caller's current streams have under way. It may return with work enqueued there.
+            yields: Other operations of the group may pass it, see ``OperationQueue.passing``.
+
+        Returns:
+            The operation's handle.
+
+        Raises:
+            RuntimeError: The group is closed.
         """
         limit = timeout if timeout is not None and timeout > timedelta(0) else self._timeout
         self._first_used = self._first_used or list(devices[:1])
@@ -111,9 +118,19 @@ class WeirProcessGroup(SplittableGroup):
         timeout: timedelta | None = None,
         devices: Sequence[torch.device] = (),
     ) -> QueuedWork:
-        """Queue ``run`` as ``submit`` does. In a backward pass, its NonFiniteError is raised by the pass.
+        """Queue a function as ``submit`` does. In a backward pass, the pass raises its NonFiniteError.
 
-        result: what ``run`` returns; the future's value where the pass raises.
+        Args:
+            run: Runs on the group's thread.
+            result: The value of ``run``, and of the future where the pass raises.
+            timeout: As of ``submit``.
+            devices: As of ``submit``.
+
+        Returns:
+            The operation's handle.
+
+        Raises:
+            RuntimeError: The group is closed.
         """
         if self.connection.precision.delivers:
             return self.submit(run, timeout, devices)
@@ -132,7 +149,11 @@ class WeirProcessGroup(SplittableGroup):
             raise
 
     def tell(self, error: Exception) -> None:
-        """Queue an operation that fails with ``error``, in the place of one that could not be issued."""
+        """Queue a failing operation in the place of one that could not be issued.
+
+        Args:
+            error: The error with which it fails on all ranks.
+        """
         with contextlib.suppress(RuntimeError):  # the group is closed
             self.submit(partial(_raise, error))
 
@@ -210,7 +231,12 @@ class WeirProcessGroup(SplittableGroup):
     # Reductions.
 
     def all_reduce_here(self, tensor: torch.Tensor, op: RedOpType) -> None:
-        """Overwrite a tensor by its reduction over all ranks; for use inside ``submit``."""
+        """Overwrite a tensor by its reduction over all ranks, inside ``submit``.
+
+        Args:
+            tensor: Any shape; a dtype that the operator supports.
+            op: torch's operator.
+        """
         if are_long(tensor):
             self._device.all_reduce(tensor, op)
         else:
@@ -218,7 +244,15 @@ class WeirProcessGroup(SplittableGroup):
 
     @collective
     def allreduce(self, tensors: Any, opts: Any) -> QueuedWork:
-        """Overwrite the tensor by its reduction over all ranks; several by that of all of them together."""
+        """Overwrite tensors by their reduction over all ranks.
+
+        Args:
+            tensors: A list of one tensor. Of several, each becomes the reduction of all of them together.
+            opts: torch's options: the operator, and the timeout.
+
+        Returns:
+            The operation's handle. Its ``wait`` raises the errors of the reduction.
+        """
         if len(tensors) > 1:
             return self._all_reduce_several(tensors, opts)
         if any(tensor.is_sparse for tensor in tensors):
@@ -246,7 +280,15 @@ class WeirProcessGroup(SplittableGroup):
 
     @collective
     def allreduce_coalesced(self, tensors: Any, opts: Any) -> QueuedWork:
-        """Do several ``allreduce``, of tensors of any shapes; one that is listed twice is reduced once."""
+        """Do several ``allreduce``.
+
+        Args:
+            tensors: Tensors of any shapes. A tensor that is listed twice is reduced once.
+            opts: torch's options: the operator, and the timeout.
+
+        Returns:
+            The operation's handle. Its ``wait`` raises the errors of the reduction.
+        """
         op, each = operator_of(opts), coalescing.distinct(tensors)
         if any(tensor.is_sparse for tensor in each):
             return self._all_reduce_sparse(opts, list(map(complex_of, each)), op, tensors)
@@ -300,7 +342,15 @@ class WeirProcessGroup(SplittableGroup):
 
     @collective
     def reduce(self, tensors: Any, opts: Any) -> QueuedWork:
-        """Overwrite the root's tensor by the reduction."""
+        """Overwrite the root's tensor by the reduction.
+
+        Args:
+            tensors: A list of one tensor, with the same shape and dtype on all ranks.
+            opts: torch's options: operator, root, and the timeout.
+
+        Returns:
+            The operation's handle. Its ``wait`` raises the errors of the reduction.
+        """
         op, root = operator_of(opts), opts.rootRank
         return self._queue_each(
             opts,
@@ -314,7 +364,16 @@ class WeirProcessGroup(SplittableGroup):
 
     @collective
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any) -> QueuedWork:
-        """Overwrite each output by this rank's part of the reduction of the input list beside it."""
+        """Overwrite each output by this rank's part of the reduction of the input list beside it.
+
+        Args:
+            outputs: Tensors.
+            inputs: For each output a list of tensors, one per rank.
+            opts: torch's options: the operator, and the timeout.
+
+        Returns:
+            The operation's handle. Its ``wait`` raises the errors of the reduction.
+        """
         op = operator_of(opts)
         return self._queue_each(
             opts,
@@ -327,14 +386,32 @@ class WeirProcessGroup(SplittableGroup):
 
     @collective
     def reduce_scatter_single(self, output: torch.Tensor, whole: torch.Tensor, opts: Any) -> QueuedWork:
-        """Do a ``reduce_scatter`` of one tensor that holds all parts."""
+        """Do a ``reduce_scatter`` of one tensor that holds all parts.
+
+        Args:
+            output: This rank's part.
+            whole: All parts, in order of ranks: as many values as all outputs.
+            opts: torch's options: the operator, and the timeout.
+
+        Returns:
+            The operation's handle. Its ``wait`` raises the errors of the reduction.
+        """
         return self._reduce_scatter_wholes([output], [whole], opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
     @collective
     def reduce_scatter_single_coalesced(self, outputs: Any, wholes: Any, opts: Any) -> QueuedWork:
-        """Do several ``reduce_scatter_single``."""
+        """Do several ``reduce_scatter_single``.
+
+        Args:
+            outputs: This rank's parts.
+            wholes: For each output a tensor with all parts.
+            opts: torch's options: the operator, and the timeout.
+
+        Returns:
+            The operation's handle. Its ``wait`` raises the errors of the reduction.
+        """
         return self._reduce_scatter_wholes(outputs, wholes, opts)
 
     def _reduce_scatter_wholes(self, outputs: Any, wholes: Any, opts: Any) -> QueuedWork:
@@ -360,7 +437,15 @@ class WeirProcessGroup(SplittableGroup):
 
     @collective
     def broadcast(self, tensors: Any, opts: Any) -> QueuedWork:
-        """Overwrite the tensor by the root's; several by the one of them that is the root tensor there."""
+        """Overwrite tensors by the root's.
+
+        Args:
+            tensors: A list of one tensor. Several are overwritten by the root tensor among the root's.
+            opts: torch's options: root rank, root tensor, and the timeout.
+
+        Returns:
+            The operation's handle. Its ``wait`` raises the errors of the reduction.
+        """
         root = opts.rootRank
         if len(tensors) > 1:
             return self._broadcast_several(tensors, opts)
@@ -384,12 +469,30 @@ class WeirProcessGroup(SplittableGroup):
 
     @collective
     def allgather(self, outputs: Any, inputs: Any, opts: Any) -> QueuedWork:
-        """Overwrite each output list by all ranks' inputs."""
+        """Overwrite each output list by the inputs of all ranks.
+
+        Args:
+            outputs: For each input a list of tensors, one per rank.
+            inputs: Tensors.
+            opts: torch's options: the timeout.
+
+        Returns:
+            The operation's handle. Its ``wait`` raises the errors of the reduction.
+        """
         return self._all_gather_lists(opts, *several_tensors.gathers(outputs, inputs), _flat_if_one(outputs))
 
     @collective
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> QueuedWork:
-        """Do an ``allgather`` with the lists transposed: ``outputs[r][i]`` gets rank r's ``inputs[i]``."""
+        """Do an ``allgather`` with the lists transposed.
+
+        Args:
+            outputs: A list per rank: ``outputs[r][i]`` gets rank r's ``inputs[i]``.
+            inputs: Tensors.
+            opts: torch's options: the timeout.
+
+        Returns:
+            The operation's handle. Its ``wait`` raises the errors of the reduction.
+        """
         return self._all_gather_lists(opts, list(zip(*outputs, strict=True)), inputs, outputs)
 
     def _all_gather_lists(self, opts: Any, outputs: Any, inputs: Any, result: Any) -> QueuedWork:
@@ -405,14 +508,32 @@ class WeirProcessGroup(SplittableGroup):
 
     @collective
     def all_gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any) -> QueuedWork:
-        """Do an ``allgather`` into one tensor that holds all parts."""
+        """Do an ``allgather`` into one tensor that holds all parts.
+
+        Args:
+            output: All parts, in order of ranks.
+            own: This rank's part.
+            opts: torch's options: the timeout.
+
+        Returns:
+            The operation's handle. Its ``wait`` raises the errors of the reduction.
+        """
         return self._all_gather_wholes([output], [own], opts)
 
     _allgather_base = all_gather_single
 
     @collective
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> QueuedWork:
-        """Do several ``all_gather_single``."""
+        """Do several ``all_gather_single``.
+
+        Args:
+            outputs: For each input a tensor that holds all parts.
+            inputs: This rank's parts.
+            opts: torch's options: the timeout.
+
+        Returns:
+            The operation's handle. Its ``wait`` raises the errors of the reduction.
+        """
         return self._all_gather_wholes(outputs, inputs, opts)
 
     def _all_gather_wholes(self, outputs: Any, inputs: Any, opts: Any) -> QueuedWork:
@@ -430,7 +551,16 @@ class WeirProcessGroup(SplittableGroup):
 
     @collective
     def gather(self, outputs: Any, inputs: Any, opts: Any) -> QueuedWork:
-        """Overwrite the root's output list by all ranks' input."""
+        """Overwrite the root's output list by the inputs of all ranks.
+
+        Args:
+            outputs: At the root a list of one list of tensors, one per rank; elsewhere an empty list.
+            inputs: A list of one tensor.
+            opts: torch's options: the root, and the timeout.
+
+        Returns:
+            The operation's handle. Its ``wait`` raises the errors of the reduction.
+        """
         root = opts.rootRank
 
         def run(outputs: Any, inputs: Any) -> None:
@@ -441,7 +571,16 @@ class WeirProcessGroup(SplittableGroup):
 
     @collective
     def scatter(self, outputs: Any, inputs: Any, opts: Any) -> QueuedWork:
-        """Overwrite each rank's output by its part of the root's input list."""
+        """Overwrite each rank's output by its part of the root's input list.
+
+        Args:
+            outputs: A list of one tensor.
+            inputs: At the root a list of one list of tensors, one per rank; elsewhere an empty list.
+            opts: torch's options: the root, and the timeout.
+
+        Returns:
+            The operation's handle. Its ``wait`` raises the errors of the reduction.
+        """
         root = opts.rootRank
 
         def run(outputs: Any, inputs: Any) -> None:
@@ -452,7 +591,16 @@ class WeirProcessGroup(SplittableGroup):
 
     @collective
     def alltoall(self, outputs: Any, inputs: Any, opts: Any) -> QueuedWork:
-        """Overwrite ``outputs[r]`` by rank r's input for this rank."""
+        """Overwrite each output by a rank's input for this rank.
+
+        Args:
+            outputs: A tensor per rank: ``outputs[r]`` gets rank r's.
+            inputs: A tensor per rank: ``inputs[r]`` goes to rank r.
+            opts: torch's options: the timeout.
+
+        Returns:
+            The operation's handle. Its ``wait`` raises the errors of the reduction.
+        """
         return self._queue(opts, self.collectives.all_to_all, outputs, inputs)
 
     @collective
@@ -464,7 +612,18 @@ class WeirProcessGroup(SplittableGroup):
         input_split_sizes: Sequence[int],
         opts: Any,
     ) -> QueuedWork:
-        """Do an ``alltoall`` along dimension 0 of one tensor."""
+        """Do an ``alltoall`` along dimension 0 of one tensor.
+
+        Args:
+            output: Parts from all ranks, in order.
+            whole: Parts for all ranks, in order.
+            output_split_sizes: Rows from each rank; empty: equal parts.
+            input_split_sizes: Rows for each rank; empty: equal parts.
+            opts: torch's options: the timeout.
+
+        Returns:
+            The operation's handle. Its ``wait`` raises the errors of the reduction.
+        """
 
         def run(outputs: Any, wholes: Any) -> None:
             self.collectives.all_to_all_single(outputs[0], wholes[0], output_split_sizes, input_split_sizes)
@@ -475,10 +634,17 @@ class WeirProcessGroup(SplittableGroup):
 
     @collective
     def barrier(self, opts: Any) -> QueuedWork:
-        """Return when every rank has called it.
+        """Wait until every rank has called it.
 
-        The work is done, too, that each caller's current stream had under way on its CUDA device: the one in
-        ``dist.barrier(device_ids=...)``, or that the group is bound to, or that it was first used with.
+        The work that each caller's current stream had under way on its CUDA device is done, too. The device
+        is that of ``dist.barrier(device_ids=...)``, or the one that the group is bound to, or that it was
+        first used with.
+
+        Args:
+            opts: torch's options: device ids, and the timeout.
+
+        Returns:
+            The operation's handle. Its ``wait`` raises the errors of the reduction.
         """
         devices = self._barrier_devices(opts)
 
@@ -500,17 +666,43 @@ class WeirProcessGroup(SplittableGroup):
 
     @message
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> QueuedWork:  # noqa: N803
-        """Send the one tensor in the list to a rank that receives it, host to host."""
+        """Send a tensor to a rank that receives it, host to host.
+
+        Args:
+            tensors: A list of one tensor.
+            dstRank: Receiver's rank in the group.
+            tag: Must equal the receiver's.
+
+        Returns:
+            The operation's handle. Its ``wait`` raises the errors of the reduction.
+        """
         return self._messages.send(only("send", tensors), dstRank, tag, self._timeout)
 
     @message
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> QueuedWork:  # noqa: N803
-        """Overwrite the one tensor in the list by one that a rank sends."""
+        """Overwrite a tensor by one that a rank sends.
+
+        Args:
+            tensors: A list of one tensor, with shape and dtype of the sender's.
+            srcRank: Sender's rank in the group.
+            tag: Must equal the sender's.
+
+        Returns:
+            The operation's handle. Its ``wait`` raises the errors of the reduction.
+        """
         return self._messages.receive(only("recv", tensors), srcRank, tag, self._timeout)
 
     @message
     def recv_anysource(self, tensors: Any, tag: int = 0) -> QueuedWork:
-        """Overwrite the one tensor in the list by one that any rank sends."""
+        """Overwrite a tensor by one that any rank sends.
+
+        Args:
+            tensors: A list of one tensor, with shape and dtype of the sender's.
+            tag: Must equal the sender's.
+
+        Returns:
+            The operation's handle, which knows the sender after ``wait``.
+        """
         return self._messages.receive(only("recv_anysource", tensors), None, tag, self._timeout)
 
     # The group itself.
@@ -544,7 +736,11 @@ class WeirProcessGroup(SplittableGroup):
         return self._group_desc
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Bound every reduction begun from now on."""
+        """Bound every reduction that begins from now on.
+
+        Args:
+            timeout: Limit without progress.
+        """
         self._timeout = timeout
 
     _set_default_timeout = set_timeout

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of SONiC's YANG models for the tables that ``weir qos`` writes, and a check of a configuration.
+"""The rules of SONiC's YANG models for the tables of ``weir controller qos``, and a check of a configuration.
 
 An extract, written down from ``src/sonic-yang-models`` of sonic-net/sonic-buildimage (commit 086b03bd, of
 2026-08): keys, fields, types, ranges, references and orders of thresholds in eleven tables. With the models

@@ -47,7 +47,7 @@ def topology(any_switch: SwitchProcess, tmp_path: Path) -> Path:
 def started(topology: Path, tmp_path: Path) -> Iterator["tuple[subprocess.Popen[str], str]"]:
     """Yield a controller process and its address."""
     ready = tmp_path / "ready.json"
-    process = controller("--topology", str(topology), "--listen", "127.0.0.1:0", "--ready-file", str(ready))
+    process = controller(str(topology), "--listen", "127.0.0.1:0", "--ready-file", str(ready))
     until(lambda: ready.exists() or process.poll() is not None)
     told = json.loads(ready.read_text())
     assert told["pid"] == process.pid
@@ -229,7 +229,7 @@ def test_what_is_wrong_at_the_start_is_said_in_one_line(
     path = tmp_path / "topology.json"
     if text is not None:
         path.write_text(single_switch(1, "127.0.0.1:1").model_dump_json() if text == "good" else text)
-    code, errors = run_here(cli.controller, "--topology", str(path), "--listen", "127.0.0.1:0", *arguments)
+    code, errors = run_here(cli.controller, str(path), "--listen", "127.0.0.1:0", *arguments)
     assert code == 1
     assert errors.startswith("weir: ")
     assert says in errors

@@ -33,7 +33,7 @@ SO_RCVBUFFORCE, SO_SNDBUFFORCE = 33, 32  # of asm-generic/socket.h
 
 
 def run(*arguments: object) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["qos", *map(str, arguments)])
+    done = CliRunner().invoke(app, ["controller", "qos", *map(str, arguments)])
     return done.exit_code, done.output
 
 
@@ -57,9 +57,9 @@ def test_a_topology_files_thresholds_are_used(tmp_path: Path) -> None:
     made = leaf_spine(1, 1, 2, target="soft", qos=Qos(classes={"AF13": {"trim_at": 5}}))  # type: ignore[dict-item, arg-type]
     file = tmp_path / "topology.json"
     file.write_text(made.model_dump_json())
-    status, output = run("--format", "tc", "--no-ecn", "--topology", file, "eth0")
+    status, output = run("--format", "tc", "--no-ecn", "--topology-file", file, "eth0")
     assert status == 0 and f"bfifo limit {5 * 1_102}\n" in output
-    status, output = run("--format", "tc", "--topology", tmp_path / "none.yaml", "eth0")
+    status, output = run("--format", "tc", "--topology-file", tmp_path / "none.yaml", "eth0")
     assert status == 2 and "none.yaml" in output
 
 

@@ -285,15 +285,15 @@ def test_the_command_reads_a_switchs_file_and_leaves_it_as_it_is_without(
 ) -> None:
     file = tmp_path / "config_db.json"
     file.write_text(json.dumps(stock()))
-    arguments = ["qos", "--format", "sonic", *PORTS]
-    done = CliRunner().invoke(app, [*arguments, "--config", str(file)])
+    arguments = ["controller", "qos", "--format", "sonic", *PORTS]
+    done = CliRunner().invoke(app, [*arguments, "--config-db", str(file)])
     assert done.exit_code == 0 and json.loads(done.output) == made
     again = copy.deepcopy(made)
     assert sonic(Qos(), PORTS, made) == again, "what it made is what it makes of that"
     done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 2 and "--config" in done.output
+    assert done.exit_code == 2 and "--config-db" in done.output
     file.write_text("{")
-    assert CliRunner().invoke(app, [*arguments, "--config", str(file)]).exit_code == 2
+    assert CliRunner().invoke(app, [*arguments, "--config-db", str(file)]).exit_code == 2
 
 
 def test_the_extract_agrees_with_sonics_models(made: Config) -> None:

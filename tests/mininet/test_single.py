@@ -14,7 +14,7 @@ pytestmark = NEEDED
 def test_a_model_trains_on_hosts_with_slow_links_beside_bursts_that_meet_there(
     switch: str, tmp_path: Path
 ) -> None:
-    disturbed = ["--rate", "20mbit", "--background", "0.6"]
+    disturbed = ["--rate", "20mbit", "--background-load", "0.6"]
     run = train(
         "single.py", tmp_path, "--workers", "2", "--switch", switch, *disturbed, more="--method dense"
     )
@@ -39,7 +39,7 @@ def test_a_parameter_server_trains_over_links_that_lose_packets(switch: str, tmp
         (["--workers", "2", "--servers", "2"], "--servers: fewer than there are hosts"),
         (["--rate", "20"], "'20' is no rate without a unit"),
         (["--loss", "1"], "loss is 1.0: a share of packets"),
-        (["--background", "0.5"], "set a rate for the links"),
+        (["--background-load", "0.5"], "set a rate for the links"),
     ],
 )
 def test_what_does_not_fit_is_refused(options: list[str], says: str) -> None:

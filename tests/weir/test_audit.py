@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir audit`` finds nothing in captures of real switches and hosts, whatever their links do."""
+"""``weir pcap audit`` finds nothing in captures of real switches and hosts, whatever their links do."""
 
 import json
 from dataclasses import replace
@@ -133,11 +133,11 @@ def test_packets_whose_first_sending_was_lost_before_the_capture_are_believed(tm
 
 
 MODES = {
-    "losses": "--workers 3 --loss 0.02 --loss-budget 0.05",
-    "racks": "--workers 3 --method dense --topology leaf-spine-2x2 --loss 0.03 --loss-budget 0.2"
-    " --links 100mbit --background incast",
-    "a parameter server": "--workers 2 --mode ps --servers 2 --method dense --consistency ssp:2"
-    " --push-filter 0.001:lr --pull-filter 0.001:lr:4",
+    "losses": "--workers 3 --set loss=0.02 --loss-budget 0.05",
+    "racks": "--workers 3 --method dense --topology leaf-spine-2x2 --set loss=0.03 --loss-budget 0.2"
+    " --links 100mbit --set background=incast",
+    "a parameter server": "--workers 2 --mode ps --set servers=2 --method dense --consistency ssp:2"
+    " --set push_filter=0.001:lr --set pull_filter=0.001:lr:4",
 }
 
 
@@ -145,7 +145,7 @@ MODES = {
 def test_nothing_is_found_in_a_training(name: str, tmp_path: Path) -> None:
     """Real processes: every port of every switch."""
     command = f"train {MODES[name]} --model mlp --epochs 1 --max-steps 5 --no-reference --out {tmp_path}"
-    done = CliRunner().invoke(app, [*command.split(), "--pcap", str(tmp_path / "run.pcapng")])
+    done = CliRunner().invoke(app, [*command.split(), "--set", f"pcap={tmp_path / 'run.pcapng'}"])
     assert done.exit_code == 0, done.output
     files = sorted(tmp_path.glob("run*.pcapng"))
     assert len(files) == (4 if name == "racks" else 1)
@@ -247,13 +247,21 @@ def test_a_capture_without_ethernet_headers_is_refused(tmp_path: Path) -> None:
 
 
 def run(*arguments: object) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["audit", *map(str, arguments)], env={"COLUMNS": "200"})
+    done = CliRunner().invoke(app, ["pcap", "audit", *map(str, arguments)], env={"COLUMNS": "200"})
     return done.exit_code, " ".join(done.output.split())
 
 
 def test_the_command_tells_what_was_checked(racks: Path) -> None:
     status, output = run(racks)
     assert status == 0 and "0 findings" in output and "never" in output  # no flows in it
+
+
+def test_the_command_tells_the_same_as_json(racks: Path) -> None:
+    done = CliRunner().invoke(app, ["pcap", "audit", str(racks), "--json"])
+    told = json.loads(done.output)
+    assert done.exit_code == 0 and told["broken"] == 0 and told["findings"] == []
+    assert 0 < told["frames_of_weir"] <= told["frames"]
+    assert any(rule["checked"] for rule in told["rules"].values())
 
 
 def test_the_command_says_what_is_wrong_where_and_what_to_do(racks: Path, tmp_path: Path) -> None:

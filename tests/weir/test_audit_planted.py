@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir audit`` finds every breach planted in captures of real switches and hosts, and names its frame."""
+"""``weir pcap audit`` finds every breach planted in captures of real switches and hosts, and names it."""
 
 from collections.abc import Callable
 from dataclasses import replace

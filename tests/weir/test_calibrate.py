@@ -198,7 +198,7 @@ def test_settings_come_from_the_model_unless_given() -> None:
         ({"model": "mlp", "tolerance": 0}, "--tolerance: .* greater than 0, not 0"),
         ({"model": "mlp", "seeds": 0}, "--seeds: .* not 0"),
         ({"model": "mlp", "workers": 33}, "--workers: .* not 33"),
-        ({"model": "mlp", "block": 100}, "--block: .* not 100"),
+        ({"model": "mlp", "block": 100}, "--set block: .* not 100"),
     ],
 )
 def test_wrong_settings_are_named(settings: dict[str, Any], complaint: str) -> None:
@@ -218,8 +218,19 @@ def test_the_command_writes_a_policy_a_picture_and_a_table(tmp_path: Path) -> No
         "        return gradient\n"
     )
     command = [sys.executable, "-m", "weir", "calibrate", "--model", "mlp", "--quick", "--workers", "2"]
-    command += ["--epochs", "1", "--max-steps", "4", "--tolerance", "100", "--out", str(out), "--jobs", "2"]
-    command += ["--plugin", str(plugin), "--method", "everything"]
+    command += [
+        "--epochs",
+        "1",
+        "--max-steps",
+        "4",
+        "--tolerance",
+        "100",
+        "--out",
+        str(out),
+        "--processes",
+        "2",
+    ]
+    command += ["--processes", "2", "--plugin", str(plugin), "--method", "everything"]
     environment = {**os.environ, "COLUMNS": "160"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -241,19 +252,29 @@ def test_the_command_writes_a_policy_a_picture_and_a_table(tmp_path: Path) -> No
 def test_the_command_fails_when_a_budget_costs_too_much(tmp_path: Path) -> None:
     """All of every gradient is lost, and never sent again: nothing is learnt."""
     command = [sys.executable, "-m", "weir", "calibrate", "--model", "mlp", "--workers", "2", "--seeds", "1"]
-    command += ["--epochs", "1", "--max-steps", "60", "--jobs", "1", "--budget", "1", "--no-error-feedback"]
+    command += [
+        "--epochs",
+        "1",
+        "--max-steps",
+        "60",
+        "--processes",
+        "1",
+        "--loss-budget",
+        "1",
+        "--no-error-feedback",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=240, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "never sent again: more than the tolerance" in " ".join(done.stdout.split())
     assert list(tmp_path.iterdir()) == []
     costs = [Measurement(1.0, (0.9,), 0.1, drop) for drop in (0.4, 0.6)]
-    config = make_calibration(model="mlp", budget=0.1)
+    config = make_calibration(model="mlp", loss_budget=0.1)
     assert [Check(config, (0.9,), one).tolerated for one in costs] == [True, False]
 
 
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_every_process(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "weir", "calibrate", "--model", "mlp", "--jobs", "2"]
+    command = [sys.executable, "-m", "weir", "calibrate", "--model", "mlp", "--processes", "2"]
     process = subprocess.Popen(
         [*command, "--out", str(tmp_path / "policy.json")], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
     )

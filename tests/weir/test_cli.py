@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ``weir`` command: quick to say what it can do, clear about what it was given."""
 
-import importlib
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from weir.cli import app
-from weir.train.config import TrainConfig
+from weir.train.config import OPTIONS, TrainConfig
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -24,12 +24,22 @@ def run(*arguments: str) -> tuple[int, str]:
 def test_help_lists_every_command() -> None:
     status, output = run("--help")
     assert status == 0
-    for name in ("train", "compare", "methods", "switch", "controller", "status", "pcap", "bench"):
+    for name in (
+        "train",
+        "compare",
+        "methods",
+        "settings",
+        "switch",
+        "controller",
+        "status",
+        "pcap",
+        "bench",
+    ):
         assert f" {name} " in output
 
 
 @pytest.mark.parametrize(
-    "command", ["train", "compare", "methods", "switch", "controller", "status", "pcap", "bench"]
+    "command", ["train", "compare", "methods", "settings", "switch", "controller", "status", "pcap", "bench"]
 )
 def test_every_command_has_its_own_help(command: str) -> None:
     status, output = run(command, "--help")
@@ -56,7 +66,7 @@ def test_an_unknown_command_is_named() -> None:
     [
         (["--density", "0"], "--density: input should be greater than 0, not 0.0"),
         (["--workers", "33"], "--workers: input should be less than or equal to 32, not 33"),
-        (["--model", "lm", "--data", "digits"], "model 'lm' trains on 'stdlib', not on 'digits'"),
+        (["--model", "lm", "--set", "data=digits"], "model 'lm' trains on 'stdlib', not on 'digits'"),
     ],
 )
 def test_bad_training_options_are_refused_before_anything_starts(arguments: list[str], message: str) -> None:
@@ -74,8 +84,24 @@ def test_version() -> None:
     assert re.fullmatch(r"softp4 [0-9.]+ \(software switch\)", second)
 
 
+def test_other_systems_than_linux_are_refused_in_words() -> None:
+    says = "softp4 runs on Linux only, not on darwin: use a virtual machine, a container or WSL 2\n"
+    for code, error in (
+        ("from weir.cli import main; sys.platform = 'darwin'; main()", f"weir: {says}"),
+        ("sys.platform = 'darwin'; import softp4.native", f"ImportError: {says}"),
+    ):
+        command = [sys.executable, "-c", f"import sys; {code}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 1 and done.stderr.endswith(error)
+
+
 @pytest.mark.parametrize(
-    ("words", "completed"), [("weir calib", "calibrate"), ("weir train --resu", "--resume")]
+    ("words", "completed"),
+    [
+        ("weir calib", "calibrate"),
+        ("weir train --resu", "--resume"),
+        ("weir train --set lane_b", "lane_bits="),
+    ],
 )
 def test_shells_complete_commands_and_their_options(words: str, completed: str) -> None:
     environment = {
@@ -89,20 +115,60 @@ def test_shells_complete_commands_and_their_options(words: str, completed: str) 
     assert done.stdout.split() == [completed], done.stderr
 
 
-@pytest.mark.parametrize(
-    ("command", "name"), [("train", "weir.train.cli:train"), ("compare", "weir.compare.cli:compare")]
-)
-def test_training_options_are_those_of_a_training(command: str, name: str) -> None:
-    """Every setting of TrainConfig is an option, with the same default."""
-    module, _, function = name.partition(":")
-    options = inspect.signature(getattr(importlib.import_module(module), function)).parameters
+def test_training_has_few_options_and_every_setting_is_in_reach() -> None:
+    from weir.train.cli import train
+
+    assert inspect.signature(train).parameters.keys() == {*OPTIONS, "context", "assigned", "config"}
+    assert len(OPTIONS) <= 20
+    settings = {row["setting"]: row for row in json.loads(run("settings", "--json")[1])}
     fields = TrainConfig.model_fields
-    for option in options.keys() & fields.keys() - {"name"}:
-        unset = fields[option].is_required() or fields[option].default == ()
-        assert options[option].default == (None if unset else fields[option].default), option
-    left_out = fields.keys() - options.keys()
-    own = {"hosts", "method", "seed", "reference", "pcap", "placement", "save_every", "resume"}
-    assert left_out == (own if command == "compare" else set())
+    assert settings.keys() == fields.keys() - {"resume"}
+    for name, row in settings.items():
+        unset = fields[name].is_required() or fields[name].default in ((), None)
+        assert row["default"] == (None if unset else str(fields[name].default)), name
+
+
+@pytest.mark.parametrize(
+    ("command", "assigned", "says"),
+    [
+        ("train", "densty=0.1", "no setting is called 'densty'; did you mean density?"),
+        ("train", "lane-bits", "--set lane-bits: write NAME=VALUE"),
+        ("train", "resume=runs/a", "no setting is called 'resume'"),
+        ("train", "workers=3", "--set workers: the command line sets it twice"),
+        ("train", "lane_bits=12", "--set lane_bits: input should be 32, 16, 8 or 'auto', not 12"),
+        ("train", "exclude=*.bais,1d", "--set exclude: no parameter is called '*.bais'"),
+        ("compare", "pcap=a.pcap", "no setting is called 'pcap'"),
+    ],
+)
+def test_a_wrong_setting_is_refused_in_words(command: str, assigned: str, says: str) -> None:
+    status, output = run(command, "--workers", "2", "--set", assigned)
+    assert status == 2 and says in output
+
+
+def test_settings_come_from_a_file_and_the_command_line_wins(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("model: cnn\nlane-bits: auto\nlane_error: 2\nworkers: 99\n")
+    status, output = run("train", "--config", str(file), "--workers", "40", "--set", "density=7")
+    assert status == 2
+    assert [line.split(":")[0] for line in output.removeprefix("weir train: ").splitlines()] == [
+        "--workers",
+        "--density",
+        "--set lane_error",
+    ]
+    assert "not '40'" in output or "not 40" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        (["methods"], "name"),
+        (["bench", "list"], "benchmark"),
+        (["bench", "list", "switch/rate"], "parameters"),
+    ],
+)
+def test_what_a_command_lists_comes_as_json(arguments: list[str], key: str) -> None:
+    status, output = run(*arguments, "--json")
+    assert status == 0 and all(row[key] for row in json.loads(output))
 
 
 OWN = str(Path(__file__).parents[2] / "examples" / "own_method.py")

@@ -62,7 +62,7 @@ def test_a_capture_that_found_no_room_is_an_error_at_the_end(short_path: Path) -
 
 def test_a_process_that_dies_is_noticed_with_its_last_words(short_path: Path) -> None:
     with weir.local_cluster(workers=1, directory=short_path) as cluster:
-        (controller,) = [pid for pid, line in children(os.getpid()).items() if "--topology" in line]
+        (controller,) = [pid for pid, line in children(os.getpid()).items() if "topology.json" in line]
         os.kill(controller, signal.SIGKILL)
         with pytest.raises(ClusterError, match=r"the controller died \(signal SIGKILL\)"):
             while True:  # a process with threads takes a moment to die

@@ -168,7 +168,7 @@ def test_notes_say_what_cannot_be_concluded_from_peers_and_what_suits_no_adam() 
     momentum = said("topk-block", model="mlp", optimizer="momentum", lr=0.03)
     assert "--method topk-block holds gradients back, and SGD repeats those that come late" in momentum
     filtered = said("dense", model="gpt", mode="ps", push_filter="0.003:lr")
-    assert "--push-filter 0.003:lr holds gradients back, and AdamW" in filtered
+    assert "--set push_filter=0.003:lr holds gradients back, and AdamW" in filtered
     assert "AdamW" not in said("dense,powersgd,ds-sync,gloo,compress", model="gpt")
     assert "holds gradients back" not in said("topk", model="gpt", optimizer="sgd", lr=0.1)
 
@@ -238,8 +238,8 @@ def test_methods_are_trained_side_by_side_until_somebody_interrupts(tmp_path: Pa
 @pytest.mark.long
 def test_peers_send_what_they_are_known_to_and_powersgd_and_whole_updates_equal_them(tmp_path: Path) -> None:
     names = "gloo,gloo-bf16,gloo-local,alone,gloo-powersgd,powersgd,compress,outer"
-    options = ("--epochs", "1", "--max-steps", "20", "--local-steps", "1", "--update-bits", "32")
-    options += ("--outer-steps", "1", "--outer-bits", "32")
+    options = ("--epochs", "1", "--max-steps", "20", "--set", "local_steps=1", "--set", "update_bits=32")
+    options += ("--set", "outer_steps=1", "--set", "outer_bits=32")
     process = start(tmp_path, "--methods", names, *options)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
@@ -270,7 +270,16 @@ def test_weir_train_says_who_runs_a_peer() -> None:
 def test_narrow_lanes_of_powersgds_factors_take_fewer_bytes_and_replicas_stay_alike(tmp_path: Path) -> None:
     found = {}
     for bits in ("32", "8"):
-        options = ("--model", "cnn", "--methods", "powersgd", "--powersgd-rank", "4", "--lane-bits", bits)
+        options = (
+            "--model",
+            "cnn",
+            "--methods",
+            "powersgd",
+            "--set",
+            "powersgd_rank=4",
+            "--set",
+            f"lane_bits={bits}",
+        )
         process = start(tmp_path / bits, *options, "--epochs", "1", "--max-steps", "30")
         output, _ = process.communicate(timeout=300)
         assert process.returncode == 0, output

@@ -65,7 +65,7 @@ JOBS: Final = {
     "impatient": Job((*SUMS, "8"), {**RANKS, **CLUSTER}, PROGRESS),
     "rack": Job((*SUMS, "8"), RANKS, PROGRESS),  # with a switch and a controller that are there already
     "train": Job((*WEIR, *TRAIN.split()), {**WORKERS, **CLUSTER}, {"middle": "step 1/"}),
-    "calibrate": Job((*WEIR, "calibrate", "--model", "mlp", "--jobs", "2"), POOL),
+    "calibrate": Job((*WEIR, "calibrate", "--model", "mlp", "--processes", "2"), POOL),
     "tail": Job((*WEIR, *TAIL.split()), POOL, {"middle": "2 at a time"}),
     "allreduce": Job((*WEIR, *ALLREDUCE.split()), {"rank 1": r"weir\.bench\.rank"}),
     "training": Job((*WEIR, *TRAINING.split()), {"server": "tcp_server"}),
@@ -220,7 +220,7 @@ def rack(folder: Path) -> Iterator[dict[str, Started]]:
     described = single_switch(2, grpc, str(ports), target="soft")
     topology.write_text(described.model_dump_json(exclude_none=True))
     ports.mkdir()
-    options = ("--topology", topology, "--listen", f"unix:{folder}/controller.sock", "--lease", LEASE_S)
+    options = (topology, "--listen", f"unix:{folder}/controller.sock", "--lease", LEASE_S)
     for name in ("at-switch", "at-controller"):
         (folder / name).mkdir()
     with (

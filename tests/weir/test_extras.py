@@ -30,7 +30,7 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     ("command", "extras"),
     [
         (["compare"], "train"),
-        (["pcap", "x"], "train"),
+        (["pcap", "show", "x"], "train"),
         (["bench", "switch"], "train"),
     ],
 )
@@ -53,9 +53,9 @@ def test_a_model_names_the_extra_that_its_data_comes_with() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ["controller", "--topology", "{}"],
-        ["qos", "--format", "tc", "--topology", "{}", "eth0"],
-        ["shell", "s1", "--topology", "{}"],
+        ["controller", "run", "{}"],
+        ["controller", "qos", "--format", "tc", "--topology-file", "{}", "eth0"],
+        ["shell", "s1", "--topology-file", "{}"],
     ],
 )
 def test_only_a_topology_in_yaml_needs_pyyaml(command: list[str], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.weir.test_train import summary, train
 
-FLOWS = ("--mode", "ps", "--method", "dense", "--servers", "2", "--workers", "4", "--no-reference")
+FLOWS = ("--mode", "ps", "--method", "dense", "--set", "servers=2", "--workers", "4", "--no-reference")
 LINKS = ("--hosts", "namespaces", "--topology", "leaf-spine-2x2", "--links", "50mbit", "--model", "mlp")
 SHORT = ("--epochs", "1", "--max-steps", "6")
 
@@ -21,7 +21,7 @@ def run(out: Path, *options: str) -> tuple[dict[str, Any], str]:
 
 @pytest.mark.root
 def test_asynchronous_pushes_are_trimmed_within_their_budget(tmp_path: Path) -> None:
-    disturbed = ("--background", "incast", "--background-load", "0.6", "--loss", "0.01")
+    disturbed = ("--set", "background=incast", "--set", "background_load=0.6", "--set", "loss=0.01")
     told, output = run(tmp_path, "--consistency", "async", "--loss-budget", "0.1", *disturbed)
     weir = told["runs"]["weir"]
     network, delivery = weir["network"], weir["delivery"]
@@ -33,7 +33,7 @@ def test_asynchronous_pushes_are_trimmed_within_their_budget(tmp_path: Path) -> 
 
 @pytest.mark.root
 def test_stale_pushes_lose_nothing_without_a_budget_and_idle_mechanisms_are_named(tmp_path: Path) -> None:
-    told, output = run(tmp_path, "--consistency", "ssp:2", "--loss", "0.02")
+    told, output = run(tmp_path, "--consistency", "ssp:2", "--set", "loss=0.02")
     weir = told["runs"]["weir"]
     assert weir["replicas"]["identical_at_end"], output
     assert weir["network"]["lost"] > 0 and weir["per_worker"]["retransmissions"] > 0

@@ -55,17 +55,17 @@ def test_a_cluster_of_racks_serves_its_workers_and_leaves_nothing(short_path: Pa
 
 
 def test_a_run_under_load_fails_where_something_that_was_switched_on_did_nothing(tmp_path: Path) -> None:
-    status, output = train(tmp_path, *MODEL, "--max-steps", "1", "--loss", "1e-9")
+    status, output = train(tmp_path, *MODEL, "--max-steps", "1", "--set", "loss=1e-9")
     assert status == 1
-    assert "did nothing under load: --loss: no switch has lost a packet on purpose" in " ".join(
+    assert "did nothing under load: --set loss: no switch has lost a packet on purpose" in " ".join(
         output.split()
     )
-    assert summary(tmp_path)["idle"] == ["--loss: no switch has lost a packet on purpose"]
+    assert summary(tmp_path)["idle"] == ["--set loss: no switch has lost a packet on purpose"]
 
 
 @pytest.mark.long
 def test_loss_without_a_budget_changes_nothing(exact: list[str], tmp_path: Path) -> None:
-    status, output = train(tmp_path, *MODEL, *RACKS, "--max-steps", str(STEPS), "--loss", "0.02")
+    status, output = train(tmp_path, *MODEL, *RACKS, "--max-steps", str(STEPS), "--set", "loss=0.02")
     assert status == 0, output
     assert checksums(tmp_path) == exact
     told = summary(tmp_path)["runs"]["weir"]
@@ -90,7 +90,16 @@ def test_a_spine_that_dies_changes_nothing(exact: list[str], tmp_path: Path) -> 
 
 @pytest.mark.long
 def test_with_a_budget_a_bounded_share_goes_missing(tmp_path: Path) -> None:
-    options = ("--loss", "0.03", "--loss-budget", "0.2", "--links", "100mbit", "--background", "incast")
+    options = (
+        "--set",
+        "loss=0.03",
+        "--loss-budget",
+        "0.2",
+        "--links",
+        "100mbit",
+        "--set",
+        "background=incast",
+    )
     status, output = train(tmp_path, *MODEL, *RACKS, "--max-steps", str(STEPS), *options)
     assert status == 0, output
     told: dict[str, Any] = summary(tmp_path)["runs"]["weir"]

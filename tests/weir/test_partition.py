@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``weir partition`` as somebody uses it: what it prints adds up, and what it cannot do it says."""
 
+import json
 import re
 import sysconfig
 from pathlib import Path
@@ -22,7 +23,7 @@ def test_a_plan_is_compared_explained_and_drawn(tmp_path: Path) -> None:
     picture, plan = tmp_path / "a.png", tmp_path / "plan.json"
     status, output = partition(
         *(str(LIBRARY / "email"), "--lines", "40", "--machines", "4", "--racks", "2"),
-        *("--method", "greedy", "--compare", "--explain", "--plot", str(picture), "--out", str(plan)),
+        *("--partitioner", "greedy", "--compare", "--explain", "--plot", str(picture), "--out", str(plan)),
     )
     assert status == 0, output
     for method in ("random/random", "hash", "greedy", "refined"):
@@ -37,12 +38,19 @@ def test_a_plan_is_compared_explained_and_drawn(tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG") and plan.stat().st_size > 1_000
 
 
+def test_figures_come_as_json() -> None:
+    status, output = partition(str(LIBRARY / "email"), "--machines", "3", "--partitioner", "hash", "--json")
+    plan = json.loads(output)["hash"]
+    assert status == 0 and len(plan["machines"]) == 3
+    assert plan["bytes"] == sum(machine["bytes_sent"] for machine in plan["machines"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         ((str(LIBRARY / "email"), "nosuch"), "nosuch: no such folder or file"),
         ((str(LIBRARY / "this.py"),), "this.py:1: not 'label index:value"),
-        ((str(LIBRARY / "email"), "--method", "best"), "--method best: there are random/random"),
+        ((str(LIBRARY / "email"), "--partitioner", "best"), "--partitioner best: there are random/random"),
         ((str(LIBRARY / "email"), "--hashing", "clustered"), "labels of two kinds: give two folders"),
         ((str(LIBRARY / "email"), "--machines", "4", "--racks", "3"), "4 machines do not fill 3 racks"),
         ((str(LIBRARY / "email"), "--machines", "4000"), "4000 machines for"),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir pcap`` shows what packets say, and says when a result is not what its contributions make."""
+"""``weir pcap show`` shows what packets say, and says when a result is not what its contributions make."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,8 +65,23 @@ def write(capture: Path, *packets: Packet | Ether) -> None:
 
 
 def run(*arguments: object) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["pcap", *map(str, arguments)], env={"COLUMNS": "200"})
+    done = CliRunner().invoke(app, ["pcap", "show", *map(str, arguments)], env={"COLUMNS": "200"})
     return done.exit_code, done.output
+
+
+def test_the_same_rounds_come_as_json(capture: Path) -> None:
+    write(capture, contribution(0, 5, following=9), contribution(1, None, following=6))
+    status, output = run(capture, "--json")
+    told = json.loads(output)
+    assert status == 0 and told["malformed_frames"] == 0
+    (found,), (job,) = told["rounds"], told["jobs"].values()
+    assert [packet["worker"] for packet in found["contributions"]] == [0, 1] and found["broken"] == []
+    assert (job["rounds"], job["contributions"], job["contributions with lanes"], job["results"]) == (
+        1,
+        2,
+        1,
+        0,
+    )
 
 
 def test_a_round_is_told_from_first_packet_to_result(capture: Path) -> None:

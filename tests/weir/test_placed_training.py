@@ -33,7 +33,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         made[name] = folder / f"{name}.json"
         status, output = run(
             *("partition", str(library / "email"), str(library / "unittest"), "--lines", "40"),
-            *("--hold-out", "5", "--machines", str(MACHINES), "--method", "greedy", *options),
+            *("--hold-out", "5", "--machines", str(MACHINES), "--partitioner", "greedy", *options),
             *("--out", str(made[name])),
         )
         assert status == 0, output
@@ -93,7 +93,7 @@ def test_the_command_trains_by_a_plan_and_says_what_its_links_carried(plans: dic
         ),
         (("--placement", "dynamic"), "--placement needs --mode ps"),
         (
-            ("--placement", "dynamic", "--mode", "ps", "--lane-bits", "16"),
+            ("--placement", "dynamic", "--mode", "ps", "--set", "lane_bits=16"),
             "--placement dynamic: pushes travel by flows, where values have 32 bits",
         ),
     ],
@@ -106,15 +106,15 @@ def test_what_does_not_fit_is_said(arguments: tuple[str, ...], sentence: str) ->
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param(("--method", "dense", "--push-filter", "1e-3:lr:256"), marks=pytest.mark.long),
-        ("--method", "dfs", "--consistency", "async", "--pull-filter", "1e-3:lr"),
+        pytest.param(("--method", "dense", "--set", "push_filter=1e-3:lr:256"), marks=pytest.mark.long),
+        ("--method", "dfs", "--consistency", "async", "--set", "pull_filter=1e-3:lr"),
     ],
     ids=lambda options: options[1],
 )
 def test_blocks_of_a_network_migrate_while_it_trains(options: tuple[str, ...], tmp_path: Path) -> None:
     status, output = run(
         *("train", "--mode", "ps", "--placement", "dynamic", "--model", "mlp", *options),
-        *("--workers", "2", "--servers", "2", "--epochs", "2"),
+        *("--workers", "2", "--set", "servers=2", "--epochs", "2"),
         *("--no-reference", "--out", str(tmp_path)),
     )
     assert status == 0, output

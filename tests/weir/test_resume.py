@@ -51,7 +51,7 @@ def checksums(out: Path) -> dict[str, str]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return where a run without a break is, which wrote checkpoints after 3 and 6 of its 8 steps."""
     out = tmp_path_factory.mktemp("whole") / "runs"
-    weir("train", *SHORT, "--method", "dfs", "--save-every", "3", "--out", str(out))
+    weir("train", *SHORT, "--method", "dfs", "--set", "save_every=3", "--out", str(out))
     return out
 
 
@@ -85,26 +85,43 @@ def test_options_replace_the_settings_of_a_written_config(whole: Path) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"hosts": 3}', '{"versions": 3}'])
-def test_a_config_that_no_run_wrote_is_refused(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "is not JSON"),
+        *((text, "is not a file of settings") for text in ("[]", '{"hosts": 3}', '{"versions": 3}')),
+        ('{"workerz": 3}', "no setting is called 'workerz'; did you mean workers"),
+    ],
+)
+def test_a_file_without_settings_is_refused(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"--config: .*config\.json is not a run's settings file"):
+    with pytest.raises(ConfigError, match=rf"--config:? .*config\.json:? {says}"):
         configured(tmp_path / "config.json", {})
 
 
 def test_compressed_updates_go_on_with_the_same_bits(tmp_path: Path) -> None:
     """Pending parts and moments are in the checkpoint; an evaluation between changes nothing."""
-    options = [*SHORT, "--method", "compress", "--optimizer", "adam", "--lr", "0.01", "--evaluate-every", "2"]
-    weir("train", *options, "--save-every", "3", "--out", str(tmp_path / "whole"))
+    options = [
+        *SHORT,
+        "--method",
+        "compress",
+        "--set",
+        "optimizer=adam",
+        "--lr",
+        "0.01",
+        "--set",
+        "evaluate_every=2",
+    ]
+    weir("train", *options, "--set", "save_every=3", "--out", str(tmp_path / "whole"))
     weir("train", "--resume", str(only(tmp_path / "whole")), "--out", str(tmp_path / "rest"))
     assert checksums(tmp_path / "rest") == checksums(tmp_path / "whole")
 
 
 def test_outer_steps_go_on_with_the_same_bits(tmp_path: Path) -> None:
     """Saved between two sums, and while one is under way; an evaluation between changes nothing."""
-    options = [*SHORT, "--outer-steps", "2", "--outer-density", "0.3", "--outer-overlap", "1"]
-    options += ["--evaluate-every", "2"]
-    weir("train", *options, "--save-every", "2", "--out", str(tmp_path / "whole"))
+    options = [*SHORT, "--set", "outer_steps=2", "--set", "outer_density=0.3", "--set", "outer_overlap=1"]
+    options += ["--set", "evaluate_every=2"]
+    weir("train", *options, "--set", "save_every=2", "--out", str(tmp_path / "whole"))
     weir("train", "--resume", str(only(tmp_path / "whole")), "--out", str(tmp_path / "rest"))
     assert checksums(tmp_path / "rest") == checksums(tmp_path / "whole")
 
@@ -141,13 +158,13 @@ def damaged(whole: Path, folder: Path) -> Path:
     ("name", "text", "says"),
     [
         ("config.json", None, "cannot read .*config.json: No such file"),
-        ("config.json", "{", "config.json is not a run's settings file"),
-        ("config.json", "[]", "config.json is not a run's settings file"),
+        ("config.json", "{", "config.json is not JSON"),
+        ("config.json", "[]", "config.json is not a file of settings"),
         ("config.json", '{"workers": 99}', "config.json has settings that cannot be used"),
         (
             "checkpoints/weir/latest.json",
             None,
-            "has no checkpoint: weir train --save-every STEPS writes them",
+            "has no checkpoint: weir train --set save_every=STEPS writes them",
         ),
         ("checkpoints/weir/latest.json", "[1]", "latest.json is not a list of a checkpoint's files"),
         (
@@ -213,8 +230,8 @@ def test_no_flipped_bit_is_loaded(place: int, bit: int) -> None:
 @pytest.mark.parametrize(
     ("given_", "says"),
     [
-        ({"mode": "ps", "method": "dense"}, "--save-every: with --mode ps the servers have the state"),
-        ({"method": "powersgd"}, "--save-every: the state of method powersgd cannot be saved"),
+        ({"mode": "ps", "method": "dense"}, "--set save_every: with --mode ps the servers have the state"),
+        ({"method": "powersgd"}, "--set save_every: the state of method powersgd cannot be saved"),
     ],
 )
 def test_what_is_not_saved_is_refused_at_once(given_: dict[str, Any], says: str) -> None:
@@ -268,6 +285,8 @@ def test_finished_runs_are_set_side_by_side(whole: Path, tmp_path: Path) -> None
         *[name, f"{name} (Gloo)"][:RUNS], "other", "other (Gloo)",
     ]  # fmt: skip
     assert figures["runs"][-1]["bytes_up"] == 100.0
+    arguments = ["compare", str(only(whole)), str(other), "--out", str(tmp_path / "again"), "--json"]
+    assert json.loads(CliRunner().invoke(app, arguments).stdout) == figures
 
 
 @pytest.mark.parametrize(

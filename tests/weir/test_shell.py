@@ -41,7 +41,7 @@ def test_a_switch_of_a_topology_is_read_while_its_controller_goes_on(address: st
     controller.learn()
     controller.write("INSERT", table_entry=controller.station(0xABCDEF))
     python = environment("p4runtime-shell==0.0.6")
-    done = shell("s1", "--topology", topology(tmp_path, address), "--python", python, told=QUESTION)
+    done = shell("s1", "--topology-file", topology(tmp_path, address), "--python", python, told=QUESTION)
     assert "dst abcdef" in done.stdout, done.stdout + done.stderr
     assert "read access" in done.stdout
     controller.write("INSERT", table_entry=controller.station(2))  # it is the primary as before
@@ -63,12 +63,12 @@ entry.insert()
 
 
 def test_without_p4runtime_shell_it_says_what_to_install_and_run(tmp_path: Path) -> None:
-    done = shell("s1", "--topology", topology(tmp_path, "127.0.0.1:1"))
+    done = shell("s1", "--topology-file", topology(tmp_path, "127.0.0.1:1"))
     assert done.returncode == 1
     assert "pip install p4runtime-shell==0.0.6" in done.stderr
     assert "python -m p4runtime_sh --grpc-addr 127.0.0.1:1 --device-id 1 --election-id 0,1" in done.stderr
 
 
 def test_a_switch_that_the_topology_does_not_have_is_named(tmp_path: Path) -> None:
-    done = shell("s2", "--topology", topology(tmp_path, "127.0.0.1:1"))
+    done = shell("s2", "--topology-file", topology(tmp_path, "127.0.0.1:1"))
     assert (done.returncode, "has no switch 's2', but s1" in done.stderr) == (1, True)

@@ -80,10 +80,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str, P
         "3",
         "--density",
         "0.1",
-        "--pcap",
-        str(pcap),
-        "--name",
-        "short",
+        "--set",
+        f"pcap={pcap}",
+        "--set",
+        "name=short",
     )
     status, output = train(out / "runs", *options)
     assert status == 0, output
@@ -159,7 +159,7 @@ def test_the_capture_shows_right_rounds_only(run: tuple[Path, str, Path]) -> Non
     sent = sum(len(found.contributions) for found in trace.rounds)
     assert sent >= 2 * len(complete)
     done = subprocess.run(
-        [sys.executable, "-m", "weir", "pcap", str(run[2]), "--limit", "2"],
+        [sys.executable, "-m", "weir", "pcap", "show", str(run[2]), "--limit", "2"],
         capture_output=True,
         text=True,
         check=True,
@@ -167,7 +167,7 @@ def test_the_capture_shows_right_rounds_only(run: tuple[Path, str, Path]) -> Non
     assert "round 1" in done.stdout and "more rounds" in done.stdout
 
 
-SERVERS = ("--mode", "ps", "--servers", "2", "--method", "topk-block", "--no-reference")
+SERVERS = ("--mode", "ps", "--set", "servers=2", "--method", "topk-block", "--no-reference")
 
 
 @pytest.mark.long
@@ -193,8 +193,8 @@ def test_a_dead_parameter_server_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_workers_train_alone_and_end_alike(tmp_path: Path) -> None:
-    filters = ("--push-filter", "0.001:lr", "--pull-filter", "0.001:lr:4")
-    options = ("--mode", "ps", "--servers", "1", "--method", "dense", "--consistency", "ssp:2", *filters)
+    filters = ("--set", "push_filter=0.001:lr", "--set", "pull_filter=0.001:lr:4")
+    options = ("--mode", "ps", "--set", "servers=1", "--method", "dense", "--consistency", "ssp:2", *filters)
     status, output = train(tmp_path, *options, "--no-reference", "--epochs", "2", "--max-steps", "5")
     assert status == 0, output
     (run,) = summary(tmp_path)["runs"].values()

@@ -8,13 +8,16 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from weir.calibrate.config import make_calibration
+from weir.calibrate.config import OF_SPARSIFIERS, make_calibration
 from weir.methods import Plugin
 from weir.process.child import ChildError
+from weir.report.tables import Json, print_json
+from weir.train import options
 from weir.train.config import ConfigError
 
 
 def calibrate(
+    context: typer.Context,
     *,
     model: Annotated[
         str, typer.Option(help="mlp, cnn, lm (a small language model), bag (of words) or resnet18.")
@@ -36,10 +39,10 @@ def calibrate(
     ] = "dense",
     plugin: Plugin = None,
     density: Annotated[float, typer.Option(help="As for weir train.")] = 0.05,
-    block: Annotated[int, typer.Option(help="Values per block: 32, 64, 128 or 256.")] = 256,
+    assigned: options.Assigned = None,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate; default: the model's own.")] = None,
     momentum: Annotated[float, typer.Option(help="Of SGD, which trains.")] = 0.0,
-    budget: Annotated[
+    loss_budget: Annotated[
         float | None,
         typer.Option(
             metavar="P",
@@ -53,19 +56,23 @@ def calibrate(
     quick: Annotated[
         bool, typer.Option("--quick", help="One seed, fewer epochs, a coarse grid: a first impression.")
     ] = False,
-    jobs: Annotated[int | None, typer.Option(help="Runs at a time; default: one per processor.")] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Runs at a time; default: one per processor.")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE", help="The policy; a picture goes beside it. Default: policy-MODEL.json."
         ),
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Find how much of its gradients a model can miss, by layer class and by magnitude class.
 
     Trains without loss, then repeatedly with a share of the blocks lost at the source: each worker loses its
     own blocks in every step. Searches for the largest share that costs no more than the tolerance. Needs no
-    switch: all workers train in one process. Prints a table and writes a policy for weir train --loss-policy.
+    switch: all workers train in one process. Prints a table and writes a policy for
+    weir train --set loss_policy=FILE.
     If nothing may be lost, it says so, writes nothing and fails.
     """
     try:
@@ -79,13 +86,13 @@ def calibrate(
             method=method,
             plugin=plugin,
             density=density,
-            block=block,
+            **options.assigned(context, OF_SPARSIFIERS),
             lr=lr,
             momentum=momentum,
-            budget=budget,
+            loss_budget=loss_budget,
             error_feedback=error_feedback,
             quick=quick,
-            jobs=jobs or len(os.sched_getaffinity(0)),
+            processes=processes or len(os.sched_getaffinity(0)),
             out=out,
         )
     except ConfigError as error:
@@ -97,12 +104,15 @@ def calibrate(
     from weir.train.folder import FolderError, writing
     from weir.train.running import interruptible
 
-    console = Console()
+    console = Console(stderr=as_json)
     try:
         with RunProgress(console) as progress, interruptible():
-            if config.budget is not None:
+            if config.loss_budget is not None:
                 check = runner.check(config, progress)
-                console.print(report.checked(check))
+                if as_json:
+                    print_json(check.as_json())
+                else:
+                    console.print(report.checked(check))
                 raise typer.Exit(0 if check.tolerated else 1)
             done = runner.calibrate(config, progress)
     except KeyboardInterrupt:
@@ -111,7 +121,10 @@ def calibrate(
     except ChildError as error:
         typer.echo(f"weir calibrate: {error}", err=True)
         raise typer.Exit(1) from None
-    console.print(report.tables(done))  # first of all: they took long
+    if as_json:
+        print_json(done.as_json())
+    else:
+        console.print(report.tables(done))  # first of all: they took long
     if done.policy.lossless:
         typer.echo(f"weir calibrate: {report.nothing(done)}", err=True)
         raise typer.Exit(1)
@@ -125,4 +138,4 @@ def calibrate(
     except FolderError as error:
         typer.echo(f"weir calibrate: {error}", err=True)
         raise typer.Exit(1) from None
-    console.print(f"written: {config.out}, {picture}", highlight=False)
+    typer.echo(f"written: {config.out}, {picture}", err=as_json)

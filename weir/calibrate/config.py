@@ -11,6 +11,9 @@ from weir.methods import find_method
 from weir.train.config import SGD_MODELS, ConfigError, Model, TrainConfig, in_words, make_config
 from weir.wire.definition import MAX_CHILDREN
 
+OF_SPARSIFIERS: Final = ("block", "threshold", "warmup_steps")
+"""Settings of weir train that --set may assign here."""
+
 # Shares of blocks that are tried, by bisection.
 GRID: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.9)
 QUICK_GRID: Final = (0.1, 0.4, 0.9)
@@ -38,8 +41,8 @@ class CalibrateConfig(BaseModel):
 
     tolerance: points of accuracy, in per cent, that the mean over the seeds may be below that without loss.
     error_feedback: for the questions by class, what is lost is sent again with the next step.
-    momentum: of the optimizer, SGD. budget: only this is measured, instead of searching.
-    jobs: training runs at a time.
+    momentum: of the optimizer, SGD. loss_budget: only this is measured, instead of searching.
+    processes: training runs at a time.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -54,12 +57,14 @@ class CalibrateConfig(BaseModel):
     method: str = "dense"
     density: Annotated[float, Field(gt=0, le=1)] = 0.05
     block: int = 256
+    threshold: float = 1e-3
+    warmup_steps: int = 0
     lr: Annotated[float, Field(gt=0)] | None = None
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    budget: Annotated[float, Field(gt=0, le=1)] | None = None
+    loss_budget: Annotated[float, Field(gt=0, le=1)] | None = None
     error_feedback: bool = True
     grid: tuple[Annotated[float, Field(gt=0, le=1)], ...] = GRID
-    jobs: Annotated[int, Field(ge=1)] = 1
+    processes: Annotated[int, Field(ge=1)] = 1
     out: Path
 
     @field_validator("model")
@@ -87,6 +92,8 @@ class CalibrateConfig(BaseModel):
             method=self.method,
             density=self.density,
             block=self.block,
+            threshold=self.threshold,
+            warmup_steps=self.warmup_steps,
             lr=self.lr,
             seed=seed,
         )

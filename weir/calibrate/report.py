@@ -102,8 +102,8 @@ def checked(done: Check) -> RenderableType:
     """Return what a budget cost, by seed."""
     config, lossy = done.config, done.lossy
     table = Table(
-        title=f"What a loss budget of {config.budget:.0%} costs {config.model}: {config.workers} workers, "
-        f"{config.epochs} epochs",
+        title=f"What a loss budget of {config.loss_budget:.0%} costs {config.model}: "
+        f"{config.workers} workers, {config.epochs} epochs",
         title_justify="left",
     )
     table.add_column("seed")

@@ -57,13 +57,13 @@ class Calibration:
 
     @property
     def policy(self) -> LossPolicy:
-        """Return what ``weir train --loss-policy`` reads."""
+        """Return what ``weir train --set loss_policy=FILE`` reads."""
         return policy(self.whole, self.as_json())
 
     def as_json(self) -> dict[str, Any]:
         """Return how the policy was found."""
         return {
-            "settings": self.config.model_dump(mode="json", exclude={"jobs", "out"}),
+            "settings": self.config.model_dump(mode="json", exclude={"processes", "out"}),
             "lossless_accuracies": self.lossless,
             "parameters_by_layer_class": self.parameters,
             "findings": [finding.as_json() for finding in (*self.findings, self.whole)],
@@ -77,7 +77,7 @@ def calibrate(config: CalibrateConfig, listener: Listener) -> Calibration:
     asked = list(questions(present, config.error_feedback))
     begin = partial(_begin, config.plugin)
     # When the processes end before their time, all searches fail, and end, too.
-    with ThreadPoolExecutor(len(asked)) as searches, process_pool(config.jobs, begin) as processes:
+    with ThreadPoolExecutor(len(asked)) as searches, process_pool(config.processes, begin) as processes:
         runs = _Runs(config, processes, listener)
         listener.expect(config.seeds * (1 + len(asked) * _longest(config.grid) + _longest(SCALES)))
         lossless = tuple(outcome.accuracy for outcome in runs.of(None, 0.0))
@@ -99,13 +99,29 @@ class Check:
         """Return whether it costs no more than the tolerance."""
         return self.lossy.drop <= self.config.tolerance
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the figures for ``--json``."""
+        return {
+            "settings": self.config.model_dump(mode="json", exclude={"processes", "out"}),
+            "lossless_accuracies": self.lossless,
+            "lossy_accuracies": self.lossy.accuracies,
+            "points_lost": self.lossy.drop,
+            "share_of_blocks_lost": self.lossy.lost,
+            "tolerated": self.tolerated,
+        }
+
 
 def check(config: CalibrateConfig, listener: Listener) -> Check:
-    """Train without loss and with all that ``config.budget`` allows. Ends all processes, as ``calibrate``."""
-    assert config.budget is not None
-    question = whole_budget(config.budget, config.error_feedback)
+    """Train without loss, and with all the loss that a budget allows. Ends all processes, as ``calibrate``.
+
+    Args:
+        config: With a ``loss_budget``.
+        listener: Hears how it goes.
+    """
+    assert config.loss_budget is not None
+    question = whole_budget(config.loss_budget, config.error_feedback)
     listener.expect(2 * config.seeds)
-    with process_pool(config.jobs, partial(_begin, config.plugin)) as processes:
+    with process_pool(config.processes, partial(_begin, config.plugin)) as processes:
         runs = _Runs(config, processes, listener)
         lossless = tuple(outcome.accuracy for outcome in runs.of(None, 0.0))
         return Check(config, lossless, Measurement.of(1.0, runs.of(question, 1.0), lossless))

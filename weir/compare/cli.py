@@ -12,7 +12,7 @@ from weir.train import options
 from weir.train.config import ConfigError
 
 
-@options.takes_training_options
+@options.takes(options.SHARED)
 def compare(
     *,
     context: typer.Context,
@@ -30,13 +30,15 @@ def compare(
             metavar="NAMES",
             help="Methods and peers, comma-separated; all: the methods, peers: those without Weir, such as "
             "torch's hooks over Gloo. weir methods lists them.",
-            rich_help_panel="Method",
         ),
     ] = DEFAULT_METHODS,
     seeds: Annotated[int, typer.Option(help="Trainings of each method; mean and spread are shown.")] = 1,
     name: Annotated[
         str | None, typer.Option(help="Name of the folder, after the time; default: compare and the model.")
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With RUN: print JSON instead of a table.", show_default=False)
+    ] = False,
     **settings: Any,
 ) -> None:
     """Train one model with several methods and compare them.
@@ -51,15 +53,18 @@ def compare(
     batch size.
     """
     if runs:
-        _finished(runs, context, settings["out"], name)
+        _finished(runs, context, settings["out"], name, as_json)
         return
     try:
-        comparison = make_comparison(
-            methods,
-            seeds=seeds,
-            name=name,
-            **settings,
-        )
+        if as_json:
+            raise ConfigError("--json needs RUN...: a comparison that trains writes compare.json")
+        given = options.given(context, options.SHARED)
+        if settings["config"] is not None:
+            from weir.train.resuming import configured
+
+            given = configured(settings["config"], given)
+        shared = {key: value for key, value in given.items() if key in options.SHARED}
+        comparison = make_comparison(methods, seeds=seeds, name=name, **shared)
     except ConfigError as error:
         typer.echo(f"weir compare: {error}", err=True)
         raise typer.Exit(2) from None
@@ -68,16 +73,18 @@ def compare(
     raise typer.Exit(run(comparison, Console()))
 
 
-def _finished(runs: list[Path], context: typer.Context, out: Path, name: str | None) -> None:
+def _finished(runs: list[Path], context: typer.Context, out: Path, name: str | None, as_json: bool) -> None:
     """Set finished runs side by side."""
     from weir.compare.finished_view import ERRORS, show
 
     try:
-        if unwanted := sorted(options.given(context).keys() - {"runs", "out", "name"}):
+        if unwanted := sorted(
+            options.given(context, options.SHARED).keys() - {"runs", "out", "name", "as_json"}
+        ):
             raise ConfigError(
                 f"{options.in_line(unwanted)}: finished runs keep their settings; leave it out, or RUN"
             )
-        show(runs, out, name, Console())
+        show(runs, out, name, Console(), as_json=as_json)
     except (ConfigError, *ERRORS) as error:
         typer.echo(f"weir compare: {error}", err=True)
         raise typer.Exit(2) from None

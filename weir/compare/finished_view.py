@@ -11,7 +11,7 @@ from rich.text import Text
 
 from weir.compare.finished import Comparison, Finished, FinishedError, compared
 from weir.report.pictures import count_steps, set_title
-from weir.report.tables import InParts
+from weir.report.tables import InParts, print_json
 from weir.report.words import byte_count, duration, percent, ratio
 from weir.train.folder import FolderError, make_folder, write_json, writing
 
@@ -26,13 +26,23 @@ _NOTE: Final = (
 )
 
 
-def show(paths: list[Path], out: Path, name: str | None, console: Console) -> None:
+def show(paths: list[Path], out: Path, name: str | None, console: Console, *, as_json: bool = False) -> None:
     """Print finished runs side by side, and write compared.json and compared.png into a new folder.
 
-    Raises FinishedError when they cannot be compared, FolderError when nothing can be written.
+    Args:
+        paths: Folders of runs, or their summaries.
+        out: Folder of the new folder.
+        name: The new folder's name after the time; None: compared.
+        console: Where the table is printed.
+        as_json: Print the content of compared.json, not the table.
+
+    Raises:
+        FinishedError: The runs cannot be compared.
+        FolderError: Nothing can be written.
     """
     found = compared(paths)
-    console.print(view(found))
+    if not as_json:
+        console.print(view(found))
     folder = make_folder(out, name or "compared", {"runs": [str(path) for path in paths]})
     figures = {
         "runs": [run.as_json() for run in found.runs],
@@ -41,7 +51,10 @@ def show(paths: list[Path], out: Path, name: str | None, console: Console) -> No
     write_json(folder / "compared.json", figures)
     with writing(folder / "compared.png"):
         draw(folder / "compared.png", found)
-    console.print(f"written to {folder}/", highlight=False, soft_wrap=True)
+    if as_json:
+        print_json(figures)
+    else:
+        console.print(f"written to {folder}/", highlight=False, soft_wrap=True)
 
 
 def view(found: Comparison) -> RenderableType:

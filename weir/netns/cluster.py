@@ -215,7 +215,7 @@ def _start_controller(made: Lab, folder: Path, address: str) -> subprocess.Popen
     topology.write_text(made.topology.model_dump_json(exclude_none=True))
     process = child.spawn(
         "weir.controller",
-        ["--topology", str(topology), "--listen", address, "--ready-file", str(ready)],
+        [str(topology), "--listen", address, "--ready-file", str(ready)],
         log=folder / "controller.log",
         prefix=made.at_switch(),
     )

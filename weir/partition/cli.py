@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from weir.report.tables import Json, print_json
+
 
 def partition(
     data: Annotated[
@@ -25,11 +27,12 @@ def partition(
             help="Racks of a leaf-spine network, with equal numbers of machines; busy pairs share a rack.",
         ),
     ] = 1,
-    method: Annotated[
+    partitioner: Annotated[
         str,
         typer.Option(
+            metavar="NAME",
             help="refined (Weir's), mtkahypar, metis, greedy, hash, random; or random/random, which ignores "
-            "the use of parameters, too."
+            "the use of parameters, too.",
         ),
     ] = "refined",
     hashing: Annotated[
@@ -56,7 +59,7 @@ def partition(
         float, typer.Option(min=0, help="Share by which a machine may exceed its equal part.")
     ] = 0.05,
     seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0,
-    compare: Annotated[bool, typer.Option("--compare", help="Try all installed methods.")] = False,
+    compare: Annotated[bool, typer.Option("--compare", help="Try all installed partitioners.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Explain the figures.")] = False,
     out: Annotated[
         Path | None,
@@ -65,6 +68,7 @@ def partition(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the traffic between machines as a PNG.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Place samples on workers and parameters on servers so that little data travels.
 
@@ -75,19 +79,19 @@ def partition(
     from weir.host_agent.placement.partitioners.packages import MissingPackageError
     from weir.host_agent.placement.plan import BOTH_RANDOM, Plan, make_plan
     from weir.partition.planfile import PlanFile, Source
-    from weir.partition.view import comparison, draw, explanation, summary
+    from weir.partition.view import as_figures, comparison, draw, explanation, summary
 
     console = Console()
     names = (BOTH_RANDOM, *PARTITIONERS)
     try:
-        if method not in names:
-            raise ValueError(f"--method {method}: there are {', '.join(names)}")
+        if partitioner not in names:
+            raise ValueError(f"--partitioner {partitioner}: there are {', '.join(names)}")
         source = Source(tuple(data), lines, hold_out)
         with Console(stderr=True).status(f"reading {', '.join(map(str, data))}"):
             samples, _ = source.read()
         count = 0 if hashing == "none" else buckets or max(samples.width // 8, machines)
         plans: dict[str, Plan] = {}
-        for name in dict.fromkeys([*(names if compare else ()), method]):
+        for name in dict.fromkeys([*(names if compare else ()), partitioner]):
             with Console(stderr=True).status(f"{name}: {len(samples):,} samples on {machines} machines"):
                 try:
                     plans[name] = make_plan(
@@ -102,23 +106,26 @@ def partition(
                         seed=seed,
                     )
                 except MissingPackageError as error:
-                    if name == method:
+                    if name == partitioner:
                         raise
                     typer.echo(f"left out: {error}", err=True)
     except (OSError, ValueError, MissingPackageError) as error:
         typer.echo(f"weir partition: {error}", err=True)
         raise typer.Exit(2) from None
-    plan = plans[method]
-    if compare:
-        console.print(comparison(plans))
-    console.print(summary(samples, plan, method))
-    if explain:
-        console.print(explanation(samples, plan))
+    plan = plans[partitioner]
+    if as_json:
+        print_json({name: as_figures(each) for name, each in plans.items()})
+    else:
+        if compare:
+            console.print(comparison(plans))
+        console.print(summary(samples, plan, partitioner))
+        if explain:
+            console.print(explanation(samples, plan))
     try:
         if out is not None:
             PlanFile(source, plan.placement, plan.buckets).save(out)
         if plot is not None:
-            draw(plan, method, plot)
+            draw(plan, partitioner, plot)
     except OSError as error:
         where = error.filename or (plot if out is None else f"{out}, or the plot")
         typer.echo(f"weir partition: cannot write {where}: {error.strerror}", err=True)

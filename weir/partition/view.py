@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 from textwrap import dedent
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -91,6 +91,32 @@ def summary(samples: Samples, plan: Plan, method: str) -> RenderableType:
             f"{byte_count(hops(links, plan.racks))} on all links of leaves and spines together"
         )
     return Group(head, table, foot)
+
+
+def as_figures(plan: Plan) -> dict[str, Any]:
+    """Return a plan's figures for ``--json``.
+
+    Args:
+        plan: The plan.
+
+    Returns:
+        Bytes of an iteration, seconds of partitioning, and what each machine has and moves.
+    """
+    links, placement = plan.traffic.links, plan.placement
+    return {
+        "bytes": plan.traffic.total,
+        "bytes_of_the_busiest_machine": plan.traffic.bottleneck,
+        "seconds": plan.seconds,
+        "machines": [
+            {
+                "samples": int((placement.of_sample == machine).sum()),
+                "parameters": int((placement.of_parameter == machine).sum()),
+                "bytes_sent": int(links[machine].sum()),
+                "bytes_received": int(links[:, machine].sum()),
+            }
+            for machine in range(placement.machines)
+        ],
+    }
 
 
 def explanation(samples: Samples, plan: Plan) -> RenderableType:

@@ -1,13 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir pcap FILE`` and ``weir audit FILE...``."""
+"""``weir pcap show FILE`` and ``weir pcap audit FILE...``."""
 
 import gc
 from collections import defaultdict
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+
+from weir.report.tables import Json, print_json
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    help="Print captures of the slot protocol, and check them against its rules.",
+)
 
 
 def _number(text: str) -> int:
@@ -15,7 +25,8 @@ def _number(text: str) -> int:
     return int(text, 0)
 
 
-def pcap(
+@app.command()
+def show(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Capture file, pcap or pcapng.")],
     *,
     job: Annotated[
@@ -25,15 +36,16 @@ def pcap(
     slot: Annotated[int | None, typer.Option(help="Print only this slot's rounds.")] = None,
     worker: Annotated[int | None, typer.Option(help="Print only rounds and packets of this worker.")] = None,
     limit: Annotated[int, typer.Option(help="Rounds to print at most; 0: the summary alone.")] = 100,
+    as_json: Json = False,
 ) -> None:
     """Print the rounds in a capture: each worker's blocks, the requested blocks, and the results.
 
-    Every round is checked as `weir audit` does. The exit status is 1 when a rule was broken.
+    Every round is checked as `weir pcap audit` does. The exit status is 1 when a rule was broken.
     """
     from weir.pcap.audit import PacketAudit
     from weir.pcap.frames import CaptureError, read_frames
     from weir.pcap.rounds import Round, Trace
-    from weir.pcap.view import LEGEND, round_lines, summary_table
+    from weir.pcap.view import LEGEND, round_lines, summary_table, totals
 
     def wanted(found: Round) -> bool:
         packets = (*found.contributions, *found.results)
@@ -51,14 +63,25 @@ def pcap(
                 audit.add(seen)
             audit.finish()
     except CaptureError as error:
-        typer.echo(f"weir pcap: {error}", err=True)
+        typer.echo(f"weir pcap show: {error}", err=True)
         raise typer.Exit(2) from None
-    console = Console()
     wrong: dict[tuple[str, int, int, int], list[str]] = defaultdict(list)
     for finding in audit.report.findings:
         if finding.round is not None:
             wrong[finding.round].append(finding.text)
     rounds = [found for found in trace.rounds if wanted(found)]
+    broken = any(found.key in wrong for found in rounds)
+    if as_json:
+        print_json(
+            {
+                "rounds": [asdict(found) | {"broken": wrong.get(found.key, [])} for found in rounds[:limit]],
+                "jobs": {f"{number:#x}": figures for number, figures in totals(rounds, wrong.keys()).items()},
+                "other_frames": trace.other,
+                "malformed_frames": len(trace.malformed),
+            }
+        )
+        raise typer.Exit(1 if broken else 0)
+    console = Console()
     for found in rounds[:limit]:
         for line in round_lines(found, trace.rounds[0].began, wrong.get(found.key, ()), worker):
             console.print(line, soft_wrap=True)
@@ -67,9 +90,10 @@ def pcap(
     if 0 < limit < len(rounds):
         console.print(f"{len(rounds) - limit:,} more rounds; --limit {len(rounds)} prints them all")
     console.print(summary_table(trace, rounds, wrong.keys()))
-    raise typer.Exit(1 if any(found.key in wrong for found in rounds) else 0)
+    raise typer.Exit(1 if broken else 0)
 
 
+@app.command()
 def audit(
     files: Annotated[
         list[Path], typer.Argument(metavar="FILE", help="Captures, pcap or pcapng, of one run.")
@@ -87,6 +111,7 @@ def audit(
             show_default=False,
         ),
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Check captures against the protocol's rules, with an independent decoder.
 
@@ -110,7 +135,10 @@ def audit(
                 files, loss_budget, lambda frames: status.update(f"{frames:,} frames")
             ).report
     except CaptureError as error:
-        typer.echo(f"weir audit: {error}", err=True)
+        typer.echo(f"weir pcap audit: {error}", err=True)
         raise typer.Exit(2) from None
-    Console().print(report_view(report, limit), soft_wrap=True)
+    if as_json:
+        print_json(report.as_json(limit))
+    else:
+        Console().print(report_view(report, limit), soft_wrap=True)
     raise typer.Exit(1 if report.findings else 0)

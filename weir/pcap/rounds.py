@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packets put together to rounds, as `weir pcap` prints them. What is wrong with them, `audit` says."""
+"""Packets put together to rounds, as `weir pcap show` prints them. What is wrong with them, `audit` says."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

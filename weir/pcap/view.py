@@ -3,6 +3,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -83,37 +84,60 @@ def summary_table(
 
     wrong: keys of rounds in which a rule was broken.
     """
-    jobs: dict[int, list[Round]] = defaultdict(list)
-    for found in rounds:
-        jobs[found.job].append(found)
+    jobs = totals(rounds, wrong)
     table = Table(show_header=bool(jobs))
     table.add_column("")
     for job in sorted(jobs):
         table.add_column(f"job {job:#x}", justify="right")
-    columns = [_totals(jobs[job], wrong) for job in sorted(jobs)]
+    columns = [jobs[job] for job in sorted(jobs)]
     for name in columns[0] if columns else ():
-        table.add_row(name, *(column[name] for column in columns))
+        shown = byte_count if name.startswith("bytes") else "{:,}".format
+        table.add_row(_LABELS.get(name, name), *(shown(column[name]) for column in columns))
     notes = [Text(f"{trace.other} frames are not of the slot protocol")] if trace.other else []
     if trace.malformed:
         notes.append(Text(f"{len(trace.malformed)} malformed, the first: {trace.malformed[0][1]}", "red"))
     return Group(*([table] if jobs else [Text("no rounds")]), *notes)
 
 
-def _totals(rounds: list[Round], wrong: Collection[tuple[str, int, int, int]]) -> dict[str, str]:
-    """Return what one job's rounds come to, by name."""
+_LABELS: Final = {
+    "rounds with a result": "  with a result",
+    "rounds in which a rule was broken": "  in which a rule was broken",
+    "contributions with lanes": "  with lanes",
+}
+
+
+def totals(
+    rounds: Iterable[Round], wrong: Collection[tuple[str, int, int, int]]
+) -> dict[int, dict[str, int]]:
+    """Add up rounds.
+
+    Args:
+        rounds: Rounds of any jobs.
+        wrong: Keys of rounds in which a rule was broken.
+
+    Returns:
+        Counts by name, for each job.
+    """
+    jobs: dict[int, list[Round]] = defaultdict(list)
+    for found in rounds:
+        jobs[found.job].append(found)
+    return {job: _totals(found, wrong) for job, found in jobs.items()}
+
+
+def _totals(rounds: list[Round], wrong: Collection[tuple[str, int, int, int]]) -> dict[str, int]:
     up = [packet for found in rounds for packet in found.contributions]
     down = [packet for found in rounds for packet in found.results]
     return {
-        "workers": str(len({packet.worker for packet in (*up, *down)})),
-        "slots": str(len({found.slot for found in rounds})),
-        "rounds": f"{len(rounds):,}",
-        "  with a result": f"{sum(found.complete for found in rounds):,}",
-        "  in which a rule was broken": f"{sum(found.key in wrong for found in rounds):,}",
-        "contributions": f"{len(up):,}",
-        "  with lanes": f"{sum(any(c.lanes for c in packet.columns) for packet in up):,}",
-        "contributions sent again": f"{sum(packet.copy > 1 for packet in up):,}",
-        "results": f"{len(down):,}",
-        "results sent again": f"{sum(packet.copy > 1 for packet in down):,}",
-        "bytes up": byte_count(sum(packet.size for packet in up)),
-        "bytes down": byte_count(sum(packet.size for packet in down)),
+        "workers": len({packet.worker for packet in (*up, *down)}),
+        "slots": len({found.slot for found in rounds}),
+        "rounds": len(rounds),
+        "rounds with a result": sum(found.complete for found in rounds),
+        "rounds in which a rule was broken": sum(found.key in wrong for found in rounds),
+        "contributions": len(up),
+        "contributions with lanes": sum(any(c.lanes for c in packet.columns) for packet in up),
+        "contributions sent again": sum(packet.copy > 1 for packet in up),
+        "results": len(down),
+        "results sent again": sum(packet.copy > 1 for packet in down),
+        "bytes up": sum(packet.size for packet in up),
+        "bytes down": sum(packet.size for packet in down),
     }

@@ -1,15 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables that are too wide for the terminal, as several below each other."""
+"""Tables in the terminal: in parts where they are too wide, or as JSON instead."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Any, Final
 
+import typer
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
 
 _ANY_WIDTH: Final = 10_000
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
+def print_json(found: Any) -> None:
+    """Print figures as JSON, for commands with ``--json``.
+
+    Args:
+        found: Dictionaries, lists, text, numbers, None. Other objects, such as paths, become text.
+    """
+    typer.echo(json.dumps(found, indent=2, default=str))
 
 
 @dataclass(frozen=True)

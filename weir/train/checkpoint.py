@@ -105,7 +105,7 @@ def latest(folder: Path) -> Checkpoint:
     """Return the latest checkpoint of a run. Raises CheckpointError when there is none that can be used."""
     path = folder / _LATEST
     if not has_checkpoint(folder):
-        raise CheckpointError(f"{folder} has no checkpoint: weir train --save-every STEPS writes them")
+        raise CheckpointError(f"{folder} has no checkpoint: weir train --set save_every=STEPS writes them")
     try:
         said = parse_object(_read(path))
         step, checksums = said["step"], said["checksums"]

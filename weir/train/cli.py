@@ -2,8 +2,9 @@
 """``weir train``: options of the command line to a TrainConfig, checked before anything is started."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, Final
 
 import typer
 from rich.console import Console
@@ -12,124 +13,45 @@ from weir.extras import MissingExtraError, require
 from weir.methods import find_method
 from weir.netns import gain_root
 from weir.train import options
-from weir.train.config import DEFAULT_METHOD, ConfigError, TrainConfig, make_config
+from weir.train.config import ConfigError, TrainConfig, make_config
+
+_TAKEN: Final = {**options.SHARED, **options.OF_A_RUN}
+_BY_PLAN: Final = frozenset(
+    {"placement", "mode", "model", "epochs", "batch_size", "lr", "links", "seed", "hosts"}
+)
 
 
-@options.takes_training_options
-def train(
-    *,
-    context: typer.Context,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Method that chooses the gradients to send; weir methods lists all. dense: everything. "
-            f"Default: {DEFAULT_METHOD}.",
-            rich_help_panel="Method",
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the parameters and of the order of the data.")] = 1,
-    reference: Annotated[
-        bool, typer.Option(help="Train a second time over plain Gloo with the same seed, for comparison.")
-    ] = True,
-    hosts: Annotated[
-        str,
-        typer.Option(
-            metavar="KIND",
-            help="processes: the workers share memory with the switch, and Gloo runs over loopback. "
-            "namespaces: each worker runs in its own network namespace (needs root, or an unprivileged "
-            "user namespace), and Gloo runs over the same links on the kernel's bridge. auto: namespaces "
-            "where possible.",
-            rich_help_panel="Network",
-        ),
-    ] = "processes",
-    pcap: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Capture all ports of the switch. With several switches, each gets a file with its name "
-            "before the suffix. See weir pcap and weir audit.",
-        ),
-    ] = None,
-    placement: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|dynamic",
-            help="With --mode ps: placement of the parameters. FILE: a plan of weir partition; trains "
-            "--model logistic, fm or deepfm on its data, a worker and a server on each of its machines. "
-            "dynamic: blocks of --model begin in equal shares, and move between servers by their traffic.",
-        ),
-    ] = None,
-    save_every: Annotated[
-        int | None,
-        typer.Option(
-            metavar="STEPS",
-            help="Write a checkpoint for --resume into the run's folder every STEPS steps; default: none.",
-        ),
-    ] = None,
-    resume: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Continue from the checkpoint in a run's folder, with that run's settings, in a new folder. "
-            "Without a loss budget the parameters equal those of an uninterrupted run, bit for bit.",
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Train with the settings in a run's config.json; options on the command line replace them. "
-            "Without a loss budget and on the same versions the parameters equal that run's, bit for bit.",
-        ),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Name of the run's folder, after the time; default: model and method.")
-    ] = None,
-    **settings: Any,
-) -> None:
+@options.takes(_TAKEN)
+def train(context: typer.Context, **settings: Any) -> None:
     """Train a real model with its gradients summed by the P4 program.
 
     Starts switches, a controller and the workers on this machine, trains with DistributedDataParallel over
     the switches, then once more over plain Gloo for reference. Writes config.json, steps.jsonl, summary.json
     and report.png. Ctrl-C ends every process and still writes the summary.
 
-    The options under Network build racks and spines, slow and disturb their links, and allow a bounded loss
-    of gradients. The reference uses these links with --hosts namespaces; otherwise it runs over loopback.
+    Settings without an option here are given by --set or --config. Some build racks and spines, slow and
+    disturb their links, and allow a bounded loss of gradients. The reference uses these links with
+    --hosts namespaces; otherwise it runs over loopback.
     """
-    if placement is not None and placement != "dynamic":
-        if unused := sorted(
-            options.given(context).keys() & {"config", "resume", "save_every", "pcap", "name"}
-        ):
-            typer.echo(f"weir train: --placement FILE does not go with {options.in_line(unused)}", err=True)
-            raise typer.Exit(2)
-        _by_plan(Path(placement), hosts, seed, settings)
-        return
     try:
-        if resume is not None:
+        given = options.given(context, _TAKEN.keys() - {"resume"})
+        if given.get("placement", "dynamic") != "dynamic":
+            _by_plan(given, settings["config"])
+            return
+        if "resume" in given:
             from weir.train.resuming import resumed
 
-            chosen, remark = resumed(resume, options.given(context))
+            if settings["config"] is not None:
+                raise ConfigError("--resume: the run has its own settings: leave out --config")
+            chosen, remark = resumed(given["resume"], given)
             choose_hosts(chosen.hosts)
-        elif config is not None:
-            from weir.train.resuming import configured
-
-            saved = configured(config, options.given(context))
-            kind, remark = choose_hosts(saved["hosts"])
-            chosen = make_config(**{**saved, "hosts": kind})
         else:
-            kind, remark = choose_hosts(hosts)
-            chosen = make_config(
-                method=method,
-                seed=seed,
-                reference=reference,
-                hosts=kind,
-                pcap=pcap,
-                placement=placement,
-                save_every=save_every,
-                name=name,
-                **settings,
-            )
+            if settings["config"] is not None:
+                from weir.train.resuming import configured
+
+                given = configured(settings["config"], given)
+            kind, remark = choose_hosts(given.get("hosts", "processes"))
+            chosen = make_config(**{**given, "hosts": kind})
         if find_method(chosen.method).kind == "peer":
             raise ConfigError(f"--method {chosen.method}: a peer; weir compare and weir bench run those")
     except ConfigError as error:
@@ -155,32 +77,45 @@ def _require_data(config: TrainConfig) -> None:
         raise typer.Exit(1) from None
 
 
-def _by_plan(file: Path, hosts: str, seed: int, settings: dict[str, Any]) -> None:
-    """Train a sparse model by a plan, and print what its links carried."""
+def _by_plan(given: Mapping[str, Any], config: Path | None) -> None:
+    """Train a sparse model by a plan, and print what its links carried.
+
+    Args:
+        given: Settings on the command line.
+        config: File of --config.
+
+    Raises:
+        ConfigError: A setting does not go with a plan.
+    """
     from weir.host_agent.placement.traffic import PlacementError
     from weir.netns import NamespaceError
     from weir.train.placed import show, train_placed
     from weir.train.running import WorkerError
     from weir.train.sparse_models import NAMES
 
-    model = "logistic" if settings["model"] == "resnet18" else settings["model"]
+    file = Path(given["placement"])
+    unused = sorted(given.keys() - _BY_PLAN) + (["config"] if config else [])
+    if unused:
+        raise ConfigError(f"--placement FILE does not go with {options.in_line(unused)}")
+    defaults = TrainConfig.model_fields
+    model = given.get("model", NAMES[0])
     try:
-        if settings["mode"] != "ps":
+        if given.get("mode") != "ps":
             raise ConfigError("--placement needs --mode ps")
         if model not in NAMES:
             raise ConfigError(f"--placement {file}: --model {', '.join(NAMES)}, not {model}")
-        kind, remark = choose_hosts(hosts)
+        kind, remark = choose_hosts(given.get("hosts", "processes"))
         if remark:
             typer.echo(remark)
         trained = train_placed(
             file,
             model,
-            epochs=settings["epochs"],
-            batch_size=settings["batch_size"],
-            lr=settings["lr"],
-            seed=seed,
+            epochs=given.get("epochs", defaults["epochs"].default),
+            batch_size=given.get("batch_size"),
+            lr=given.get("lr"),
+            seed=given.get("seed", defaults["seed"].default),
             namespaces=kind == "namespaces",
-            links=settings["links"],
+            links=given.get("links"),
         )
     except (ConfigError, PlacementError, NamespaceError, WorkerError, ValueError, OSError) as error:
         typer.echo(f"weir train: {error}", err=True)

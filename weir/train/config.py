@@ -23,6 +23,15 @@ Data = Literal["digits", "stdlib", "modules", "bytes", "scenes", "graphs", "clic
 OF_THE_COMMAND: Final = frozenset({"resume", "out", "name", "reference", "save_every", "pcap"})
 """Settings that do not change what is trained: a run that goes on may have others."""
 
+OPTIONS: Final = (
+    "model", "workers", "method", "plugin", "density", "mode", "consistency", "placement", "epochs",
+    "max_steps", "batch_size", "lr", "seed", "reference", "hosts", "topology", "links", "loss_budget", "out",
+    "resume",
+)  # fmt: skip
+"""Settings with an option of their own on the command line. Others need --set or --config.
+
+In the order of the help."""
+
 Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
 Hosts = Literal["processes", "namespaces"]
 Mode = Literal["all-reduce", "ps"]
@@ -33,6 +42,20 @@ OUTER_STEPS: Final = 20
 
 class ConfigError(ValueError):
     """A setting is out of range or two do not fit together; the message names each, and what would do."""
+
+
+def as_option(setting: str) -> str:
+    """Name a setting as the command line takes it.
+
+    Args:
+        setting: A field of TrainConfig, or an option's name with underscores.
+
+    Returns:
+        Its option, such as "--batch-size", or "--set lane_bits".
+    """
+    if setting in TrainConfig.model_fields and setting not in OPTIONS:
+        return f"--set {setting}"
+    return f"--{setting.replace('_', '-')}"
 
 
 @dataclass(frozen=True)
@@ -178,11 +201,11 @@ class TrainConfig(BaseModel):
         if kind == "sparsifier":
             return self
         for option, given in (
-            ("--encoding", self.encoding is not None),
-            ("--exclude", bool(self.exclude)),
-            ("--lane-bits", self.lane_bits is not None and kind != "low rank"),
+            ("--set encoding", self.encoding is not None),
+            ("--set exclude", bool(self.exclude)),
+            ("--set lane_bits", self.lane_bits is not None and kind != "low rank"),
             ("--loss-budget", self.loss_budget > 0),
-            ("--loss-policy", self.loss_policy is not None),
+            ("--set loss_policy", self.loss_policy is not None),
         ):
             if given:
                 raise ValueError(f"{option} does not apply: method {self.method} sends no gradients")
@@ -207,20 +230,20 @@ class TrainConfig(BaseModel):
     def _saves_what_can_be_saved(self) -> Self:
         if self.save_every is not None and self.mode == "ps":
             raise ValueError(
-                "--save-every: with --mode ps the servers have the state; see weir server --state"
+                "--set save_every: with --mode ps the servers have the state; see weir server --state"
             )
         if self.save_every is not None and find_method(self.method).kind == "low rank":
-            raise ValueError(f"--save-every: the state of method {self.method} cannot be saved")
+            raise ValueError(f"--set save_every: the state of method {self.method} cannot be saved")
         return self
 
     @model_validator(mode="after")
     def _servers_can_do_it(self) -> Self:
         if self.mode != "ps":
             for option, given in (
-                ("--servers", self.servers > 1),
+                ("--set servers", self.servers > 1),
                 ("--consistency", self.consistency != "sync"),
-                ("--push-filter", self.push_filter != "0"),
-                ("--pull-filter", self.pull_filter != "0"),
+                ("--set push_filter", self.push_filter != "0"),
+                ("--set pull_filter", self.pull_filter != "0"),
                 ("--placement", self.placement is not None),
             ):
                 if given:
@@ -236,23 +259,23 @@ class TrainConfig(BaseModel):
             if given and (self.encoding is not None or self.lane_bits not in (None, 32)):
                 raise ValueError(
                     f"{option}: pushes travel by flows, where values have 32 bits, in the form that costs "
-                    "least; leave out --encoding, --lane-bits"
+                    "least; leave out --set encoding, --set lane_bits"
                 )
             if given and self.in_switches and self.hosts == "processes":
                 raise ValueError(
                     f"{option}: flows between processes of one machine take the kernel's loopback, where "
-                    "--topology, --loss and --background are not: --hosts namespaces has them"
+                    "--topology, --set loss and --set background are not: --hosts namespaces has them"
                 )
         if find_method(self.method).kind != "sparsifier":
             raise ValueError(f"--mode ps: method {self.method} sends no gradients to servers")
         if self.loss_policy is not None or (self.loss_budget and self.consistency == "sync"):
             raise ValueError(
-                "--mode ps: what servers get is lossless; leave out --loss-budget, --loss-policy. "
+                "--mode ps: what servers get is lossless; leave out --loss-budget, --set loss_policy. "
                 "--consistency ssp:S and async take a --loss-budget"
             )
         if self.members > MAX_CHILDREN:
             raise ValueError(
-                f"--workers {self.workers}, --servers {self.servers}: at most {MAX_CHILDREN} together"
+                f"--workers {self.workers}, --set servers={self.servers}: at most {MAX_CHILDREN} together"
             )
         return self
 
@@ -278,7 +301,7 @@ class TrainConfig(BaseModel):
         """
         return self.hosts == "processes" or self.in_switches or self.lossy
 
-    @field_validator("lane_bits", "update_bits", "outer_bits", mode="before")
+    @field_validator("block", "lane_bits", "update_bits", "outer_bits", mode="before")
     @classmethod
     def _a_number(cls, given: Any) -> Any:
         return int(given) if isinstance(given, str) and given.isdecimal() else given
@@ -292,7 +315,7 @@ class TrainConfig(BaseModel):
         try:
             gradient_form(self.lane_bits, self.lane_error, self.workers, lossless=not self.lossy)
         except ValueError as error:
-            raise ValueError(f"--lane-bits: {error}") from None
+            raise ValueError(f"--set lane_bits: {error}") from None
         return self
 
     @field_validator("topology")
@@ -313,7 +336,7 @@ class TrainConfig(BaseModel):
             try:
                 check_patterns(self.exclude, model)
             except ValueError as error:
-                raise ValueError(f"--{error}") from None
+                raise ValueError(f"--set {error}") from None
         return self
 
     @model_validator(mode="after")
@@ -342,20 +365,21 @@ class TrainConfig(BaseModel):
             )
         if self.background != "none" and self.links is None:
             raise ValueError(
-                "--background: its load is a share of a link's rate: give --links one, such as 100mbit"
+                "--set background: its load is a share of a link's rate: give --links one, such as 100mbit"
             )
         if self.pcap is not None and self.hosts == "namespaces":
             raise ValueError(
-                "--hosts namespaces does not go with --pcap: capture at the hosts' interfaces with tcpdump"
+                "--hosts namespaces does not go with --set pcap: "
+                "capture at the hosts' interfaces with tcpdump"
             )
         if self.loss_policy is not None:
             if self.loss_budget:
                 raise ValueError(
-                    "--loss-budget, --loss-policy: give one of them; a policy file has its own budgets"
+                    "--loss-budget, --set loss_policy: give one of them; a policy file has its own budgets"
                 )
             if not self.loss_policy.is_file():
                 raise ValueError(
-                    f"--loss-policy: there is no file {self.loss_policy}; weir calibrate writes one"
+                    f"--set loss_policy: there is no file {self.loss_policy}; weir calibrate writes one"
                 )
             _check_policy(self.loss_policy, self.model)
         return self
@@ -424,12 +448,12 @@ def _check_policy(path: Path, model: Model) -> None:
     try:
         calibration = LossPolicy.load(path).calibration or {}
     except ValueError as error:
-        raise ValueError(f"--loss-policy: {error}") from None
+        raise ValueError(f"--set loss_policy: {error}") from None
     settings = calibration.get("settings")
     found = settings.get("model", model) if isinstance(settings, dict) else model
     if found != model:
         raise ValueError(
-            f"--loss-policy: {path} was calibrated for {found}, not for {model}: take "
+            f"--set loss_policy: {path} was calibrated for {found}, not for {model}: take "
             f"weir calibrate --model {model}, or remove the file's record of its calibration"
         )
 
@@ -444,7 +468,7 @@ def make_config(**given: Any) -> TrainConfig:
     if preset is not None:
         if known.get("optimizer", preset.optimizer) != preset.optimizer and "lr" not in known:
             raise ConfigError(
-                f"--optimizer {known['optimizer']}: give --lr, too; the model's own rate is for "
+                f"--set optimizer={known['optimizer']}: give --lr, too; the model's own rate is for "
                 f"{preset.optimizer}"
             )
         known = {"data": preset.data, "batch_size": preset.batch_size, "lr": preset.lr, **known}
@@ -469,7 +493,7 @@ def _sentence(item: Any) -> str:
     """Return one pydantic error as the user would name it: the option, what is wrong with it, what was
     given.
     """
-    where = "--" + "-".join(str(part) for part in item["loc"]).replace("_", "-") + ": " if item["loc"] else ""
+    where = f"{as_option(str(item['loc'][0]))}: " if item["loc"] else ""
     message = item["msg"].removeprefix("Value error, ")
     shown = "" if item["type"] == "value_error" else f", not {item['input']!r}"
     return f"{where}{message[0].lower()}{message[1:]}{shown}"

@@ -45,14 +45,14 @@ def train(config: TrainConfig, console: Console) -> int:
     deployment = joined_deployment()
     if deployment is not None and config.network != NetworkSpec():
         console.print(
-            "weir train: --topology, --links, --loss and --background build a network on this machine; "
+            "weir train: --topology, --links, loss and background build a network on this machine; "
             "this worker (RANK is set) joins one that is there",
             style="red", markup=False, soft_wrap=True,
         )  # fmt: skip
         return USAGE
     if deployment is not None and (config.save_every or config.resume):
         console.print(
-            "weir train: --save-every and --resume are of runs whose workers it starts itself; RANK is set",
+            "weir train: --set save_every and --resume need workers of its own; RANK is set",
             style="red", markup=False, soft_wrap=True,
         )  # fmt: skip
         return USAGE

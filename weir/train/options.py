@@ -1,19 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command line options of a training: types, help texts, and how ``train`` and ``compare`` take them."""
+"""Settings of a training on the command line: their help, and how ``train`` and ``compare`` take them."""
 
+import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, ParamSpec
 
 import typer
+from rich.console import Console
+from rich.table import Table
+
+from weir.report.tables import Json, print_json
+from weir.train.config import OPTIONS, ConfigError, TrainConfig, as_option
 
 _Own = ParamSpec("_Own")
 
-_METHOD: Final = "Method"
-_NETWORK: Final = "Network"
-
 Workers = Annotated[int, typer.Option(help="Worker processes, 1 to 32.")]
+Method = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Method that chooses the gradients to send; weir methods lists all. dense: everything.",
+    ),
+]
 Model = Annotated[
     str,
     typer.Option(
@@ -92,6 +102,55 @@ Overlap = Annotated[
     ),
 ]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder in which the run's folder is made.")]
+Seed = Annotated[int, typer.Option(help="Seed of the parameters and of the order of the data.")]
+Reference = Annotated[
+    bool, typer.Option(help="Train a second time over plain Gloo with the same seed, for comparison.")
+]
+Hosts = Annotated[
+    str,
+    typer.Option(
+        metavar="KIND",
+        help="processes: the workers share memory with the switch, and Gloo runs over loopback. "
+        "namespaces: each worker runs in its own network namespace (needs root, or an unprivileged "
+        "user namespace), and Gloo runs over the same links on the kernel's bridge. auto: namespaces "
+        "where possible.",
+    ),
+]
+Pcap = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Capture all ports of the switch. With several switches, each gets a file with its name "
+        "before the suffix. See weir pcap.",
+    ),
+]
+Placement = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|dynamic",
+        help="With --mode ps: placement of the parameters. FILE: a plan of weir partition; trains "
+        "--model logistic, fm or deepfm on its data, a worker and a server on each of its machines. "
+        "dynamic: blocks of --model begin in equal shares, and move between servers by their traffic.",
+    ),
+]
+SaveEvery = Annotated[
+    int | None,
+    typer.Option(
+        metavar="STEPS",
+        help="Write a checkpoint for --resume into the run's folder every STEPS steps; default: none.",
+    ),
+]
+Resume = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Continue from the checkpoint in a run's folder, with that run's settings, in a new folder. "
+        "Without a loss budget the parameters equal those of an uninterrupted run, bit for bit.",
+    ),
+]
+Name = Annotated[
+    str | None, typer.Option(help="Name of the run's folder, after the time; default: model and method.")
+]
 
 Encoding = Annotated[
     str | None,
@@ -100,25 +159,22 @@ Encoding = Annotated[
         help="Form of the gradients on the wire: auto (planned by cost), dense, blocks:32 to blocks:256 "
         "(skip zero blocks), shared-mask:1 to shared-mask:256 (the workers agree on the values that any "
         "worker sends). Default: the method's own.",
-        rich_help_panel=_METHOD,
     ),
 ]
 Density = Annotated[
     float,
     typer.Option(
         help="Share of the values (or blocks) to send, above 0, at most 1, for methods that send a share.",
-        rich_help_panel=_METHOD,
     ),
 ]
 Threshold = Annotated[
     float,
-    typer.Option(help="For method threshold: smallest magnitude that is sent.", rich_help_panel=_METHOD),
+    typer.Option(help="For method threshold: smallest magnitude that is sent."),
 ]
 Block = Annotated[
     int,
     typer.Option(
         help="Values per block, for methods that choose whole blocks: 32, 64, 128 or 256.",
-        rich_help_panel=_METHOD,
     ),
 ]
 WarmupSteps = Annotated[
@@ -126,7 +182,6 @@ WarmupSteps = Annotated[
     typer.Option(
         metavar="STEPS",
         help="Number of first steps in which the density falls from 0.25 to its target.",
-        rich_help_panel=_METHOD,
     ),
 ]
 Exclude = Annotated[
@@ -135,7 +190,6 @@ Exclude = Annotated[
         metavar="PATTERN",
         help="Parameters whose gradients are sent whole: names such as '*.bias', or 1d for all parameters "
         "with one dimension (biases, norms). Repeatable.",
-        rich_help_panel=_METHOD,
     ),
 ]
 LaneBits = Annotated[
@@ -145,7 +199,6 @@ LaneBits = Annotated[
         help="Bits of a value on the wire: 32, 16 or 8; several narrow values share a lane. "
         "auto: as few as --lane-error allows. Rounding errors are added to the next step. "
         "Default: auto with dfs, 32 with other methods.",
-        rich_help_panel=_METHOD,
     ),
 ]
 LaneError = Annotated[
@@ -154,7 +207,6 @@ LaneError = Annotated[
         metavar="SHARE",
         help="With --lane-bits auto: largest error of an average, relative to the largest of the 256 values "
         "around it.",
-        rich_help_panel=_METHOD,
     ),
 ]
 Plugin = Annotated[
@@ -162,21 +214,17 @@ Plugin = Annotated[
     typer.Option(
         metavar="FILE",
         help="Python file with your own methods, see docs/add-a-method.md. Repeatable.",
-        rich_help_panel=_METHOD,
     ),
 ]
 PowerSgdRank = Annotated[
     int,
-    typer.Option(
-        metavar="RANK", help="For method powersgd: columns of the two thin matrices.", rich_help_panel=_METHOD
-    ),
+    typer.Option(metavar="RANK", help="For method powersgd: columns of the two thin matrices."),
 ]
 LocalSteps = Annotated[
     int,
     typer.Option(
         metavar="STEPS",
         help="For the peer gloo-local: steps between two averages.",
-        rich_help_panel=_METHOD,
     ),
 ]
 UpdateBits = Annotated[
@@ -184,7 +232,6 @@ UpdateBits = Annotated[
     typer.Option(
         metavar="BITS",
         help="For method compress: bits of a value on its way up, 1, 8, 16 or 32.",
-        rich_help_panel=_METHOD,
     ),
 ]
 UpdateShare = Annotated[
@@ -192,7 +239,6 @@ UpdateShare = Annotated[
     typer.Option(
         metavar="SHARE",
         help="For method compress: share of the values that are sent at a step, in rotation.",
-        rich_help_panel=_METHOD,
     ),
 ]
 OuterSteps = Annotated[
@@ -201,7 +247,6 @@ OuterSteps = Annotated[
         metavar="STEPS",
         help="Steps that each worker makes by itself between two outer steps, which sum how far the workers "
         "have come. Given without --method: method outer. Default: 20.",
-        rich_help_panel=_METHOD,
     ),
 ]
 OuterMethod = Annotated[
@@ -210,14 +255,11 @@ OuterMethod = Annotated[
         metavar="NAME",
         help="For method outer: the part that is sent. rows: rows in turn, the same of all workers; or a "
         "sparsifier, such as dense or chunk-topk.",
-        rich_help_panel=_METHOD,
     ),
 ]
 OuterDensity = Annotated[
     float,
-    typer.Option(
-        metavar="SHARE", help="For method outer: share of the values to send.", rich_help_panel=_METHOD
-    ),
+    typer.Option(metavar="SHARE", help="For method outer: share of the values to send."),
 ]
 OuterBits = Annotated[
     int | None,
@@ -225,19 +267,17 @@ OuterBits = Annotated[
         metavar="BITS",
         help="For method outer: bits of a value on its way up: 1 (rows alone), 8, 16 or 32. Default: 1 with "
         "rows, else the sparsifier's own.",
-        rich_help_panel=_METHOD,
     ),
 ]
 OuterRate = Annotated[
     float,
-    typer.Option(metavar="RATE", help="For method outer: rate of outer steps.", rich_help_panel=_METHOD),
+    typer.Option(metavar="RATE", help="For method outer: rate of outer steps."),
 ]
 OuterMomentum = Annotated[
     float,
     typer.Option(
         metavar="SHARE",
         help="For method outer: Nesterov's momentum of outer steps. DiLoCo has 0.9, and a rate of 0.7.",
-        rich_help_panel=_METHOD,
     ),
 ]
 OuterDecay = Annotated[
@@ -245,22 +285,19 @@ OuterDecay = Annotated[
     typer.Option(
         metavar="SHARE",
         help="For method outer: share that is left after each outer step of what is not sent yet.",
-        rich_help_panel=_METHOD,
     ),
 ]
 OuterAhead = Annotated[
     bool,
     typer.Option(
         help="For method outer: keep what is not sent yet in the worker's own weights, not beside them.",
-        rich_help_panel=_METHOD,
     ),
 ]
 OuterOverlap = Annotated[
     int,
     typer.Option(
         metavar="STEPS",
-        help="For method outer: steps that a worker makes while a sum is under way, below --outer-steps.",
-        rich_help_panel=_METHOD,
+        help="For method outer: steps that a worker makes while a sum is under way, below outer_steps.",
     ),
 ]
 GroupSize = Annotated[
@@ -269,7 +306,6 @@ GroupSize = Annotated[
         metavar="WORKERS",
         help="For method ds-sync: number of workers that average their parameters together; default: the "
         "square root of all workers.",
-        rich_help_panel=_METHOD,
     ),
 ]
 SwaEpochs = Annotated[
@@ -278,7 +314,6 @@ SwaEpochs = Annotated[
         metavar="EPOCHS",
         help="For method ds-sync: average the parameters of the last EPOCHS epochs; 0: take those of the "
         "last step.",
-        rich_help_panel=_METHOD,
     ),
 ]
 
@@ -288,7 +323,6 @@ Topology = Annotated[
         metavar="SHAPE",
         help="single: one switch. leaf-spine-RxS: R racks, a leaf switch in each, joined by S spines; "
         "the workers are spread over the racks.",
-        rich_help_panel=_NETWORK,
     ),
 ]
 Links = Annotated[
@@ -296,7 +330,6 @@ Links = Annotated[
     typer.Option(
         metavar="RATE",
         help="Rate of every link in both directions, such as 100mbit; default: no limit.",
-        rich_help_panel=_NETWORK,
     ),
 ]
 Loss = Annotated[
@@ -304,7 +337,6 @@ Loss = Annotated[
     typer.Option(
         metavar="P",
         help="Share of packets that every link loses in each direction, 0 to 0.5.",
-        rich_help_panel=_NETWORK,
     ),
 ]
 Background = Annotated[
@@ -313,7 +345,6 @@ Background = Annotated[
         metavar="KIND",
         help="incast: other hosts of the racks burst together towards one worker of each rack. "
         "Needs --links.",
-        rich_help_panel=_NETWORK,
     ),
 ]
 BackgroundLoad = Annotated[
@@ -321,7 +352,6 @@ BackgroundLoad = Annotated[
     typer.Option(
         metavar="SHARE",
         help="Share of that worker's link that the bursts take on average.",
-        rich_help_panel=_NETWORK,
     ),
 ]
 BackgroundDscp = Annotated[
@@ -330,7 +360,6 @@ BackgroundDscp = Annotated[
         metavar="DSCP",
         help="DSCP of the bursts, 0 to 63. 0: best effort, which the switches serve after all of Weir's "
         "classes, AF13 (14: back layers, small gradients) to AF41 (34: front layers, large ones).",
-        rich_help_panel=_NETWORK,
     ),
 ]
 LossBudget = Annotated[
@@ -340,7 +369,6 @@ LossBudget = Annotated[
         help="Share of a front layer's gradient that may be missing from its sum; less of back layers and of "
         "large values, so less of the whole. Missing values are added to the next step's gradient. 0: "
         "nothing may be missing. With --consistency ssp:S or async: share of each push.",
-        rich_help_panel=_NETWORK,
     ),
 ]
 LossPolicy = Annotated[
@@ -348,11 +376,10 @@ LossPolicy = Annotated[
     typer.Option(
         metavar="FILE",
         help="File of weir calibrate with loss budgets by layer and magnitude; replaces --loss-budget.",
-        rich_help_panel=_NETWORK,
     ),
 ]
 
-_TRAINING: Final[Mapping[str, Any]] = {
+SHARED: Final[Mapping[str, Any]] = {
     "workers": Workers,
     "model": Model,
     "data": Data,
@@ -403,53 +430,178 @@ _TRAINING: Final[Mapping[str, Any]] = {
     "loss_policy": LossPolicy,
     "out": Out,
 }
-"""The settings of TrainConfig that both commands take, in the order of their help."""
+"""The settings of TrainConfig that ``train`` and ``compare`` take, in the order of their help."""
+
+OF_A_RUN: Final[Mapping[str, Any]] = {
+    "method": Method,
+    "seed": Seed,
+    "hosts": Hosts,
+    "placement": Placement,
+    "reference": Reference,
+    "pcap": Pcap,
+    "save_every": SaveEvery,
+    "resume": Resume,
+    "name": Name,
+}
+"""Those that ``train`` alone takes."""
 
 
-def takes_training_options(command: Callable[_Own, None]) -> Callable[_Own, None]:
-    """Give a command every training option in place of its ``**settings``, with TrainConfig's defaults.
+def _complete(beginning: str) -> list[str]:
+    """Return the settings that begin so, for a shell's completion."""
+    return [f"{name}=" for name in _KNOWN if name.startswith(beginning) and name != "resume"]
 
-    The command's own options come last in the help, but for those of a panel, which come first there.
+
+Assigned = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        autocompletion=_complete,
+        help="Any setting, also one without an option here: weir settings lists all. Repeatable.",
+    ),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Settings from a file, YAML or JSON; the config.json of a run repeats that run. Options and "
+        "--set replace them.",
+    ),
+]
+
+
+_KNOWN: Final = {**SHARED, **OF_A_RUN}
+_FIELDS: Final = TrainConfig.model_fields
+
+
+def takes(names: Collection[str]) -> Callable[[Callable[_Own, None]], Callable[_Own, None]]:
+    """Give a command options for settings, and --set and --config, in place of its ``**settings``.
+
+    Args:
+        names: Settings that the command takes. Those in ``OPTIONS`` get an option with TrainConfig's default.
+
+    Returns:
+        A decorator. The command's own options come first in the help.
     """
-    from weir.train.config import TrainConfig
 
-    fields = TrainConfig.model_fields
-    own = [option for option in inspect.signature(command).parameters.values() if option.name != "settings"]
-    shared = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None
-            if fields[name].is_required() or fields[name].default == ()
-            else fields[name].default,
-            annotation=option,
-        )
-        for name, option in _TRAINING.items()
-    ]
-    first = [option for option in own if _panel(option.annotation)]
-    options = [*first, *shared, *(option for option in own if option not in first)]
-    command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
-    command.__annotations__ = {option.name: option.annotation for option in options}
-    return command
+    def decorate(command: Callable[_Own, None]) -> Callable[_Own, None]:
+        own = [each for each in inspect.signature(command).parameters.values() if each.name != "settings"]
+        options = [
+            *own,
+            *(_parameter(name, _KNOWN[name], _default(name)) for name in OPTIONS if name in names),
+            _parameter("assigned", Assigned),
+            _parameter("config", ConfigFile),
+        ]
+        command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+        command.__annotations__ = {each.name: each.annotation for each in options}
+        return command
+
+    return decorate
 
 
-def given(context: typer.Context) -> dict[str, Any]:
-    """Return the settings that stand on the command line, by name."""
+def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _default(name: str) -> Any:
+    field = _FIELDS[name]
+    return None if field.is_required() or field.default == () else field.default
+
+
+def given(context: typer.Context, names: Collection[str]) -> dict[str, Any]:
+    """Return the settings on the command line, by name.
+
+    Args:
+        context: The command's.
+        names: Settings that --set may assign.
+
+    Returns:
+        Values of options and of --set. Values of --set are text, or tuples of text: TrainConfig parses them.
+        The command's own options are among them, --set and --config are not.
+
+    Raises:
+        ConfigError: --set has no value, names no setting, or repeats one.
+    """
     found: dict[str, Any] = {}
     for name, value in context.params.items():
         source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
+        if source is not None and source.name == "COMMANDLINE" and name not in ("assigned", "config"):
             found[name] = value
+    by_set = assigned(context, names)
+    if twice := sorted(found.keys() & by_set.keys()):
+        raise ConfigError(f"--set {twice[0]}: the command line sets it twice")
+    return found | by_set
+
+
+def assigned(context: typer.Context, names: Collection[str]) -> dict[str, Any]:
+    """Return the settings of --set, by name; arguments and errors as of ``given``."""
+    found: dict[str, Any] = {}
+    for text in context.params.get("assigned") or ():
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals:
+            raise ConfigError(f"--set {text}: write NAME=VALUE")
+        check_name(name, names, "--set")
+        if name in found:
+            raise ConfigError(f"--set {name}: the command line sets it twice")
+        found[name] = tuple(value.split(",")) if _FIELDS[name].default == () else value
     return found
 
 
+def check_name(name: str, names: Collection[str], where: str) -> None:
+    """Refuse an unknown setting.
+
+    Args:
+        name: The name that was given.
+        names: Names of the settings that there are.
+        where: Its place: an option, a file.
+
+    Raises:
+        ConfigError: There is no such setting. The message has similar names.
+    """
+    if name not in names:
+        near = difflib.get_close_matches(name, names)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise ConfigError(f"{where}: no setting is called {name!r}{hint} (weir settings lists all)")
+
+
+def settings() -> list[dict[str, Any]]:
+    """Return the settings of training.
+
+    Returns:
+        For each setting its name, option (None: it has none), default, meaning, and whether ``train`` alone
+        takes it.
+    """
+    return [
+        {
+            "setting": name,
+            "option": as_option(name) if name in OPTIONS else None,
+            "default": None if _default(name) is None else str(_default(name)),
+            "meaning": next(iter(annotation.__metadata__)).help,
+            "train_alone": name in OF_A_RUN,
+        }
+        for name, annotation in sorted(_KNOWN.items())
+        if name != "resume"
+    ]
+
+
+def list_settings(as_json: Json = False) -> None:
+    """List the settings of weir train and weir compare, which --set and --config take.
+
+    Settings with an option of their own are listed by its name.
+    """
+    if as_json:
+        print_json(settings())
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("setting", no_wrap=True, style="bold green")
+    table.add_column("default", no_wrap=True)
+    table.add_column("meaning", ratio=1)
+    for row in settings():
+        table.add_row(row["option"] or row["setting"], row["default"] or "–", row["meaning"])
+    Console().print(table)
+
+
 def in_line(names: Iterable[str]) -> str:
-    """Return settings as the command line has them: --batch-size, --lr."""
-    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
-
-
-def _panel(annotation: Any) -> str | None:
-    return next(
-        (o.rich_help_panel for o in getattr(annotation, "__metadata__", ()) if hasattr(o, "rich_help_panel")),
-        None,
-    )
+    """Join names of settings as the command line has them: "--batch-size, --set lane_bits"."""
+    return ", ".join(map(as_option, names))

@@ -7,11 +7,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from softp4.native.json_text import parse_object
 from weir.train.checkpoint import FOLDER, CheckpointError, has_checkpoint, latest
 from weir.train.config import OF_THE_COMMAND, ConfigError, TrainConfig, in_words
 from weir.train.folder import versions
-from weir.train.options import in_line
+from weir.train.options import OF_A_RUN, SHARED, check_name, in_line
 
 
 def resumed(folder: Path, given: Mapping[str, Any]) -> tuple[TrainConfig, str]:
@@ -49,34 +48,49 @@ def resumed(folder: Path, given: Mapping[str, Any]) -> tuple[TrainConfig, str]:
 
 
 def configured(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a written config, with those of the command line in their place.
+    """Return the settings of a file, with those of the command line in their place.
 
     A run that had been resumed or captured is trained from the start, without a capture.
 
     Args:
-        path: a run's config.json.
-        given: the settings given on the command line.
+        path: A file of settings, YAML or JSON: a user's, or a run's config.json.
+        given: Settings on the command line.
+
+    Returns:
+        Values by name of the setting.
 
     Raises:
-        ConfigError: the file cannot be read, or does not hold a run's settings.
+        ConfigError: The file cannot be read, or something in it is no setting.
     """
+    saved = _read(path, "--config")
+    written = "versions" in saved
     saved = {
-        key: value for key, value in _read(path, "--config").items() if key not in ("versions", "resume")
+        key.replace("-", "_"): value for key, value in saved.items() if key not in ("versions", "resume")
     }
+    for name in saved:
+        check_name(name, SHARED.keys() | OF_A_RUN.keys(), f"--config {path}")
+    if written:
+        saved["pcap"] = None
     if given.keys() & {"model", "method"}:
         saved.pop("name", None)
-    replaced = {key: value for key, value in given.items() if key != "config"}
-    return {"hosts": "processes", **saved, "pcap": None, **replaced}
+    return {**saved, **given}
 
 
 def _read(path: Path, option: str) -> dict[str, Any]:
-    """Read the settings that a run wrote."""
+    """Read a file of settings."""
+    from weir.controller.topology import parse_by_name
+
     try:
-        saved = parse_object(path.read_bytes())
+        saved = parse_by_name(path.read_bytes(), path)
     except OSError as error:
         raise ConfigError(f"{option}: cannot read {path}: {error.strerror}") from None
-    except ValueError:
-        raise ConfigError(f"{option}: {path} is not a run's settings file") from None
-    if not isinstance(saved.get("hosts", ""), str) or not isinstance(saved.get("versions", {}), dict):
-        raise ConfigError(f"{option}: {path} is not a run's settings file")
+    except ValueError as error:
+        raise ConfigError(f"{option}: {error}") from None
+    if (
+        not isinstance(saved, dict)
+        or not all(isinstance(key, str) for key in saved)
+        or not isinstance(saved.get("hosts", ""), str)
+        or not isinstance(saved.get("versions", {}), dict)
+    ):
+        raise ConfigError(f"{option}: {path} is not a file of settings: it must be a mapping of their names")
     return saved

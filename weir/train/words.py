@@ -82,7 +82,7 @@ def caution(config: TrainConfig) -> str:
     if config.method != "dense":
         name = f"--method {config.method}"
     elif config.push_filter != "0" and divides:
-        name = f"--push-filter {config.push_filter}"
+        name = f"--set push_filter={config.push_filter}"
     else:
         return ""
     servers = config.mode == "ps"
@@ -171,8 +171,8 @@ def idle_mechanisms(config: TrainConfig, record: RunRecord) -> list[str]:
 
 
 _IDLE: Final = {
-    "packets lost on purpose": "--loss: no switch has lost a packet on purpose",
-    "background packets": "--background: no switch has forwarded such a packet",
+    "packets lost on purpose": "--set loss: no switch has lost a packet on purpose",
+    "background packets": "--set background: no switch has forwarded such a packet",
     "trims, releases": "the loss budget: nothing was trimmed or given up",
     "bytes at the least used spine": "--topology: one of the spines has summed nothing",
 }

@@ -73,17 +73,30 @@ class CompressedUpdates:
         return self._stage.norm
 
     def harm(self, name: str | None = None) -> Harm:
-        """Return the harm of the last step on this worker, to a parameter, None: to all together.
+        """Return the harm of the last step on this worker. Nothing is sent for it.
 
-        Nothing is sent for it. ``as_dict()`` is for loggers.
+        Args:
+            name: A parameter, as ``named_parameters`` names it; None: all together.
+
+        Returns:
+            Norms, cosine and ages; ``as_dict()`` is for loggers.
+
+        Raises:
+            ValueError: There is no such parameter.
         """
         return self._stage.harm(None if name is None else self._stage.layout.names.index(name))
 
     def pending(self, name: str) -> torch.Tensor:
-        """Return the updates of a parameter that this worker has applied and not yet delivered, in its shape.
+        """Return the updates that this worker has applied and not yet delivered.
 
         Args:
-            name: of the parameter, as ``named_parameters`` gives it.
+            name: A parameter, as ``named_parameters`` names it.
+
+        Returns:
+            A tensor of the parameter's shape.
+
+        Raises:
+            ValueError: There is no such parameter.
         """
         index = self._stage.layout.names.index(name)
         parameter = self._parameters[name].detach()
@@ -130,18 +143,19 @@ class CompressedUpdates:
         return {**self._stage.state_dict(), "weights": self._weights()}
 
     def load_state_dict(self, state: dict[str, Any], *, joins: bool = False) -> None:
-        """Go on from the state of this rank, weights included; of a group of as many workers bit for bit.
+        """Go on from a state, weights included; in a group of as many workers bit for bit.
 
-        In a group of other workers, each that stays loads its own state. What one that has left had pending
-        is lost: call ``finish()`` before, if it can be. The next step checks that all are at one point.
+        In a group of other workers, each that stays loads its own state. Updates that a worker had pending
+        when it left are lost: call ``finish()`` before, if it can be. The next step checks that all workers
+        are at one shared point.
 
         Args:
-            state: of this rank.
-            joins: it is another worker's, and this one is new: it begins at the shared point, with that
-                worker's moments, and nothing pending.
+            state: This rank's state.
+            joins: The state is another worker's, and this one is new: it begins at the shared point, with
+                that worker's moments, and nothing pending.
 
         Raises:
-            ValueError: it is of other parameters or other settings.
+            ValueError: The state is of other parameters or other settings.
         """
         self._refuse_swapped()
         self._stage.load_state_dict(state)

@@ -4,6 +4,9 @@
 The result is cached by content, so a second process, or a second start, only loads it. A file of the cache
 that is not as it was written (a disk ran full, power failed) is made again, and so is one that another user
 could have written. ``$SOFTP4_CFLAGS`` is added to the compiler's flags, for sanitizers.
+
+A wheel may bring libraries that were compiled of the same sources with the same flags, for several levels of
+processors. Then the best one that this processor can run is loaded, and no compiler is needed.
 """
 
 import contextlib
@@ -15,6 +18,7 @@ import glob
 import hashlib
 import importlib.util
 import os
+import platform
 import shlex
 import shutil
 import subprocess
@@ -32,6 +36,21 @@ from softp4.native.scratch import is_locked, scratch_folder
 DIALECT: Final = ("-std=gnu11", "-pthread")
 # Without contraction sums of products have the same bits on every machine, and on a GPU.
 FLAGS: Final = ("-O3", "-march=native", *DIALECT, "-fPIC", "-fno-math-errno", "-ffp-contract=off")
+_FOR_ANY: Final = tuple(flag for flag in FLAGS if flag != "-march=native")
+
+COMPILED: Final = "compiled_c"
+"""Folder of compiled libraries in an installed package, of any distribution beside this one."""
+
+LEVELS: Final = {
+    "x86_64": {
+        "x86-64-v3": frozenset(["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"]),
+        "x86-64-v2": frozenset(["cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3"]),
+    },
+    "aarch64": {"armv8-a": frozenset[str]()},
+}
+"""By machine: what -march calls levels of processors, the best first, and the features that each needs."""
+
+_BESIDE: Final = Path(__file__).resolve().parents[2]
 
 _REMEDY: Final = "Set SOFTP4_CACHE to a folder of this user's own"
 _ROOM: Final = 4 << 20  # bytes; with less, a compiler that fails may have failed for want of it
@@ -136,42 +155,44 @@ def _headers(folders: Sequence[Path]) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class _Build:
-    """The parts of a library. Every header of ``folders`` counts towards what it, and each object, is.
+class Parts:
+    """The parts of a library. Every header of ``folders`` counts towards what it, and each object, is."""
 
-    cache: the folder that it is kept in.
-    """
-
-    cache: Path
     name: str
     sources: tuple[Path, ...]
     extra: Mapping[str, str]
     folders: tuple[Path, ...]
     flags: tuple[str, ...]
 
-    @property
-    def target(self) -> Path:
+    def target(self, cache: Path) -> Path:
         """Return the library, in the cache. Raises NoCompilerError."""
-        return self.cache / f"{self._stem}-{_compiler_digest()}.so"
+        return cache / f"{self._stem}-{_compiler_digest()}.so"
 
-    def made_elsewhere(self) -> Iterator[Path]:
+    def made_elsewhere(self, cache: Path) -> Iterator[Path]:
         """Yield the libraries in the cache that any compiler made of the same."""
-        yield from self.cache.glob(f"{glob.escape(self._stem)}-*.so")
+        yield from cache.glob(f"{glob.escape(self._stem)}-*.so")
 
     @property
     def _stem(self) -> str:
         files = [*self.sources, *_headers(self.folders)]
         return f"{self.name}-{self._digest(files, self.extra)}"
 
-    def object(self, source: Path) -> Path:
+    def packaged(self, level: str) -> str:
+        """Return the name of the library of a wheel for a level of processors."""
+        files = [*self.sources, *_headers(self.folders)]
+        return f"{self.name}-{self._digest(files, self.extra, (level, *_FOR_ANY))}.so"
+
+    def object(self, source: Path, cache: Path) -> Path:
         """Return what one of ``sources`` becomes, in the cache: libraries that differ elsewhere share it."""
         headers = {name: text for name, text in self.extra.items() if not name.endswith(".c")}
         digest = self._digest([source, *_headers(self.folders)], headers)
-        return self.cache / f"{source.stem}-{digest}-{_compiler_digest()}.o"
+        return cache / f"{source.stem}-{digest}-{_compiler_digest()}.o"
 
-    def _digest(self, files: Sequence[Path], texts: Mapping[str, str]) -> str:
+    def _digest(
+        self, files: Sequence[Path], texts: Mapping[str, str], made_for: Sequence[str] | None = None
+    ) -> str:
         digest = hashlib.sha256()
-        for part in (_processor(), *FLAGS, *self.flags):
+        for part in (*(made_for or (_processor(), *FLAGS)), *self.flags):
             digest.update(part.encode() + b"\0")
         for path in files:
             digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -190,36 +211,105 @@ def build_library(
 ) -> Path:
     """Compile ``sources`` and the texts in ``extra`` (file name to content) into one shared library.
 
-    Every header of the ``include`` folders and of the sources' folders counts towards the cache key. Without
-    a compiler, what another one has put in the cache will do. Returns the library's path. Raises
-    NoCompilerError or CompileError.
+    Every header of the ``include`` folders and of the sources' folders counts towards the cache key. If a
+    wheel brought the library, that one is taken. Without a compiler, what another one has put in the cache
+    will do. Returns the library's path. Raises NoCompilerError or CompileError.
     """
+    parts = _parts(name, sources, extra, include, flags)
+    if found := _packaged(parts):
+        return found
     with cache_folder() as cache:
-        return cache_dir() / _built(cache, name, sources, extra or {}, include, flags).name
+        return cache_dir() / _built(cache, parts).name
 
 
-def _built(
-    cache: Path,
+def _parts(
     name: str,
     sources: Sequence[Path],
-    extra: Mapping[str, str],
+    extra: Mapping[str, str] | None,
     include: Sequence[Path],
     flags: Sequence[str],
-) -> Path:
-    """Return the path of a library in the open cache; arguments and errors as of ``build_library``."""
+) -> Parts:
     folders = tuple(dict.fromkeys([*include, *(source.parent for source in sources)]))
-    build = _Build(cache, name, tuple(sources), extra, folders, (*flags, *_chosen_flags()))
+    parts = Parts(name, tuple(sources), extra or {}, folders, (*flags, *_chosen_flags()))
+    if _asked is not None:
+        _asked.append(parts)
+    return parts
+
+
+_asked: list[Parts] | None = None
+
+
+@contextlib.contextmanager
+def asked_for() -> Iterator[list[Parts]]:
+    """Yield a list of the libraries that are asked for in the block."""
+    global _asked  # noqa: PLW0603
+    _asked = []
     try:
-        target = build.target
+        yield _asked
+    finally:
+        _asked = None
+
+
+@functools.cache
+def _compiled_folders() -> tuple[Path, ...]:
+    return tuple(_BESIDE.glob(f"*/{COMPILED}"))
+
+
+def _packaged(parts: Parts) -> Path | None:
+    """Return the best library that a wheel brought and this processor can run, if there is one."""
+    folders = _compiled_folders()
+    if not folders:
+        return None
+    features = set(_processor().split())
+    for level, needed in LEVELS.get(platform.machine(), {}).items():
+        if needed <= features:
+            name = parts.packaged(level)
+            for folder in folders:
+                if (folder / name).is_file():
+                    return folder / name
+    return None
+
+
+def make_packaged(parts: Parts, level: str, command: Sequence[str], folder: Path) -> Path:
+    """Compile a library for a wheel.
+
+    Args:
+        parts: Its parts.
+        level: Level of processors, see ``LEVELS``.
+        command: A C compiler for the wheel's system, and its flags for the level.
+        folder: Where the library is put.
+
+    Returns:
+        The library.
+
+    Raises:
+        CompileError: The compiler refused the source.
+    """
+    target = folder / parts.packaged(level)
+    with scratch_folder("softp4-build") as scratch:
+        for file, text in parts.extra.items():
+            (scratch / file).write_text(text)
+        units = [*map(str, parts.sources), *(file for file in parts.extra if file.endswith(".c"))]
+        include = (f"-I{path}" for path in parts.folders)
+        flags = (*_FOR_ANY, *parts.flags, "-I.", *include)
+        _run([*command, *flags, "-shared", "-s", *units, "-o", "library.so", "-lm"], scratch, parts.name)
+        shutil.copyfile(scratch / "library.so", target)
+    return target
+
+
+def _built(cache: Path, parts: Parts) -> Path:
+    """Return the path of a library in the open cache; errors as of ``build_library``."""
+    try:
+        target = parts.target(cache)
     except NoCompilerError:
-        if found := next(filter(_is_whole, build.made_elsewhere()), None):
+        if found := next(filter(_is_whole, parts.made_elsewhere(cache)), None):
             return found
         raise
     if not _is_whole(target):
         try:
             with _alone(target):
                 if not _is_whole(target):
-                    _make(build, target)
+                    _make(parts, target)
         except OSError as error:
             raise _unusable(cache_dir(), error) from error
     return target
@@ -262,7 +352,7 @@ def is_compiling() -> bool:
     return any(map(is_locked, cache_dir().glob("*.lock")))
 
 
-def _make(build: _Build, target: Path) -> None:
+def _make(build: Parts, target: Path) -> None:
     """Compile all units at once in a scratch folder, then rename: others see whole files or none."""
     with (
         scratch_folder("softp4-build", target.parent) as scratch,
@@ -272,7 +362,7 @@ def _make(build: _Build, target: Path) -> None:
             (scratch / file).write_text(text)
         texts = [scratch / file for file in build.extra if file.endswith(".c")]
         made = [pool.submit(_compile, build, unit, unit.with_suffix(".o"), scratch) for unit in texts]
-        kept = [(source, build.object(source)) for source in build.sources]
+        kept = [(source, build.object(source, target.parent)) for source in build.sources]
         made += [pool.submit(_compile, build, *pair, scratch) for pair in kept if not _is_whole(pair[1])]
         for done in made:
             done.result()
@@ -287,7 +377,7 @@ def _make(build: _Build, target: Path) -> None:
         library.replace(target)
 
 
-def _compile(build: _Build, unit: Path, target: Path, scratch: Path) -> None:
+def _compile(build: Parts, unit: Path, target: Path, scratch: Path) -> None:
     handle, half = tempfile.mkstemp(dir=scratch, suffix=".o")
     os.close(handle)
     include = (f"-I{folder}" for folder in build.folders)
@@ -333,13 +423,20 @@ def load_library(
 
     Calls into the library release the interpreter lock.
     """
-    with cache_folder() as cache:
-        path = _built(cache, name, sources, extra or {}, include, flags)
-        try:
-            library = ctypes.CDLL(str(path), use_errno=True)
-        except OSError as error:  # whole, but of another system, or where nothing may be run (noexec)
-            raise CompileError(f"{error}; give this system a cache of its own ($SOFTP4_CACHE)") from error
+    parts = _parts(name, sources, extra, include, flags)
+    if found := _packaged(parts):
+        library = _opened(found)
+    else:
+        with cache_folder() as cache:
+            library = _opened(_built(cache, parts))
     for function, (result, arguments) in (signatures or {}).items():
         entry_point = getattr(library, function)
         entry_point.restype, entry_point.argtypes = result, arguments
     return library
+
+
+def _opened(path: Path) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(path), use_errno=True)
+    except OSError as error:  # whole, but of another system, or where nothing may be run (noexec)
+        raise CompileError(f"{error}; give this system a cache of its own ($SOFTP4_CACHE)") from error

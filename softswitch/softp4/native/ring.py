@@ -33,7 +33,8 @@ SIGNATURES: Final[Signatures] = {
 
 
 @functools.cache
-def _library() -> ctypes.CDLL:
+def library() -> ctypes.CDLL:
+    """Return the compiled library."""
     return load_library("ring", [_HERE / "ring_api.c"], include=[_HERE], signatures=SIGNATURES)
 
 
@@ -62,7 +63,7 @@ class ShmPort:
     """
 
     def __init__(self, directory: Path, number: int, side: int = HOST) -> None:
-        self._lib = _library()
+        self._lib = library()
         self._side = side
         bell = directory / "bell"
         self._bell = self._lib.ring_bell_open(os.fsencode(bell), int(side == SWITCH and not bell.exists()))

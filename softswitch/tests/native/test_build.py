@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
+import platform
 import shlex
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -300,3 +302,34 @@ def test_a_library_is_loaded_from_the_folder_that_was_looked_at(
 
     monkeypatch.setattr(build.ctypes, "CDLL", late)
     assert build.load_library("t", extra=SOURCE, flags=["-DANSWER=1"]).answer() == 1
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="needs x86-64, of which there are levels")
+def test_the_best_library_of_a_wheel_that_the_processor_can_run_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "package" / build.COMPILED
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(build, "_BESIDE", tmp_path)
+    build._compiled_folders.cache_clear()
+    levels = build.LEVELS["x86_64"]
+    try:
+        with build.asked_for() as asked:
+            compiled = build.build_library("t", extra=SOURCE, flags=["-DANSWER=43"])
+        made = {
+            level: build.make_packaged(asked[0], level, [*build.compiler(), f"-march={level}"], folder)
+            for level in levels
+        }
+        for features, wanted in (
+            (set().union(*levels.values()), made["x86-64-v3"]),
+            (levels["x86-64-v2"], made["x86-64-v2"]),
+        ):
+            monkeypatch.setattr(build, "_processor", partial(str, " ".join(features)))
+            assert build.build_library("t", extra=SOURCE, flags=["-DANSWER=43"]) == wanted
+            assert build.load_library("t", extra=SOURCE, flags=["-DANSWER=43"]).answer() == 43
+        monkeypatch.setattr(build, "_processor", lambda: "flags : sse2")
+        other = build.build_library("t", extra=SOURCE, flags=["-DANSWER=43"])
+        assert other.parent == compiled.parent
+        monkeypatch.undo()
+    finally:
+        build._compiled_folders.cache_clear()

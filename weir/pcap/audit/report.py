@@ -3,8 +3,9 @@
 
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum
+from typing import Any
 
 from weir.pcap.audit.rules import Rule
 from weir.pcap.frames import CapturedFrame
@@ -83,6 +84,35 @@ class Report:
     worker_lanes: dict[tuple[int, str], Shares] = field(default_factory=dict)
     frames: int = 0
     weir: int = 0
+
+    def as_json(self, limit: int) -> dict[str, Any]:
+        """Return the report for ``--json``.
+
+        Args:
+            limit: Largest number of findings in it.
+
+        Returns:
+            Dictionaries, lists, text and numbers.
+        """
+        broken = Counter(finding.rule for finding in self.findings)
+        return {
+            "rules": {
+                rule.title: {"promise": rule.promise, "checked": self.checked[rule], "broken": broken[rule]}
+                for rule in Rule
+            },
+            "workers": [
+                {"job": f"{job:#x}", "worker": host, **asdict(shares), "returned": shares.returned}
+                for (job, host), shares in sorted(self.worker_lanes.items())
+            ],
+            "findings": [
+                {"rule": finding.rule.title, "text": finding.text, "frames": finding.frames}
+                for finding in self.findings[:limit]
+            ],
+            "notes": {note.value: frames for note, frames in self.notes.items() if frames},
+            "frames": self.frames,
+            "frames_of_weir": self.weir,
+            "broken": len(self.findings),
+        }
 
     def forget(self, rules: Collection[Rule]) -> None:
         """Take back what was said about these rules."""

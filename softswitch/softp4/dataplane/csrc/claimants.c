@@ -4,11 +4,13 @@
 
 #include <errno.h>
 #include <netinet/in.h>
-#include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 static int draw_number(claimants *c)
 {
-    return getrandom(&c->number, sizeof c->number, 0) == sizeof c->number ? 0 : -errno;
+    // By its number: glibc has the function since 2.25, and wheels are for 2.17.
+    return syscall(SYS_getrandom, &c->number, sizeof c->number, 0) == sizeof c->number ? 0 : -errno;
 }
 
 int claimants_init(claimants *c, const uint8_t key[SP4_KEY_BYTES])
