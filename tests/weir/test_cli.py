@@ -131,7 +131,7 @@ def test_training_has_few_options_and_every_setting_is_in_reach() -> None:
 @pytest.mark.parametrize(
     ("command", "assigned", "says"),
     [
-        ("train", "densty=0.1", "no setting is called 'densty'; did you mean density?"),
+        ("train", "densty=0.1", "no setting is called 'densty'; did you mean density"),
         ("train", "lane-bits", "--set lane-bits: write NAME=VALUE"),
         ("train", "resume=runs/a", "no setting is called 'resume'"),
         ("train", "workers=3", "--set workers: the command line sets it twice"),
