@@ -161,8 +161,8 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
                 found[training.way][training] = trainer.outcome(training)
             for own in found.values():
                 for _ in range(parameters.further):
-                    if (training := own.further) is not None:
-                        own[training] = trainer.outcome(training)
+                    if (beyond := own.further) is not None:
+                        own[beyond] = trainer.outcome(beyond)
             for seed in others:
                 for own in found.values():
                     training = replace(own.best, seed=seed)
