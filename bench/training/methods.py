@@ -15,12 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from softp4.native.scratch import scratch_folder
 from weir.bench.case import ParameterError, Run, parameter
 from weir.bench.grid import Journal
 from weir.bench.results import Column, Row, Table, Value, share
+from weir.bench.training.ways import settings_of
 from weir.compare.results import share_of_gain
 from weir.process.child import ChildError
 from weir.report.words import byte_count, duration
@@ -127,18 +128,6 @@ class Outcome:
     def metric(self, model: Model) -> float:
         """Return the figure by which runs of a model are compared."""
         return self.loss if PRESETS[model].metric == "loss" else self.accuracy
-
-
-def settings_of(way: str) -> dict[str, Any]:
-    """Return method and settings of a way. Raises ValueError."""
-    method, *pairs = way.split(":")
-    found: dict[str, Any] = {"method": method}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or name not in TrainConfig.model_fields:
-            raise ValueError(f"{way}: METHOD:SETTING=VALUE, with a setting of weir train, not {pair!r}")
-        found[name] = value
-    return found
 
 
 def run(parameters: Parameters, run: Run) -> Iterator[Table]:

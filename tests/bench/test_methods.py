@@ -9,7 +9,8 @@ import pytest
 
 from weir.bench.case import ParameterError, Run
 from weir.bench.grid import Journal
-from weir.bench.training.methods import Found, Outcome, Parameters, Training, run, settings_of, table
+from weir.bench.training.methods import Found, Outcome, Parameters, Training, run, table
+from weir.bench.training.ways import settings_of
 from weir.train.config import PRESETS, ConfigError
 from weir.train.steppers import WAYS as STEPPERS
 
