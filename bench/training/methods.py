@@ -46,6 +46,7 @@ WAYS: Final = (
     "compress",
     "compress:update_share=0.5",
     "compress:update_share=0.32",
+    "compress:update_share=0.16",
     "dfs:density=0.05",
     "topk-block:density=0.05",
 )
