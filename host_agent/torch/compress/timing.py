@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether compressed steps save time on a network: a few are timed, and once a sum of whole values."""
+"""Time of a compressed step, and of the sum of whole gradients whose place it takes."""
 
 import contextlib
 import time
