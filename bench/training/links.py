@@ -146,8 +146,8 @@ def _peer(words: str, first: TrainConfig, limit_s: float) -> Way:
     given = first.model_dump() | plain | {"lr": PRESETS[first.model].lr} | settings
     if kind not in HOOKS:
         given["method"] = first.method
-    config = make_config(**given)
-    return Way(", ".join([PEERS[kind], *_settings(config)]), kind, config, limit_s)
+    said = [f"{_NAMED.get(name, name)} {value}" for name, value in settings.items() if name != "method"]
+    return Way(", ".join([PEERS[kind], *said]), kind, make_config(**given), limit_s)
 
 
 _NAMED: Final = {"lr": "rate", "powersgd_rank": "rank", "update_share": "share", "update_bits": "bits"}

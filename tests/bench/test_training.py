@@ -113,11 +113,11 @@ def test_a_table_and_a_plot_come_out() -> None:
 
 
 def test_of_a_loss_less_is_better() -> None:
-    peers = ["gloo", "gloo-powersgd:powersgd_rank=4:lr=0.002"]
+    peers = ["gloo", "gloo-powersgd:powersgd_rank=4:lr=0.002:epochs=2"]
     found = ways([make_config(model="gpt", method="compress", lr=0.006)], peers)
     assert [(way.name, way.config.method, way.config.lr) for way in found] == [
         ("Gloo", "compress", 0.003),
-        ("Gloo, PowerSGD hook, rate 0.002, rank 4", "gloo-powersgd", 0.002),
+        ("Gloo, PowerSGD hook, rank 4, rate 0.002, epochs 2", "gloo-powersgd", 0.002),
         ("Weir, compress, rate 0.006", "compress", 0.006),
     ]
     runs = [outcome(way, seconds, [0.1] * 3) for way, seconds in zip(found, (3.0, 2.0, 1.0), strict=True)]
