@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The accuracy of dense synchronous training by steps: found in one process, without a network.
+"""The metric of dense synchronous training by steps: found in one process, without a network.
 
 Several workers' gradients are averaged in memory. Whoever sums them over a network, densely and without
 loss, takes the same steps but for rounding; how long these take is another question.
@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 import torch
 
-from weir.train.config import TrainConfig
+from weir.train.config import PRESETS, TrainConfig
 from weir.train.data import learning_rate, share
-from weir.train.task import accuracy, make_optimizer, make_task, mean_loss
+from weir.train.task import make_optimizer, make_task, mean_loss, measured
 
 
 def dense_curve(config: TrainConfig) -> Iterator[tuple[int, float]]:
-    """Return (steps taken, accuracy on held-out data), after each epoch and every ``config.evaluate_every``
-    steps.
+    """Return (steps taken, the model's metric on held-out data), after each epoch and every
+    ``config.evaluate_every`` steps.
 
     Like DDP's replicas, every worker has statistics of BatchNorm of its own, and all get the mean at each
     evaluation.
@@ -50,7 +50,8 @@ def dense_curve(config: TrainConfig) -> Iterator[tuple[int, float]]:
             if number == len(ranks[0]) or (every is not None and done % every == 0):
                 statistics = [_mean(statistics)] * config.workers
                 model.load_state_dict(statistics[0], strict=False)
-                yield done, accuracy(model, task.data.test)
+                held_out = measured(model, task.data.test)
+                yield done, held_out[0 if PRESETS[config.model].metric == "loss" else 1]
 
 
 def _statistics(model: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time to equal accuracy of Weir's methods and of its peers, on the same bad links.
+"""Time to an equal metric (accuracy, or loss) of Weir's methods and of its peers, on the same bad links.
 
 All train the same model from the same seed over the same links, one after the other: racks and spines in
 network namespaces, links with a rate, random loss and incast. Soft switches forward, queue and lose Weir's
@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from weir.bench.case import Run, parameter
-from weir.bench.results import Column, Line, Panel, Plot, Row, Table, share
+from weir.bench.case import ParameterError, Run, parameter
+from weir.bench.results import Column, Line, Panel, Plot, Row, Table
 from weir.bench.training.dense_curve import dense_curve
-from weir.bench.training.ways import HOOKS, PEERS, Kind, Way, WayResult, train
+from weir.bench.training.ways import HOOKS, PEERS, Kind, Way, WayResult, settings_of, train
 from weir.methods import find_method
 from weir.netns.cluster import bridged_network, network_cluster
 from weir.netns.namespace import NamespaceError, gain_root
@@ -37,9 +37,11 @@ class Parameters:
     mode: str = parameter("all-reduce", "of Weir's trainings", choices=("all-reduce", "ps"))
     servers: int = parameter(1, "with mode ps", least=1)
     consistency: str = parameter("sync", "with mode ps: sync, ssp:S, async")
-    methods: tuple[str, ...] = parameter(("dense",), "Weir's methods: weir methods lists them")
+    methods: tuple[str, ...] = parameter(("dense",), "Weir's methods: METHOD, or METHOD:SETTING=VALUE:...")
     peers: tuple[str, ...] = parameter(
-        ("gloo",), "gloo: all-reduce, dense or by torch's hooks; ps: a dense parameter server", choices=PEERS
+        ("gloo",),
+        f"likewise: {', '.join(PEERS)}; gloo: all-reduce, dense or by torch's hooks; ps: a dense parameter "
+        "server",
     )
     density: float = parameter(0.05, "of methods that send a share", above=0, most=1)
     topology: str = parameter("leaf-spine-2x2", "single, or leaf-spine-RxS: racks and spines")
@@ -62,8 +64,17 @@ class Parameters:
     peer_minutes: float = parameter(10.0, "of training, then a peer is cut short", above=0)
     evaluate_every: int | None = parameter(None, "steps between evaluations; none: an epoch", least=1)
     target: float | None = parameter(
-        None, "accuracy to reach; none: the highest that all complete runs reach", least=0, most=1
+        None, "accuracy or loss to reach; none: the best that all complete runs reach", least=0
     )
+
+    def __post_init__(self) -> None:
+        for way in (*self.methods, *self.peers):
+            try:
+                settings_of(way)
+            except ValueError as error:
+                raise ParameterError(str(error)) from None
+        if unknown := [peer for peer in self.peers if settings_of(peer)["method"] not in PEERS]:
+            raise ParameterError(f"peers: {', '.join(unknown)}: there are {', '.join(PEERS)}")
 
 
 def run(parameters: Parameters, run: Run) -> Iterator[Table | Plot]:
@@ -72,11 +83,10 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table | Plot]:
     own = {name: value for name, value in given.items() if name not in _NOT_CONFIG}
     if (reason := gain_root()) is not None:
         raise NamespaceError(f"not trained: {reason}")
-    peers = cast(Sequence[Kind], parameters.peers)
     tables = []
     for seed in run.seeds:
-        configs = [make_config(**own, seed=seed, method=method) for method in parameters.methods]
-        found = ways(configs, peers, parameters.budget, 60 * parameters.peer_minutes)
+        configs = [make_config(**own | settings_of(method), seed=seed) for method in parameters.methods]
+        found = ways(configs, parameters.peers, parameters.budget, 60 * parameters.peer_minutes)
         outcomes = list(trained(list(reversed(found)), run.say, parameters.peer_timeout))[::-1]
         for made in report(outcomes, configs[0], parameters.target):
             if isinstance(made, Table):
@@ -131,20 +141,45 @@ def trained(
 
 def ways(
     configs: Sequence[TrainConfig],
-    peers: Sequence[Kind],
+    peers: Sequence[str],
     budget: float = 0.0,
     limit_s: float = float("inf"),
 ) -> list[Way]:
-    """Return all ways to train, peers first."""
+    """Return all ways to train, peers first. Peers have the settings of the first method but its own."""
     first = configs[0]
-    hooked = {peer: first.model_copy(update={"method": peer}) for peer in HOOKS}
-    found = [Way(PEERS[peer], peer, hooked.get(peer, first), limit_s) for peer in peers]
+    found = [_peer(peer, first, limit_s) for peer in peers]
     found += [Way(", ".join([called(config), *_words(config)]), "weir", config) for config in configs]
     able = [config for config in configs if find_method(config.method).kind == "sparsifier"]
     if budget and able:
         lossy = able[0].model_copy(update={"loss_budget": budget})
         found.append(Way(f"{called(lossy)}, {lossy.method}, budget {budget:g}", "weir", lossy))
     return found
+
+
+def _peer(words: str, first: TrainConfig, limit_s: float) -> Way:
+    settings = settings_of(words)
+    kind: Kind = settings["method"]
+    plain = {name: TrainConfig.model_fields[name].default for name in _NAMED if name != "lr"}
+    given = first.model_dump() | plain | {"lr": PRESETS[first.model].lr} | settings
+    if kind not in HOOKS:
+        given["method"] = first.method
+    said = [f"{_NAMED.get(name, name)} {value}" for name, value in settings.items() if name != "method"]
+    return Way(", ".join([PEERS[kind], *said]), kind, make_config(**given), limit_s)
+
+
+_NAMED: Final = {"lr": "rate", "powersgd_rank": "rank", "update_share": "share", "update_bits": "bits"}
+"""Settings that differ between ways to train the same model, and what their names in tables are."""
+
+
+def _settings(config: TrainConfig) -> list[str]:
+    """Return those settings of a way that are not the usual ones, in words."""
+    usual = {name: TrainConfig.model_fields[name].default for name in _NAMED}
+    usual["lr"] = PRESETS[config.model].lr
+    return [
+        f"{words} {getattr(config, name):g}"
+        for name, words in _NAMED.items()
+        if getattr(config, name) != usual[name]
+    ]
 
 
 def called(config: TrainConfig) -> str:
@@ -159,6 +194,7 @@ def _words(config: TrainConfig) -> list[str]:
         *([config.consistency] if config.consistency != "sync" else []),
         *([f"filter {config.push_filter}"] if config.push_filter != "0" else []),
         *([] if config.overlap else ["no overlap"]),
+        *_settings(config),
     ]
 
 
@@ -166,14 +202,20 @@ def report(
     outcomes: Sequence[WayResult], config: TrainConfig, target: float | None
 ) -> Iterator[Table | Plot]:
     """Yield the table and the picture of what came out."""
+    less = PRESETS[config.model].metric == "loss"
     if target is None:
-        target = min(max(e.accuracy for e in o.record.evaluations) for o in outcomes if o.complete)
+        target = (max if less else min)(o.best for o in outcomes if o.complete)
+
+    def shown(value: float) -> str:
+        return f"{value:.3f}" if less else f"{value:.1%}"
+
+    goal, metric = f"to {shown(target)}", PRESETS[config.model].metric
     steps, source = dense_steps(target, outcomes, lambda: dense_curve(config))
     reached = {o.name: time_to(target, o, steps) for o in outcomes}
     first = next(o for o in outcomes if o.way.kind == "weir")
     notes = [
         *map(_counted, outcomes),
-        f"time to {target:.1%}: training time at the first evaluation with that accuracy; evaluated "
+        f"time {goal}: training time at the first evaluation with that {metric}; evaluated "
         + (f"every {config.evaluate_every} steps" if config.evaluate_every else "after each epoch"),
         *_savings(outcomes, reached),
         "worker, switches, machine: processor seconds for each GB of a worker's gradients, the worker's with "
@@ -194,30 +236,30 @@ def report(
     yield Table(
         f"{config.model}, {config.workers} workers, {links_line(config)}",
         (
-            Column(f"to {target:.1%}", duration),
+            Column(goal, duration),
             Column("step", duration, "median, of the slowest worker"),
             Column("p99", duration, "of all workers' steps but their first"),
-            Column("accuracy", share),
+            Column(metric, shown),
             Column("missing", lambda part: f"{part:.2%}"),
             Column("trims", note="packets whose lanes switches cut off"),
             Column("marks", note="packets that switches marked"),
             Column("line", lambda part: f"{part:.0%}", "of its link's rate that a worker's packets take up"),
             *(Column(name, lambda seconds: f"{seconds:.1f}") for name in _USE),
         ),
-        tuple(_row(outcome, f"to {target:.1%}", reached) for outcome in outcomes),
+        tuple(_row(outcome, goal, reached) for outcome in outcomes),
         peers=(*(o.name for o in outcomes if o.way.kind != "weir"), first.name),
         notes=tuple(notes),
     )
     yield Plot(
-        f"{config.model}, {config.workers} workers: accuracy over training time",
+        f"{config.model}, {config.workers} workers: {metric} over training time",
         [
             Panel(
                 links_line(config),
                 "seconds of training (evaluation left out)",
-                "accuracy on held-out data, %",
+                "loss on held-out data" if less else "accuracy on held-out data, %",
                 [_line(outcome, reached[outcome.name], target) for outcome in outcomes],
                 "x",
-                (100 * target,),
+                (target if less else 100 * target,),
             )
         ],
     )
@@ -232,7 +274,9 @@ def _row(outcome: WayResult, column: str, reached: Mapping[str, float | None]) -
             column: reached[outcome.name],
             "step": outcome.step_s,
             "p99": outcome.step_p99_s,
-            "accuracy": record.accuracy,
+            "loss" if outcome.less else "accuracy": outcome.metric(record.evaluations[-1])
+            if record.evaluations
+            else None,
             "missing": record.delivery.missing_share if outcome.way.kind == "weir" else None,
             "trims": None if outcome.counts is None else outcome.counts.trims,
             "marks": None if outcome.counts is None else outcome.counts.marks,
@@ -251,11 +295,11 @@ def _line(outcome: WayResult, seconds: float | None, target: float) -> Line:
         if seconds is not None and outcome.time_to(target) is None:
             points = [*points, (seconds, target)]
     style = "o-" if outcome.complete else "o--"
-    return Line(label, [x for x, _ in points], [100 * y for _, y in points], style)
+    return Line(label, [x for x, _ in points], [y if outcome.less else 100 * y for _, y in points], style)
 
 
 def time_to(target: float, outcome: WayResult, dense_steps: int | None) -> float | None:
-    """Return seconds of training to an accuracy of ``target``; None where that is not reached, or not known.
+    """Return seconds of training to a metric of ``target``; None where that is not reached, or not known.
 
     dense_steps: how many steps dense training takes to it. A dense run that was cut short before takes as
     many, at its own time per step.
@@ -270,11 +314,11 @@ def time_to(target: float, outcome: WayResult, dense_steps: int | None) -> float
 def dense_steps(
     target: float, outcomes: Sequence[WayResult], curve: Callable[[], Iterator[tuple[int, float]]]
 ) -> tuple[int | None, str]:
-    """Return steps that dense training takes to an accuracy, and how that is known ("" where nobody needs
+    """Return steps that dense training takes to a target, and how that is known ("" where nobody needs
     it).
 
     From a dense run that came so far, whose sums are every dense run's but for rounding; without one, from
-    ``curve``: steps and accuracy of dense training without a network.
+    ``curve``: steps and metric of dense training without a network.
     """
     needed = [o for o in outcomes if o.way.dense and not o.complete and o.time_to(target) is None]
     if not needed:
@@ -284,7 +328,7 @@ def dense_steps(
             return steps, f"as {outcome.name} needed"
     if any(o.way.dense and o.complete for o in outcomes):
         return None, "that no dense run reached"
-    steps = next((steps for steps, accuracy in curve() if accuracy >= target), None)
+    steps = next((steps for steps, value in curve() if outcomes[0].reaches(value, target)), None)
     if steps is None:
         return None, "that dense training does not reach"
     return steps, f"as dense training needs: {steps}, counted in one process without a network"

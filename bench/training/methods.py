@@ -2,23 +2,26 @@
 """Methods and peers on models that nobody tuned for, each at its best learning rate.
 
 Every training is a run of ``weir train``'s workers, over Weir or over Gloo, with the same number of steps.
-Dense training ends better than one worker alone; the table says which share of this gain each way keeps, and
-its bytes.
+The first seed tells a way's best rate; while that is the lowest or highest tried, a further one is tried. The
+other seeds train at the best rate alone. Dense training ends better than one worker alone; the table says
+which share of this gain each way keeps, and its bytes.
 """
 
+import contextlib
 import math
 import re
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from softp4.native.scratch import scratch_folder
 from weir.bench.case import ParameterError, Run, parameter
 from weir.bench.grid import Journal
 from weir.bench.results import Column, Row, Table, Value, share
+from weir.bench.training.ways import settings_of
 from weir.compare.results import share_of_gain
 from weir.process.child import ChildError
 from weir.report.words import byte_count, duration
@@ -43,6 +46,7 @@ WAYS: Final = (
     "compress",
     "compress:update_share=0.5",
     "compress:update_share=0.32",
+    "compress:update_share=0.16",
     "dfs:density=0.05",
     "topk-block:density=0.05",
 )
@@ -61,6 +65,9 @@ class Parameters:
     models: tuple[str, ...] = parameter(_UNTUNED, "models", choices=PRESETS)
     ways: tuple[str, ...] = parameter(WAYS, "methods and peers: METHOD, or METHOD:SETTING=VALUE:...")
     rates: tuple[float, ...] = parameter((0.5, 1.0, 2.0), "learning rates, in those of the model", above=0)
+    further: int = parameter(
+        2, "rates tried beyond the lowest or highest, by factors of 2, while that is the best", least=0
+    )
     workers: int = parameter(4, "workers", least=1, most=32)
     steps: int = parameter(300, "of each training", least=1)
 
@@ -124,37 +131,80 @@ class Outcome:
         return self.loss if PRESETS[model].metric == "loss" else self.accuracy
 
 
-def settings_of(way: str) -> dict[str, Any]:
-    """Return method and settings of a way. Raises ValueError."""
-    method, *pairs = way.split(":")
-    found: dict[str, Any] = {"method": method}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or name not in TrainConfig.model_fields:
-            raise ValueError(f"{way}: METHOD:SETTING=VALUE, with a setting of weir train, not {pair!r}")
-        found[name] = value
-    return found
-
-
 def run(parameters: Parameters, run: Run) -> Iterator[Table]:
-    """Train each model in every way, at every rate, from every seed."""
-    todo = {
+    """Train each model in every way: from the first seed at several rates, from others at the best."""
+    first, *others = run.seeds
+    begun = {
         model: [
-            Training(model, way, rate, seed, parameters.workers, parameters.steps)
-            for seed in run.seeds
+            Training(model, way, rate, first, parameters.workers, parameters.steps)
             for way in parameters.ways
             for rate in parameters.rates
         ]
-        for model in _models(parameters)
+        for model in PRESETS
+        if model in parameters.models
     }
-    _check([training for each in todo.values() for training in each])
-    trainer = _Trainer(run, sum(map(len, todo.values())))
-    for model, trainings in todo.items():
-        yield table(model, parameters, trainer.outcomes(trainings))
+    _check([training for each in begun.values() for training in each])
+    with _Trainer(run) as trainer:
+        for model, trainings in begun.items():
+            found = {way: Found() for way in parameters.ways}
+            for training in trainings:
+                found[training.way][training] = trainer.outcome(training)
+            for own in found.values():
+                for _ in range(parameters.further):
+                    if (beyond := own.further) is not None:
+                        own[beyond] = trainer.outcome(beyond)
+            for seed in others:
+                for own in found.values():
+                    training = replace(own.best, seed=seed)
+                    own[training] = trainer.outcome(training)
+            yield table(model, parameters, found)
 
 
-def _models(parameters: Parameters) -> list[Model]:
-    return [model for model in PRESETS if model in parameters.models]
+class Found(dict[Training, Outcome]):
+    """Outcomes of one way to train a model, those of the first seed first."""
+
+    @property
+    def best(self) -> Training:
+        """Return the training of the first seed at the best rate."""
+        first = next(iter(self))
+        metrics = {
+            each: outcome.metric(each.model) for each, outcome in self.items() if each.seed == first.seed
+        }
+        return (min if _less(first.model) else max)(metrics, key=lambda each: metrics[each])
+
+    @property
+    def edge(self) -> Literal["", "<", ">"]:
+        """Return where the best rate may not be the best there is: < at the lowest, > at the highest."""
+        rates, best = {training.rate for training in self}, self.best.rate
+        if len(rates) == 1:
+            return ""
+        return "<" if best == min(rates) else ">" if best == max(rates) else ""
+
+    @property
+    def further(self) -> Training | None:
+        """Return a training beyond the best rate, where that is the lowest or highest."""
+        if not self.edge:
+            return None
+        return replace(self.best, rate=self.best.rate * (0.5 if self.edge == "<" else 2))
+
+    def metrics(self, rate: float) -> list[float]:
+        """Return the metric of all trainings at a rate."""
+        return [outcome.metric(each.model) for each, outcome in self.items() if each.rate == rate]
+
+    @property
+    def middle(self) -> float:
+        """Median of the metric at the best rate."""
+        return median(self.metrics(self.best.rate))
+
+    def bytes(self, which: Literal["up", "down", "late_up", "late_down"]) -> float:
+        """Return the median of bytes up or down at the best rate."""
+        rate = self.best.rate
+        found: list[float] = [getattr(outcome, which) for each, outcome in self.items() if each.rate == rate]
+        return median(found)
+
+
+def _less(model: Model) -> bool:
+    return PRESETS[model].metric == "loss"
 
 
 def _check(trainings: Sequence[Training]) -> None:
@@ -166,29 +216,26 @@ def _check(trainings: Sequence[Training]) -> None:
             raise ConfigError(f"{training.model}, {training.way}: {error}") from None
 
 
-class _Trainer:
+class _Trainer(contextlib.ExitStack):
     """Makes trainings, but for those whose outcomes the journal has."""
 
-    def __init__(self, run: Run, total: int) -> None:
-        self._run, self._total, self._done = run, total, 0
-        self._book = Journal(run.journal)
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self._run, self._book = run, Journal(run.journal)
+        self._deployment: Deployment | None = None
+        self._done = 0
 
-    def outcomes(self, trainings: Sequence[Training]) -> dict[Training, Outcome]:
-        """Return the outcome of each."""
-        known = {training: self._book.get((training,)) for training in trainings}
-        found = {training: Outcome(**fields) for training, fields in known.items() if fields is not None}
-        self._done += len(found)
-        if found:
-            self._run.say(f"{len(found)} trainings are in {self._run.journal}")
-        if len(found) == len(trainings):
-            return found
-        with deploy(trainings[0].config) as deployment, scratch_folder("bench") as logs:
-            for training in trainings:
-                if training not in found:
-                    self._done += 1
-                    found[training] = self._train(training, deployment, logs / str(self._done))
-                    self._book.put((training,), found[training])
-        return found
+    def outcome(self, training: Training) -> Outcome:
+        """Return the outcome of a training."""
+        if (known := self._book.get((training,))) is not None:
+            return Outcome(**known)
+        if self._deployment is None:
+            self._deployment = self.enter_context(deploy(training.config))
+            self._logs = self.enter_context(scratch_folder("bench"))
+        self._done += 1
+        outcome = self._train(training, self._deployment, self._logs / str(self._done))
+        self._book.put((training,), outcome)
+        return outcome
 
     def _train(self, training: Training, deployment: Deployment, logs: Path) -> Outcome:
         """Train, and say how far it is and what came out. Raises ChildError."""
@@ -196,7 +243,7 @@ class _Trainer:
         backend = backend_of(config)
         record = RunRecord(backend, deployment.ranks, config.epochs)
         spec = WorkerSpec(config=config, backend=backend, init_method=deployment.init_method(logs.name))
-        title = f"{self._done} of {self._total}: {training}"
+        title = str(training)
         said = began
 
         def news(record: RunRecord, news: StepSummary | Evaluated) -> None:
@@ -231,53 +278,32 @@ def _bytes(record: RunRecord) -> tuple[float, float, float, float]:
     )
 
 
-@dataclass(frozen=True)
-class _Best:
-    """A way at its best rate. outcomes: of all seeds. mark: < or > where a further rate may be better."""
-
-    rate: float
-    outcomes: Sequence[Outcome]
-    mark: str
-    by_rate: dict[float, list[float]]
-
-    @property
-    def middle(self) -> float:
-        """Median of the metric."""
-        return median(self.by_rate[self.rate])
-
-    def bytes(self, which: Literal["up", "down", "late_up", "late_down"]) -> float:
-        """Return the median of bytes up or down."""
-        found: list[float] = [getattr(each, which) for each in self.outcomes]
-        return median(found)
-
-
-def table(model: Model, parameters: Parameters, outcomes: dict[Training, Outcome]) -> Table:
+def table(model: Model, parameters: Parameters, found: Mapping[str, Found]) -> Table:
     """Return the table of a model: each way at its best rate."""
-    preset = PRESETS[model]
-    less = preset.metric == "loss"
-    best = {way: _best(model, way, parameters, outcomes, less) for way in parameters.ways}
-    dense, floor = best.get(DENSE) or best.get("dense"), best.get(FLOOR)
+    preset, less = PRESETS[model], _less(model)
+    dense, floor = found.get(DENSE) or found.get("dense"), found.get(FLOOR)
     sign = 1 if less else -1
     show = (lambda n: f"{n:.3f}") if less else (lambda n: f"{n:.1%}")
+    rates = sorted({training.rate for own in found.values() for training in own})
 
-    def kept(found: _Best) -> float | None:
+    def kept(own: Found) -> float | None:
         if not (dense and floor):
             return None
-        return share_of_gain(sign * found.middle, sign * dense.middle, sign * floor.middle)
+        return share_of_gain(sign * own.middle, sign * dense.middle, sign * floor.middle)
 
-    def values(found: _Best) -> dict[str, Value]:
-        up, down = found.bytes("up"), found.bytes("down")
+    def values(own: Found) -> dict[str, Value]:
+        up, down, best = own.bytes("up"), own.bytes("down"), own.best.rate
         return {
-            preset.metric: found.by_rate[found.rate],
-            "kept": kept(found),
+            preset.metric: own.metrics(best),
+            "kept": kept(own),
             "up": up,
             "down": down,
             "up, of dense": up / dense.bytes("up") if dense else None,
             "down, of dense": down / dense.bytes("down") if dense else None,
-            "late up, of dense": found.bytes("late_up") / dense.bytes("late_up") if dense else None,
-            "late down, of dense": found.bytes("late_down") / dense.bytes("late_down") if dense else None,
-            "best rate": f"{found.mark}{found.rate * preset.lr:g}",
-            **{f"at {rate * preset.lr:g}": found.by_rate[rate] for rate in parameters.rates},
+            "late up, of dense": own.bytes("late_up") / dense.bytes("late_up") if dense else None,
+            "late down, of dense": own.bytes("late_down") / dense.bytes("late_down") if dense else None,
+            "best rate": f"{own.edge}{best * preset.lr:g}",
+            **{f"at {rate * preset.lr:g}": own.metrics(rate) or None for rate in rates},
         }
 
     notes = [f"{parameters.workers} workers, batches of {preset.batch_size}, {preset.optimizer}", _EDGE]
@@ -286,7 +312,7 @@ def table(model: Model, parameters: Parameters, outcomes: dict[Training, Outcome
     return Table(
         f"{model}, {parameters.steps} steps",
         (
-            Column(preset.metric, show, "on held-out data, by which the best rate was chosen, too; median"),
+            Column(preset.metric, show, "on held-out data, by which the first seed chose the rate; median"),
             Column("kept", lambda n: f"{n:.0%}", "share of dense training's gain over one worker alone"),
             Column("up", byte_count, "of a worker and step, all headers included; so is down"),
             Column("down", byte_count),
@@ -295,23 +321,9 @@ def table(model: Model, parameters: Parameters, outcomes: dict[Training, Outcome
             Column("late up, of dense", share, "in the second half of the steps; so is down"),
             Column("late down, of dense", share),
             Column("best rate"),
-            *(Column(f"at {rate * preset.lr:g}", show) for rate in parameters.rates),
+            *(Column(f"at {rate * preset.lr:g}", show) for rate in rates),
         ),
-        tuple(Row(way, values(found)) for way, found in best.items()),
+        tuple(Row(way, values(own)) for way, own in found.items()),
         better="less" if less else "more",
         notes=tuple(notes),
     )
-
-
-def _best(
-    model: Model, way: str, parameters: Parameters, outcomes: dict[Training, Outcome], less: bool
-) -> _Best:
-    by_rate: dict[float, list[Outcome]] = {rate: [] for rate in parameters.rates}
-    for training, outcome in outcomes.items():
-        if training.way == way:
-            by_rate[training.rate].append(outcome)
-    metrics = {rate: [each.metric(model) for each in found] for rate, found in by_rate.items()}
-    rate = (min if less else max)(metrics, key=lambda rate: median(metrics[rate]))
-    several = len(metrics) > 1
-    mark = "<" if several and rate == min(metrics) else ">" if several and rate == max(metrics) else ""
-    return _Best(rate, by_rate[rate], mark, metrics)

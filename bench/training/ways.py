@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One way to train on a network of namespaces, and how far it came: Weir with some method, or a peer."""
+"""One way to train on a network of namespaces, and how far it came: Weir with some method, or a peer.
+
+Runs are compared by the metric of their model: accuracy, or for some models loss, on held-out data.
+"""
 
 import subprocess
 import time
@@ -9,15 +12,15 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from statistics import median
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from softp4.native.scratch import scratch_folder
 from weir.netns.cluster import BridgedNetwork, NetworkCluster
 from weir.process.child import ChildError, end, how_it_ended, log_tail, spawn
 from weir.process.processor import ProcessorTime
 from weir.report.words import duration
-from weir.train.config import TrainConfig
-from weir.train.messages import Failed, WorkerSpec
+from weir.train.config import PRESETS, TrainConfig
+from weir.train.messages import Evaluated, Failed, WorkerSpec
 from weir.train.record import RunRecord, StepSummary
 from weir.train.watch import NetworkCounts, read_counts
 from weir.train.workers import Exited, Workers, worker_environment
@@ -39,6 +42,18 @@ _TICK_S: Final = 0.5
 _LINE_EVERY_S: Final = 10.0
 _STALL_S: Final = 180.0  # without any news of a step or an evaluation
 _MIN_STEPS: Final = 3  # that many are taken at least, however slow they are
+
+
+def settings_of(way: str) -> dict[str, Any]:
+    """Return method and settings of METHOD:SETTING=VALUE:... Raises ValueError."""
+    method, *pairs = way.split(":")
+    found: dict[str, Any] = {"method": method}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or name not in TrainConfig.model_fields:
+            raise ValueError(f"{way}: METHOD:SETTING=VALUE, with a setting of weir train, not {pair!r}")
+        found[name] = value
+    return found
 
 
 @dataclass(frozen=True)
@@ -103,8 +118,26 @@ class WayResult:
         bits = 8 * self.record.mean_traffic.bytes_up
         return bits / (rate * self.record.training_s) if rate and self.record.training_s else None
 
+    @property
+    def less(self) -> bool:
+        """Return whether less of the model's metric is better: it is a loss."""
+        return PRESETS[self.way.config.model].metric == "loss"
+
+    def metric(self, evaluated: Evaluated) -> float:
+        """Return the model's metric at an evaluation."""
+        return evaluated.loss if self.less else evaluated.accuracy
+
+    def reaches(self, value: float, target: float) -> bool:
+        """Return whether a value of the metric is as good as another."""
+        return value <= target if self.less else value >= target
+
+    @property
+    def best(self) -> float:
+        """Return the best value of the metric."""
+        return (min if self.less else max)(map(self.metric, self.record.evaluations))
+
     def curve(self) -> list[tuple[float, float]]:
-        """Return (seconds of training, accuracy) at each evaluation; evaluating itself takes no time.
+        """Return (seconds of training, metric) at each evaluation; evaluating itself takes no time.
 
         All workers wait for each other there: between two evaluations the slowest worker's steps count.
         """
@@ -112,16 +145,16 @@ class WayResult:
         for e in self.record.evaluations:
             passed += max(sum(own[before : e.step]) for own in self.record.seconds.values())
             before = e.step
-            found.append((passed, e.accuracy))
+            found.append((passed, self.metric(e)))
         return found
 
     def time_to(self, target: float) -> float | None:
-        """Return seconds of training to the first evaluation with that accuracy; None: there was none."""
-        return next((seconds for seconds, accuracy in self.curve() if accuracy >= target), None)
+        """Return seconds of training to the first evaluation that reaches it; None: there was none."""
+        return next((seconds for seconds, value in self.curve() if self.reaches(value, target)), None)
 
     def steps_to(self, target: float) -> int | None:
-        """Return steps to the first evaluation with that accuracy; None: there was none."""
-        return next((e.step for e in self.record.evaluations if e.accuracy >= target), None)
+        """Return steps to the first evaluation that reaches it; None: there was none."""
+        return next((e.step for e in self.record.evaluations if self.reaches(self.metric(e), target)), None)
 
 
 def train(way: Way, network: NetworkCluster | BridgedNetwork, say: Callable[[str], None]) -> WayResult:

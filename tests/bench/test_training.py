@@ -2,14 +2,16 @@
 """The training benchmark: what it derives from runs, and its all-reduce in virtual time."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from tests.weir.test_record import step
+from weir.bench.case import ParameterError
 from weir.bench.results import Column, Plot, Row, Table
 from weir.bench.simulated import step as virtual
 from weir.bench.training.dense_curve import dense_curve
-from weir.bench.training.links import dense_steps, of_all_seeds, report, time_to, ways
+from weir.bench.training.links import Parameters, dense_steps, of_all_seeds, report, time_to, ways
 from weir.bench.training.ways import Way, WayResult
 from weir.calibrate.trial import Trial
 from weir.calibrate.trial import run as run_trial
@@ -122,6 +124,27 @@ def test_a_table_and_a_plot_come_out() -> None:
     assert [line.label for line in panel.lines] == [
         "Gloo (from 2 steps)", "PS (from 2 steps)", "Weir, dense", "Weir, topk"
     ]  # fmt: skip
+
+
+def test_of_a_loss_less_is_better() -> None:
+    peers = ["gloo", "gloo-powersgd:powersgd_rank=4:lr=0.002:epochs=2"]
+    found = ways([make_config(model="gpt", method="compress", lr=0.006)], peers)
+    assert [(way.name, way.config.method, way.config.lr) for way in found] == [
+        ("Gloo", "compress", 0.003),
+        ("Gloo, PowerSGD hook, rank 4, rate 0.002, epochs 2", "gloo-powersgd", 0.002),
+        ("Weir, compress, rate 0.006", "compress", 0.006),
+    ]
+    runs = [outcome(way, seconds, [0.1] * 3) for way, seconds in zip(found, (3.0, 2.0, 1.0), strict=True)]
+    for run, losses in zip(runs, ((3.0, 2.5, 2.0), (3.0, 2.6, 2.2), (3.0, 2.1, 2.3)), strict=True):
+        run.record.evaluations[:] = [
+            replace(each, loss=loss) for each, loss in zip(run.record.evaluations, losses, strict=True)
+        ]
+    table, _ = report(runs, found[-1].config, None)
+    assert [row.values["to 2.200"] for row in table.rows if isinstance(table, Table)] == [18.0, 12.0, 4.0]
+    assert [row.values["loss"] for row in table.rows if isinstance(table, Table)] == [2.0, 2.2, 2.3]
+    for words in ("gloo-powersgd:rank=4", "nccl"):
+        with pytest.raises(ParameterError):
+            Parameters(peers=(words,))
 
 
 RING, WEIR, LOSSY = virtual.WAYS[1:4]

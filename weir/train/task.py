@@ -111,9 +111,15 @@ def _right(scores: Tensor, answers: Tensor) -> Tensor:
     return scores.argmax(-1) == answers
 
 
+def measured(model: nn.Module, held_out: Split) -> tuple[float, float]:
+    """Return mean loss and share of right answers on the held-out set, found in this process alone."""
+    loss, right = _measure(model, held_out.inputs, held_out.targets)
+    return loss / held_out.targets.numel(), right / held_out.targets.numel()
+
+
 def accuracy(model: nn.Module, held_out: Split) -> float:
     """Return the share of right answers on the held-out set, found in this process alone."""
-    return _measure(model, held_out.inputs, held_out.targets)[1] / held_out.targets.numel()
+    return measured(model, held_out)[1]
 
 
 def evaluate(model: nn.Module, held_out: Split, rank: int, workers: int) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 """Compressed updates for torch: the optimizer's step becomes a compressed one, the loop stays as it is."""
 
 import contextlib
+import logging
 import weakref
 import zlib
 from collections.abc import Callable, Hashable, Iterator
@@ -19,10 +20,13 @@ from weir.host_agent.compression.updates.layout import UpdateLayout
 from weir.host_agent.compression.updates.samples import SampleBits
 from weir.host_agent.compression.updates.stage import UpdateSettings, UpdateStage
 from weir.host_agent.torch.compress.optimizers import options_of, parameters_of, rule_of
+from weir.host_agent.torch.compress.timing import StepClock, Timing
 from weir.host_agent.torch.process_group import WeirProcessGroup
 from weir.host_agent.torch.staging import devices_of
 from weir.host_agent.torch.unwrapping import unwrapped
 from weir.host_agent.torch.work import QueuedWork
+
+_log = logging.getLogger(__name__)
 
 _NAME: Final = "weir.torch.compress"
 _COMPRESSED: Final[weakref.WeakSet[torch.optim.Optimizer]] = weakref.WeakSet()  # whose steps are compressed
@@ -50,6 +54,7 @@ class CompressedUpdates:
         self._parameters = parameters_of(self._model, optimizer)
         layout = UpdateLayout(list(self._parameters), [one.shape for one in self._parameters.values()])
         self._stage = UpdateStage(layout, settings, self._rule, group.size())
+        self._clock = StepClock(settings.sample_whole_steps, layout.values, group.collectives.all_reduce)
         self._own: torch.Tensor | None = None  # this worker's weights, while the model is at the shared point
         self._loaded = False  # since the last step
         self._hidden: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
@@ -71,6 +76,14 @@ class CompressedUpdates:
         ``clip_norm``.
         """
         return self._stage.norm
+
+    @property
+    def timing(self) -> Timing | None:
+        """Return how long a step takes, and a sum of whole gradients; None before some steps were timed.
+
+        Worker 0 logs a warning where compressed steps save no time.
+        """
+        return self._clock.timing
 
     def harm(self, name: str | None = None) -> Harm:
         """Return the harm of the last step on this worker. Nothing is sent for it.
@@ -212,8 +225,12 @@ class CompressedUpdates:
     def _step(self, gradients: list[torch.Tensor | None], options: dict[str, list[float]]) -> None:
         numbers = {name: torch.tensor(each, dtype=torch.float64) for name, each in options.items()}
         given = [None if one is None else _in_main_memory(one) for one in gradients]
-        with self._in_main_memory() as weights:
+        known = self._clock.timing
+        with self._in_main_memory() as weights, self._clock.step(self._group.connection):
             self._stage.step(self._group.connection, weights, given, numbers)
+        found = self._clock.timing
+        if known is None and found is not None and not found.pays and self._group.rank() == 0:
+            _log.warning("%s: %s; compressed updates save bytes here, but no time", _NAME, found)
 
     def _finish(self) -> None:
         with self._in_main_memory() as weights:

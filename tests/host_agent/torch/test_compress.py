@@ -2,6 +2,7 @@
 """weir.torch.compress on real ranks and a real switch: loops stay as they are, and all hold one point."""
 
 import io
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 import weir
 import weir.torch
 from tests.host_agent.torch.worlds import World
+from weir.host_agent.torch.compress.timing import Timing
 
 SIZE = 3
 STEPS = 6
@@ -199,6 +201,28 @@ def test_bytes_are_those_of_signs_scales_and_samples(world: World) -> None:
     """For 3 ranks, 16 signs to a lane; 32 bits a row of 256; 6 % of samples, 8 to a lane; and headers."""
     assert max(world.run(sent, {})) < 1.25 * (1 / 16 + 1 / 256 + 0.06 / 8)
     assert max(world.run(sent, {"share": 0.25})) < 1.4 * (0.25 * (1 / 16 + 1 / 256) + 0.06 / 8)
+
+
+def timed() -> tuple[Timing | None, list[str]]:
+    """Return what is known of a step's time when ten were made, and what was said."""
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("weir.host_agent.torch.compress")
+    logger.addHandler(handler)
+    _, compressed, one = train(9, sample_whole_steps=1)
+    before = compressed.timing
+    one(9)
+    logger.removeHandler(handler)
+    return None if before else compressed.timing, said
+
+
+def test_worker_0_says_once_where_steps_save_no_time(world: World) -> None:
+    (timing, said), *others = world.run(timed)
+    assert timing is not None and timing.step_s > 0 and timing.dense_s > 0
+    assert len(said) == (not timing.pays) and all("no time" in words for words in said)
+    assert all(other is not None and not words for other, words in others)
+    assert Timing(0.1, 0.2).pays and not Timing(0.2, 0.2).pays
 
 
 def restarted() -> bool:
