@@ -55,10 +55,10 @@ pages: .venv/ready  ## check the pages: their links, paths, names and commands
 verify: .venv/ready  ## small versions of the documented ratios, where they depend on no machine; fails below a floor
 	$(BIN)/weir bench verify
 
-bench: .venv/ready  ## the figures of the switch and of all-reduce in docs/benchmarks.md
+bench: .venv/ready  ## the figures of the switch and of all-reduce in docs/results/benchmarks.md
 	$(BIN)/weir bench run switch/rate
 	$(BIN)/weir bench run collectives/allreduce
 
 clean:  ## everything that make made
-	rm -rf .venv build docs/reference *.egg-info softswitch/build softswitch/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build docs/reference/command-line.md *.egg-info softswitch/build softswitch/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

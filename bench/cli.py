@@ -265,7 +265,7 @@ def verify(
 def results(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; fail where a page differs.")] = False,
 ) -> None:
-    """Write docs/results.md, and the headlines of other pages, from the records of a checkout."""
+    """Write docs/results/results.md, and the headlines of other pages, from the records of a checkout."""
     from weir.bench.records import read_all
     from weir.bench.results_page import pages
 

@@ -154,7 +154,7 @@ CLAIMS: Final[tuple[Claim, ...]] = (
         "{ip} times as fast as Gloo with ports over IP, {cable} times with cables to the same switch",
         "Dense all-reduce of 20 MB, 4 workers with a link each. A hub with a single network card has to "
         "carry "
-        "all workers' traffic: [hub.md](hub.md).",
+        "all workers' traffic: [hub.md](../guides/hub.md).",
         {
             "ip": Figure(
                 ("hub",), "ms", "Weir", "Gloo", where={"links": tuple(f"{each}, over IP" for each in _RATES)}
@@ -399,7 +399,7 @@ PUBLISHED: Final[tuple[Published, ...]] = (
         "Parameter Flow",
         "−75 % of the data at −0.6 points; −77 % pulled, −79 % pushed",
         "Digits instead of MNIST; the table by threshold and schedule: "
-        "[parameter-server.md](parameter-server.md#parameter-flow). No record yet.",
+        "[parameter-server.md](../guides/parameter-server.md#parameter-flow). No record yet.",
     ),
     Published(
         "H6",
@@ -430,14 +430,14 @@ PUBLISHED: Final[tuple[Published, ...]] = (
         "0.7 to 3.3 % loss at equal rounds, 10 % at equal quality; small 1.6 %, large 0.1 %; front 1.1 %, "
         "back 0.4 %",
         "`weir calibrate` measures it per model, with error feedback, which tolerates far more: "
-        "[calibrate.md](calibrate.md). No record: other models.",
+        "[calibrate.md](../guides/calibrate.md). No record: other models.",
     ),
     Published(
         "H11",
         "DS-Sync",
         "up to 94 % end to end",
-        "Not confirmed: [methods.md](methods.md#ds-sync-divide-and-shuffle). The bottlenecked cluster is not "
-        "described.",
+        "Not confirmed: [methods.md](../guides/methods.md#ds-sync-divide-and-shuffle). The bottlenecked "
+        "cluster is not described.",
     ),
     Published(
         "H12",
@@ -492,7 +492,7 @@ PUBLISHED: Final[tuple[Published, ...]] = (
         "H19",
         "THC",
         "1.40 to 1.47 times to accuracy",
-        "Here: bits a value of dense gradients; accuracies are in [precision.md](precision.md).",
+        "Here: bits a value of dense gradients; accuracies are in [precision.md](../guides/precision.md).",
         ("packed",),
     ),
     Published(

@@ -47,7 +47,7 @@ CONTENDERS: Final = {
     "weir-8": Contender("Weir 8", "weir", 8),
     "weir-local": Contender("Weir local", "local"),
 }
-"""Those that sum tensors, by name. "Weir 16", "Weir 8": values of 16 and 8 bits, see docs/precision.md."""
+"""Those that sum tensors, by name. "Weir 16", "Weir 8": values of 16 and 8 bits, see precision.md."""
 
 DDP_CONTENDERS: Final = {
     "alone": Contender("nothing summed", "none"),

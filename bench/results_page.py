@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of results, docs/results.md, and the sentences that other pages quote from it."""
+"""The page of results, docs/results/results.md, and the sentences that other pages quote from it."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from weir.bench.records import Record
 from weir.bench.suites import SUITES
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-PAGE: Final = "docs/results.md"
+PAGE: Final = "docs/results/results.md"
 MARK: Final = re.compile(r"(<!-- claim ([a-z0-9-]+) -->)(.*?)(<!-- end -->)", re.DOTALL)
 
 _HEAD: Final = """\
@@ -20,7 +20,7 @@ _HEAD: Final = """\
 # Results
 
 Every headline of these pages stands here, with the run that it comes from. `weir bench results` writes this
-page from the records in [`bench/records/`](../bench/records/); a test fails where a page and the records
+page from the records in [`bench/records/`](../../bench/records/); a test fails where a page and the records
 differ. `weir bench verify` runs the machine-independent ones again. It fails where a figure has moved, where
 a [ratio](#floors) is below its floor, or where a result is better than its line allows.
 
@@ -60,7 +60,7 @@ def _section(claim: Claim, records: Mapping[str, Record]) -> Iterator[str]:
 def _where(record: Record) -> str:
     machine = record.machine
     return (
-        f"Record [`{record.name}`](../bench/records/{record.name}.json), {record.date}: "
+        f"Record [`{record.name}`](../../bench/records/{record.name}.json), {record.date}: "
         f"{machine['processors']} processors ({machine['processor']}), load {machine['load before']} before "
         f"the run, Linux {machine['kernel']}."
     )
@@ -150,7 +150,7 @@ def quoted(text: str, records: Mapping[str, Record]) -> str:
 def pages(records: Mapping[str, Record]) -> Iterator[tuple[Path, str]]:
     """Yield every page that figures are written to, with the text that it is to have."""
     yield ROOT / PAGE, render(records)
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]:
         text = path.read_text(encoding="utf-8")
         if path != ROOT / PAGE and MARK.search(text):
             yield path, quoted(text, records)

@@ -11,7 +11,7 @@ from weir.wire.definition import SPINE_CLASSES
 
 PORT_REMEDY: Final = (
     ": give each a port of its own, which is a network card of the switch's, or a tunnel where several hosts"
-    " are behind one card (docs/three-boxes.md)"
+    " are behind one card (docs/guides/three-boxes.md)"
 )
 
 

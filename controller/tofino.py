@@ -2,7 +2,7 @@
 """The state of a Tofino, from that which says the same to ``weir_v1model``.
 
 So jobs, trees and addresses are decided in one place (:mod:`weir.controller.desired`). What the chip's
-program has no table for, routes and spraying, is left out: docs/tofino.md.
+program has no table for, routes and spraying, is left out: docs/internals/tofino.md.
 """
 
 from collections.abc import Iterator, Mapping

@@ -27,7 +27,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
 include_patterns = [
     "docs/*.md",
-    "docs/reference/*.md",
+    "docs/*/*.md",
     "softswitch/docs/*.md",
     "p4src/README.md",
     "examples/README.md",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A method of one's own, from docs/add-a-method.md: all workers send the same window of each parameter.
+"""A method of one's own, from add-a-method.md: all workers send the same window of each parameter.
 
 torchrun --nproc-per-node 4 examples/own_method.py --density 0.1
 """

@@ -214,7 +214,7 @@ def prepare_hosts(net: Mininet, topology: dict) -> None:
 
 
 def environment(folder: Path, plan: dict, options: argparse.Namespace, rank: int) -> dict[str, str]:
-    """Return what a rank's environment has besides this process's, as torchrun and docs/operations.md say."""
+    """Return what a rank's environment has besides this process's, as torchrun and operations.md say."""
     hosts = plan["workers"]
     name, workers = hosts[rank]["name"], len(hosts) - options.servers
     meeting = {"MASTER_ADDR": hosts[0]["ip"], "MASTER_PORT": "29500"}

@@ -68,7 +68,7 @@ def build(p4src: Path = P4SRC, folder: Path | None = None) -> tuple[dict[str, An
     """
     for tool in (COMPILER, ASSEMBLER):
         if shutil.which(tool) is None:
-            raise BuildError(f"{tool} is not on PATH: docs/tofino.md says how to build p4c's Tofino back end")
+            raise BuildError(f"{tool} is not on PATH: tofino.md says how to build p4c's Tofino back end")
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch)
         tables = out / "bf-rt.json"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Weir on Tofino 1 (TNA): docs/tofino.md, which also says what differs from weir_v1model.p4.
+// Weir on Tofino 1 (TNA): docs/internals/tofino.md, which also says what differs from weir_v1model.p4.
 //
 //   ingress   aggregator, validation, admission, tree, audience     tables that do not wait for one another
 //                  │ for us, well-formed, admitted       └ else ▶ arp, forwarding ▶ a queue

@@ -134,7 +134,7 @@ def results_are_right(folder: Path) -> None:
 
 
 def packets_are_right(rank: int, frames: list[Ether]) -> None:
-    """Contributions of this worker and nobody else's; one result for each; all as docs/protocol.md says."""
+    """Contributions of this worker and nobody else's; one result for each; all as protocol.md says."""
     host = f"10.0.0.{rank + 1}"
     sent = [frame for frame in frames if _is(frame, PacketType.CONTRIBUTION)]
     results = [frame for frame in frames if _is(frame, PacketType.RESULT)]

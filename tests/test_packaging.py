@@ -431,7 +431,7 @@ def test_wheels_with_compiled_c_sum_where_there_is_no_compiler(
     for wheel in (switch, weirs):
         install(wheel, folder)
     script = tmp_path / "sum.py"
-    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "start" / "install.md").read_text(encoding="utf-8")
     script.write_text(next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL)))
     for name, value in (("PATH", str(folder / "bin")), ("SOFTP4_CACHE", str(tmp_path / "cache"))):
         monkeypatch.setenv(name, value)

@@ -30,9 +30,9 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     pages = {str(path.relative_to(site)): path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
     first = pages["docs/index.html"]
     assert "When not to use Weir" in first and "<img" in first
-    assert 'href="install.html"' in first and 'href="../softswitch/docs/switch.html"' in first
+    assert 'href="start/install.html"' in first and 'href="../softswitch/docs/switch.html"' in first
     assert "lane_bits" in pages["docs/reference/command-line.html"]
-    assert 'id="weir.torch.HookState"' in pages["docs/api.html"]
+    assert 'id="weir.torch.HookState"' in pages["docs/reference/api.html"]
     fetched = re.compile(
         r"<(?:script|img|iframe)[^>]*\ssrc=\"(?:https?:)?//|<link[^>]*rel=\"stylesheet\"[^>]*href=\"https?:"
     )

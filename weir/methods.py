@@ -170,7 +170,7 @@ def load_plugin(path: Path) -> None:
     try:
         spec.loader.exec_module(module)
     except IncompleteError as error:
-        raise ValueError(f"{path}: {error} (see docs/add-a-method.md)") from None
+        raise ValueError(f"{path}: {error} (see docs/guides/add-a-method.md)") from None
     except SystemExit:
         raise ValueError(
             f'{path} ends the program: put its actions under if __name__ == "__main__":'
@@ -178,7 +178,7 @@ def load_plugin(path: Path) -> None:
     except Exception as error:
         raise ValueError(f"{path}: {type(error).__name__}: {error}") from error
     if sparsifier_names() == before:
-        raise ValueError(f"{path} registers no method: see docs/add-a-method.md")
+        raise ValueError(f"{path} registers no method: see docs/guides/add-a-method.md")
     _loaded.add(path)
 
 
@@ -200,7 +200,7 @@ Plugin = Annotated[
     typer.Option(
         metavar="FILE",
         callback=plugins,
-        help="Python file with methods of your own, see docs/add-a-method.md. May be given more than once.",
+        help="Python file with methods of your own, see add-a-method.md. May be given more than once.",
     ),
 ]
 
@@ -214,7 +214,7 @@ def list_methods(
 
     Density: "as asked" where --density sets the share of values to send; elsewhere it follows from the
     gradient or from other settings. Encoding: form of the gradients on the wire, unless --set encoding=...
-    sets it. docs/methods.md describes each method, and weir settings lists what --set takes.
+    sets it. docs/guides/methods.md describes each method, and weir settings lists what --set takes.
     """
     found = [*methods().values(), *peers().values()]
     if as_json:

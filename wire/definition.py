@@ -16,7 +16,7 @@ of ``WIDE_LANES`` / 8 lanes. A flow packet (parameter-server path) is IPv4/UDP t
 
     flow (24 bytes) | data
 
-A packet of weights (docs/weights.md) is IPv4/UDP from or to ``WEIGHTS_PORT``::
+A packet of weights (docs/guides/weights.md) is IPv4/UDP from or to ``WEIGHTS_PORT``::
 
     weights (28 bytes) | data
 
@@ -163,7 +163,7 @@ V1MODEL_EVENTS: Final = (
     Event.DROP_FAR_ROUND,
     Event.ROUND_SHED,
 )
-"""The last ones: decisions that ``weir_v1model`` alone makes (docs/tofino.md)."""
+"""The last ones: decisions that ``weir_v1model`` alone makes (docs/internals/tofino.md)."""
 
 EVENT_HELP: Final[dict[Event, str]] = {
     Event.CONTRIBUTION: "contribution added; the round still waits for others",
@@ -286,7 +286,7 @@ COLUMN: Final = Header(
 
 FLOW: Final = Header(
     "flow",
-    "what every flow packet starts with: bounded-loss transfer of tensors (docs/flows.md)",
+    "what every flow packet starts with: bounded-loss transfer of tensors (docs/internals/flows.md)",
     (
         Field("version", 4, "VERSION"),
         Field("type", 4, "FlowType"),
@@ -312,7 +312,7 @@ FLOW: Final = Header(
 
 WEIGHTS: Final = Header(
     "weights",
-    "what every packet of published weights starts with (docs/weights.md)",
+    "what every packet of published weights starts with (docs/guides/weights.md)",
     (
         Field("version", 4, "VERSION"),
         Field("type", 4, "WeightsType"),

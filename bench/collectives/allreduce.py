@@ -81,7 +81,7 @@ def _table(rows: Sequence[Row], given: Parameters) -> Table:
         peers=(GLOO,),
         floor="of the least",
         notes=(
-            "every sum was compared with Gloo's; Weir 16, Weir 8: values of so many bits, docs/precision.md",
+            "every sum was compared with Gloo's; Weir 16, Weir 8: values of so many bits, precision.md",
             BRIDGED,
             "of the least: the least time over the time; over links, what their payload rate allows: the "
             "rate without the headers of full packets, from Ethernet up "

@@ -74,7 +74,7 @@ class BfrtClient(SessionClient[Session]):
                 runs = ", ".join(sorted(running)) or "nothing"
                 raise self._error(
                     f"does not run program {program.name}, but {runs}: load it with bf_switchd "
-                    "(docs/deploy-tofino.md)"
+                    "(docs/guides/deploy-tofino.md)"
                 )
             try:
                 schema = Schema.parse(running[program.name], config.non_p4_config.bfruntime_info)

@@ -3,7 +3,7 @@
 
 Calls block until done and must come in the same order, with matching shapes and dtypes, on every rank.
 Tensors may have any strides and any length, zero included; results are written into the caller's.
-``docs/collectives.md`` says how each is built and what it costs.
+``docs/internals/collectives.md`` says how each is built and what it costs.
 """
 
 import functools

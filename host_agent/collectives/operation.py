@@ -2,7 +2,7 @@
 """Operations: what the ranks of a group are in together, and how they find out that they are not.
 
 Every packet of an operation carries its fingerprint: a hash of its number in the group and of all that must
-be the same on every rank. The switch compares them (docs/protocol.md), so ranks that disagree hear of it in
+be the same on every rank. The switch compares them (protocol.md), so ranks that disagree hear of it in
 the first round, whatever they called. So that there is one, an operation that sends nothing is a barrier.
 """
 

@@ -4,7 +4,7 @@
 Each function takes a flat contiguous tensor, may use its memory for the result, and returns a flat tensor of
 the same dtype, bit-identical on every rank. Where the tensor is in parts, a rank finds only its own part
 reduced. Where a function raises, the tensor has kept its values.
-``docs/collectives.md`` has the table of costs.
+``docs/internals/collectives.md`` has the table of costs.
 """
 
 import bisect

@@ -2,7 +2,7 @@
 """Flows: tensors between workers and a parameter server, of which a bounded part may go missing.
 
 A flow is a `FlowSender` and a `FlowReceiver`, state machines without I/O; a `FlowMux` serves all flows of a
-host on one port. What they do for a packet is native (``csrc/``). See docs/flows.md; what parameter servers
+host on one port. What they do for a packet is native (``csrc/``). See flows.md; what parameter servers
 say through flows is in ``weir.host_agent.parameter_server``.
 
 May import ``weir.host_agent.transport``, ``softp4.native`` and ``weir.wire``. Knows nothing of slots, torch

@@ -7,5 +7,5 @@ and what moves (``routing``, ``migration``); what a reader lacks, and what of it
 messages to flows, ``journal`` remembers.
 
 Knows neither torch nor sockets: ``weir.host_agent.torch.parameter_server`` is the side of torch and of the
-network. ``docs/parameter-server.md`` says how it is used.
+network. ``docs/guides/parameter-server.md`` says how it is used.
 """

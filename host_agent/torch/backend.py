@@ -29,20 +29,20 @@ class GroupOptions:
 
     Args:
         slots: fixed number of the switch's slots that the group has. With 0, the default group takes a share
-            of the free slots, and other groups take more or fewer as they use them (docs/collectives.md).
+            of the free slots, and other groups take more or fewer as they use them (collectives.md).
         lane_bits: 32, 16 or 8: bits that a value of a sum of float32, float16 or bfloat16 takes on the wire;
-            several narrow ones share a lane of the switch, see docs/precision.md. "auto": the fewest whose
+            several narrow ones share a lane of the switch, see precision.md. "auto": the fewest whose
             error is within ``lane_error``.
         lane_error: with "auto": how much an average over the ranks may be off, relative to the largest
             magnitude within the 256 values around it.
         local: ranks of one host reduce in its memory and send once: "on" does so for all that share a machine
             and its network, "auto" for those that also have the same WEIR_HOST, "off" never. None: as the
-            environment variable WEIR_LOCAL says, "auto" without it. See docs/collectives.md.
+            environment variable WEIR_LOCAL says, "auto" without it. See docs/internals/collectives.md.
         exact: sum float32 as exactly as float64, in three lanes a value; sums of up to 1024 values always
             are.
         non_finite: how sums of floats treat NaN and infinity. "deliver": all ranks get them, as with Gloo and
             as gradient scalers expect. "raise": all ranks raise NonFiniteError, which says where they are.
-            Maxima, minima and products always deliver them. See docs/precision.md.
+            Maxima, minima and products always deliver them. See docs/guides/precision.md.
 
     The same on all ranks of the group.
     """

@@ -67,7 +67,7 @@ class HookState:
             to keep but what narrow lanes round off).
         lane_bits: 32, 16 or 8: bits that a value takes on the wire, several narrow ones to a lane of the
             switch; "auto": the fewest whose error is within ``lane_error``; by default the sparsifier's own,
-            mostly 32. See docs/precision.md.
+            mostly 32. See docs/guides/precision.md.
         lane_error: with "auto": how much an average over the ranks may be off, relative to the largest
             magnitude within the 256 values around it.
         warmup_steps: over that many first steps the density goes down to its target.

@@ -52,7 +52,7 @@ class OuterStep:
     outer steps when they are due. State of the optimizer, such as Adam's moments, stays each worker's own.
 
     *DiLoCo* is ``method="dense", outer_rate=0.7, outer_momentum=0.9``. *SparseLoCo* is without momentum,
-    ``method="chunk-topk", density=1/64, bits=8, decay=0.95, ahead=False``. See docs/outer-steps.md.
+    ``method="chunk-topk", density=1/64, bits=8, decay=0.95, ahead=False``. See docs/guides/outer-steps.md.
 
     After GroupBrokenError, make a group of the workers that are left and call ``bind``: they go on, and the
     steps that they had made for the next sum are in it.

@@ -160,7 +160,7 @@ class Reducer:
         return self.reduce(np.empty(0, np.uint32), Op.ADD)
 
     def rest(self) -> float | None:
-        """Repeat, between two reduces, what others may need to complete the last ones (docs/protocol.md).
+        """Repeat, between two reduces, what others may need to complete the last ones (protocol.md).
 
         Returns after how many seconds to call again; None: not before the next reduce.
         """

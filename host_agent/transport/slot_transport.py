@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host's half of the slot protocol (docs/protocol.md) as a state machine without I/O.
+"""The host's half of the slot protocol (docs/internals/protocol.md) as a state machine without I/O.
 
 Example::
 
@@ -101,7 +101,7 @@ class TransportConfig:
     more than a lost one found late.
     min_probe: least time after which to ask what became of a packet, or to give up its lanes if the budget
     allows: both cost little. reordering: packets that were sent less than this apart may overtake each other.
-    path: own, as an audience names it (docs/protocol.md); None: that of a worker of the only switch.
+    path: own, as an audience names it (protocol.md); None: that of a worker of the only switch.
     first_round: where the round counter of every slot starts; the same on all workers.
     fill: keep results at most half a slot's lanes (512 bytes) longer than any packet of their round, which
     BMv2 needs: requested blocks of 256 lanes are sent also when they are zero here, and of smaller ones, into

@@ -105,7 +105,7 @@ header column_t {
     bit<32> next; // contribution: sender's next non-zero block; result: the minimum, requested next
 }
 
-// what every flow packet starts with: bounded-loss transfer of tensors (docs/flows.md)
+// what every flow packet starts with: bounded-loss transfer of tensors (docs/internals/flows.md)
 header flow_t {
     bit<4> version; // VERSION
     bit<4> kind; // FlowType

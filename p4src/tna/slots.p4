@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The slot protocol: docs/protocol.md. What a contribution does to the cell of its slot and round:
+// The slot protocol: docs/internals/protocol.md. What a contribution does to the cell of its slot and round:
 //
 //   its round is          its worker missing       its worker seen, round    its worker seen, round
 //                                                  not complete              complete

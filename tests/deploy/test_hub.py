@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/hub.md, typed on machines that two routers separate from the hub."""
+"""docs/guides/hub.md, typed on machines that two routers separate from the hub."""
 
 import contextlib
 import re
@@ -15,7 +15,7 @@ from weir.host_agent.transport.bindings import USUAL_PAYLOAD
 from weir.host_agent.transport.report import FRAME_OVERHEAD
 from weir.netns import Namespace
 
-PAGE = ROOT / "docs/hub.md"
+PAGE = ROOT / "docs/guides/hub.md"
 BIN = "export PATH=/opt/weir/bin:$PATH\n"
 
 pytestmark = NEEDS_MACHINES

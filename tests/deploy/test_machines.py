@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/deploy-machines.md, typed on machines that share nothing but links, with the units as they are."""
+"""deploy-machines.md, typed on machines that share nothing but links, with the units as they are."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ from tests.deploy.machines import (
     sent,
 )
 
-PAGE = ROOT / "docs/deploy-machines.md"
+PAGE = ROOT / "docs/guides/deploy-machines.md"
 UNITS = ROOT / "deploy/systemd"
 
 pytestmark = NEEDS_MACHINES

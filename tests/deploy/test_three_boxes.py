@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/three-boxes.md, typed on machines that share nothing but one ordinary Ethernet switch."""
+"""docs/guides/three-boxes.md, typed on machines that share nothing but one ordinary Ethernet switch."""
 
 import re
 
@@ -8,7 +8,7 @@ import pytest
 from tests.deploy.machines import NEEDS_MACHINES, ROOT, blocks, on_one_switch, parameters
 from weir.host_agent.transport.bindings import MAX_PAYLOAD, USUAL_PAYLOAD
 
-PAGE = ROOT / "docs/three-boxes.md"
+PAGE = ROOT / "docs/guides/three-boxes.md"
 IP_AND_UDP = 28
 TUNNEL = 50  # outer IPv4 and UDP, VXLAN, inner Ethernet
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/deploy-tofino.md, typed on machines that share nothing but links; bf_switchd.py stands in for chip and
+"""deploy-tofino.md, typed on machines that share nothing but links; bf_switchd.py stands in for chip and
 driver.
 """
 
@@ -23,7 +23,7 @@ from tests.deploy.machines import (
 )
 from weir.p4src.build_tna import SCHEMA, keep
 
-PAGE = ROOT / "docs/deploy-tofino.md"
+PAGE = ROOT / "docs/guides/deploy-tofino.md"
 INSTALLED = Path("/opt/weir/tofino")
 
 pytestmark = NEEDS_MACHINES

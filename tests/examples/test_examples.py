@@ -59,7 +59,7 @@ def test_a_method_of_ones_own_trains() -> None:
 
 
 def test_the_page_about_it_shows_the_script() -> None:
-    page, script = EXAMPLES.parent / "docs" / "add-a-method.md", EXAMPLES / "own_method.py"
+    page, script = EXAMPLES.parent / "docs" / "guides" / "add-a-method.md", EXAMPLES / "own_method.py"
     shown = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     assert shown[0] in script.read_text(encoding="utf-8")
 

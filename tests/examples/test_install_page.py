@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The script of docs/install.md prints what the page says."""
+"""The script of docs/start/install.md prints what the page says."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.examples.test_examples import EXAMPLES
 from tests.harness.forked import run_ranks
 
-PAGE = (EXAMPLES.parent / "docs" / "install.md").read_text(encoding="utf-8")
+PAGE = (EXAMPLES.parent / "docs" / "start" / "install.md").read_text(encoding="utf-8")
 
 
 def test_the_first_sum_is_what_the_page_says(tmp_path: Path) -> None:

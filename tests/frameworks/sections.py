@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of docs/frameworks.md, for programs that run them."""
+"""The lines of docs/guides/frameworks.md, for programs that run them."""
 
 import re
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[2] / "docs" / "frameworks.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "frameworks.md"
 
 
 def run(heading: str, backend: str, **names: Any) -> dict[str, Any]:

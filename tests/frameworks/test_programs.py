@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frameworks train over Weir as docs/frameworks.md says, by its own lines, in the versions of its table.
+"""Frameworks train over Weir as frameworks.md says, by its own lines, in the versions of its table.
 
 They are heavy, so an extra installs them; the test of one that is not installed is skipped.
 """

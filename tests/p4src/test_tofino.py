@@ -67,11 +67,11 @@ def test_it_fits() -> None:
 @pytest.mark.tofino
 @pytest.mark.timeout(900)
 def test_it_compiles_without_a_warning_to_what_the_report_says(tmp_path: Path) -> None:
-    """As docs/deploy-tofino.md has it, in a copy of the sources."""
+    """As docs/guides/deploy-tofino.md has it, in a copy of the sources."""
     copy = Path(shutil.copytree(P4SRC, tmp_path / "p4src"))
     for made in (REPORT, SCHEMA, ASSEMBLY):
         (copy / "tna" / made.name).unlink()
-    page = (P4SRC.parent / "docs/deploy-tofino.md").read_text()
+    page = (P4SRC.parent / "docs/guides/deploy-tofino.md").read_text()
     (typed,) = re.findall(r"^python p4src/build_tna.py .*$", page, re.MULTILINE)
     script, option, _ = typed.split()[1:]
     subprocess.run([sys.executable, script, option, str(tmp_path)], cwd=tmp_path, check=True)

@@ -3,7 +3,7 @@
 
 Where fields are is scapy's knowledge: of Ethernet, IPv4 and UDP, and of Weir's headers as the layers in
 `weir.wire.scapy_layer`, which people use to look into packets. What fields may hold is said here once more,
-from docs/protocol.md and docs/flows.md, so a mistake of the hosts' codec is none of the audit's.
+from protocol.md and flows.md, so a mistake of the hosts' codec is none of the audit's.
 """
 
 import struct

@@ -46,7 +46,7 @@ def server(
 
     The server waits for the training script, whose weir.torch.ParameterServer names the model and the
     optimizer, and ends with it. WEIR_CONTROLLER names the controller, and WEIR_HOST this host in its
-    topology; default: h<number of workers + index + 1>. See docs/parameter-server.md.
+    topology; default: h<number of workers + index + 1>. See docs/guides/parameter-server.md.
     """
     import weir.torch
     from weir.agent_service.client import AgentError

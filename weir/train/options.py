@@ -213,7 +213,7 @@ Plugin = Annotated[
     list[Path] | None,
     typer.Option(
         metavar="FILE",
-        help="Python file with your own methods, see docs/add-a-method.md. Repeatable.",
+        help="Python file with your own methods, see docs/guides/add-a-method.md. Repeatable.",
     ),
 ]
 PowerSgdRank = Annotated[

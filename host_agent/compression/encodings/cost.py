@@ -2,7 +2,7 @@
 """The bytes that a reduce, and the exchange of a bucket, put on the wire: exactly, from who has which blocks.
 
 Bytes count all headers from Ethernet up, in both directions (``transport.report``). Nothing may be lost or
-sent again: then the slot protocol (docs/protocol.md) leaves no choice. The blocks of a vector are dealt to K
+sent again: then the slot protocol (protocol.md) leaves no choice. The blocks of a vector are dealt to K
 streams, as many as the slots in use have columns; stream k holds blocks k, k + K, ... A stream asks for its
 first block by convention, then for each that some worker has. A slot's rounds are those of its busiest
 column; every worker sends one packet in each and gets one back. Lanes are in them for blocks that the worker

@@ -87,7 +87,7 @@ class Sparsifier(ABC):
     observed or measured are in main memory.
 
     To add one: subclass, set ``name``, ``summary`` and what else of the attributes below is not as usual,
-    decorate with ``register`` (docs/add-a-method.md).
+    decorate with ``register`` (docs/guides/add-a-method.md).
     """
 
     name: ClassVar[str]

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Flows without I/O: tensors from a sender to a receiver, of which a bounded part may go missing (docs/flows.md).
+/* Flows without I/O: tensors from a sender to a receiver, of which a bounded part may go missing (flows.md).
  * A sender or a receiver is for one thread at a time. Times are nanoseconds of any one monotonic clock. */
 #ifndef WEIR_FLOW_H
 #define WEIR_FLOW_H

@@ -65,7 +65,7 @@ class ParameterServer:
             with Parameter Flow each worker's own.
         bucket_bytes: of gradients that are pushed together; None: as suits the sparsifier.
         consistency: "sync"; "ssp:S": a worker may be S steps ahead of the slowest; "async": no worker waits
-            for another. The last two are Parameter Flow (docs/parameter-server.md).
+            for another. The last two are Parameter Flow (docs/guides/parameter-server.md).
         push_filter, pull_filter: what waits of what workers and servers send, such as "1e-3:sqrt"; the first
             together with the sparsifier "dense".
         owner: the server of each unit of the model, in its order: of a row of an ``nn.Embedding`` or

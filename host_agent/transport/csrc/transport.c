@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See transport.h for the contract, docs/protocol.md for the protocol, state.h for where the rest is. */
+/* See transport.h for the contract, protocol.md for the protocol, state.h for where the rest is. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

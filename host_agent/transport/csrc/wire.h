@@ -112,7 +112,7 @@
 #define WEIR_COLUMN_BLOCK_OFFSET 0u /* index of the block requested in this round, NO_BLOCK when the column is done */
 #define WEIR_COLUMN_NEXT_OFFSET 4u /* contribution: sender's next non-zero block; result: the minimum, requested next */
 
-/* what every flow packet starts with: bounded-loss transfer of tensors (docs/flows.md) */
+/* what every flow packet starts with: bounded-loss transfer of tensors (docs/internals/flows.md) */
 #define WEIR_FLOW_SIZE 24u
 #define WEIR_FLOW_VERSION_OFFSET 0u /* VERSION */
 #define WEIR_FLOW_VERSION_SHIFT 4u

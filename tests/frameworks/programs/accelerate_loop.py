@@ -54,7 +54,7 @@ def train(backend: str) -> torch.Tensor:
 os.environ["ACCELERATE_USE_CPU"] = "true"
 try:
     Accelerator(cpu=True, kwargs_handlers=[InitProcessGroupKwargs(backend="weir")])
-    raise AssertionError("Accelerate takes the backend now: say so in docs/frameworks.md")
+    raise AssertionError("Accelerate takes the backend now: say so in docs/guides/frameworks.md")
 except ValueError as error:
     assert "Your assigned backend weir is not available, please use gloo" in str(error)
 assert not dist.is_initialized()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What collectives cost, as docs/collectives.md has it, against counted bytes."""
+"""What collectives cost, as docs/internals/collectives.md has it, against counted bytes."""
 
 import re
 from collections.abc import Callable
@@ -18,7 +18,7 @@ COUNT = 100_352  # float32 values of one rank's tensor or part: 392 blocks
 HEADERS = 42 + WEIR.size + COLUMN.size  # of a packet of one block
 MORE_COLUMNS = COLUMN.size * (MAX_COLUMNS - 1)  # of one of small blocks
 
-PAGE = Path(__file__).parents[3] / "docs" / "collectives.md"
+PAGE = Path(__file__).parents[3] / "docs" / "internals" / "collectives.md"
 
 
 def formulas(collective: str) -> list[list[str]]:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example of docs/flows.md runs as it is printed."""
+"""The example of docs/internals/flows.md runs as it is printed."""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-_PAGE = Path(__file__).resolve().parents[3] / "docs" / "flows.md"
+_PAGE = Path(__file__).resolve().parents[3] / "docs" / "internals" / "flows.md"
 
 
 def test_the_example_runs_alone(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ DEFINED = (
     | {(dtype, op) for dtype in [*INTEGERS, torch.bool] for op in (BAND, BOR, BXOR)}
     | {(dtype, op) for dtype in COMPLEX for op in (SUM, AVG)}
 )
-"""The table of docs/collectives.md."""
+"""The table of docs/internals/collectives.md."""
 
 
 def values(dtype: torch.dtype, rank: int, count: int = COUNT) -> torch.Tensor:

@@ -21,7 +21,7 @@ import weir.torch
 from tests.host_agent.torch.worlds import World
 
 SIZE = 3
-PAGE = Path(__file__).parents[3] / "docs" / "outer-steps.md"
+PAGE = Path(__file__).parents[3] / "docs" / "guides" / "outer-steps.md"
 LIMIT = timedelta(seconds=20)
 
 

@@ -5,7 +5,7 @@ from enum import Enum
 
 
 class Rule(Enum):
-    """A rule of the protocol (docs/protocol.md, docs/flows.md), by the name that findings carry."""
+    """A rule of the protocol (protocol.md, flows.md), by the name that findings carry."""
 
     WELL_FORMED = (
         "well-formed",
@@ -102,7 +102,7 @@ class Rule(Enum):
     TRIMMED = (
         "trimmed",
         "a trimmed packet has neither lanes nor data, and travels in the top class",
-        "the device that trims does not do what docs/protocol.md says: turn trimming off there",
+        "the device that trims does not do what docs/internals/protocol.md says: turn trimming off there",
     )
     PRIORITY = (
         "priority",
