@@ -22,6 +22,7 @@ from weir.bench.rank import Place
 from weir.bench.ranks import BRIDGED, RATES, Links, check_rates, every_network, least_seconds, run_ranks
 from weir.bench.results import Column, Row, Table
 from weir.host_agent.collectives.packing import lane_format
+from weir.network import parse_shape
 from weir.process.child import ChildError
 from weir.process.processor import ProcessorTime
 from weir.train.wirebytes import TCP_PAYLOAD, WEIR_PAYLOAD
@@ -49,6 +50,7 @@ class Parameters:
         ("cpu",), "Where the tensors are; all ranks share the GPU.", choices=("cpu", "cuda")
     )
     ip: bool = parameter(False, "Over shaped links, also with ports that are claimed over IP.")
+    topology: str = parameter("single", "Of shaped links: single, or leaf-spine-RxS: racks and spines.")
     seconds: float = parameter(
         0.0, "A contender has fewer repetitions, 3 at least, where they take longer; 0: never.", least=0
     )
@@ -58,6 +60,8 @@ class Parameters:
         check_rates(self.rates)
         if "gloo" not in self.contenders:
             raise ValueError("contenders: gloo is among them, as sums are compared with its own")
+        if self.ip and not parse_shape(self.topology).single:
+            raise ValueError("ip: only a single switch has ports that are claimed over IP")
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,9 @@ def run(given: Parameters, run: Run) -> Iterator[Table]:
         )
     rows: list[Row] = []
     failed: list[str] = []
-    for links in every_network(given.workers, given.rates, run.say, given.threads, ip=given.ip):
+    shape = parse_shape(given.topology)
+    threads = given.threads if shape.single else ()
+    for links in every_network(given.workers, given.rates, run.say, threads, ip=given.ip, shape=shape):
         for device, size in product(given.devices, given.megabytes):
             run.say(f"{links.name}, {size:g} MB, {device} ...")
             spec = Spec(round(size * 1e6 / 4), given, run.repeats, links.switches)
