@@ -16,6 +16,7 @@ from weir.bench.case import UnavailableError
 from weir.cluster import local_cluster
 from weir.netns.cluster import NetworkCluster, network_cluster
 from weir.netns.namespace import gain_root
+from weir.network import SINGLE, NetworkSpec, Shape
 from weir.process.child import ChildError, end, log_tail, wait_for_all
 from weir.process.template import Forked, shared_template
 from weir.train.wirebytes import TCP_PAYLOAD, WEIR_PAYLOAD
@@ -64,10 +65,19 @@ def in_memory(workers: int, threads: int = 1) -> Iterator[Links]:
 
 
 @contextlib.contextmanager
-def shaped_links(workers: int, rate: str, *, ip: bool = False) -> Iterator[Links]:
-    """Yield links of one rate between network namespaces. ip: Weir's workers claim their ports over IP."""
-    with network_cluster(workers, rate=rate, bridged=True, ip=ip) as cluster:
-        yield over_links(cluster, workers, rate, f"{rate}, over IP" if ip else rate)
+def shaped_links(workers: int, rate: str, *, ip: bool = False, shape: Shape = SINGLE) -> Iterator[Links]:
+    """Yield links of one rate between network namespaces.
+
+    ip: Weir's workers claim their ports over IP. shape: with racks, the links between switches have the rate,
+    too, and the switches' queues shape all that they send; Gloo's bridge joins all hosts.
+    """
+    if shape.single:
+        with network_cluster(workers, rate=rate, bridged=True, ip=ip) as cluster:
+            yield over_links(cluster, workers, rate, f"{rate}, over IP" if ip else rate)
+        return
+    network = NetworkSpec(shape=shape, rate_bps=parse_rate(rate))
+    with network_cluster(workers, network=network, bridged=True) as cluster:
+        yield over_links(cluster, workers, rate, f"{rate}, {shape}")
 
 
 def over_links(cluster: NetworkCluster, workers: int, rate: str, name: str) -> Links:
@@ -95,10 +105,12 @@ def every_network(
     threads: Sequence[int] = (1,),
     *,
     ip: bool = False,
+    shape: Shape = SINGLE,
 ) -> Iterator[Links]:
     """Yield shared memory, with so many threads of the switch, and links of each rate.
 
-    ip: each rate twice, with cables to the switch and with ports that are claimed over IP.
+    ip: each rate twice, with cables to the switch and with ports that are claimed over IP. shape: of the
+    network of links.
 
     Links only where namespaces are to be had, and said if not.
 
@@ -116,7 +128,7 @@ def every_network(
         return
     for rate in rates:
         for over in (False, True) if ip else (False,):
-            with shaped_links(workers, rate, ip=over) as links:
+            with shaped_links(workers, rate, ip=over, shape=shape) as links:
                 yield links
 
 

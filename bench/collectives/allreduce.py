@@ -23,6 +23,7 @@ from weir.bench.rank import Place
 from weir.bench.ranks import BRIDGED, Links, every_network, least_seconds, run_ranks
 from weir.bench.results import Column, Row, Table
 from weir.host_agent.collectives.packing import lane_format
+from weir.network import parse_shape
 from weir.process.child import ChildError
 from weir.process.processor import ProcessorTime
 from weir.train.wirebytes import TCP_PAYLOAD, WEIR_PAYLOAD
@@ -48,7 +49,9 @@ def run(given: Parameters, run: Run) -> Iterator[Table]:
         )
     rows: list[Row] = []
     failed: list[str] = []
-    for links in every_network(given.workers, given.rates, run.say, given.threads, ip=given.ip):
+    shape = parse_shape(given.topology)
+    threads = given.threads if shape.single else ()
+    for links in every_network(given.workers, given.rates, run.say, threads, ip=given.ip, shape=shape):
         for device, size in product(given.devices, given.megabytes):
             run.say(f"{links.name}, {size:g} MB, {device} ...")
             spec = Spec(round(size * 1e6 / 4), given, run.repeats, links.switches)

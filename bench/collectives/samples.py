@@ -9,6 +9,7 @@ import torch
 from weir.bench.case import parameter
 from weir.bench.peers import CONTENDERS
 from weir.bench.ranks import RATES, check_rates
+from weir.network import parse_shape
 
 BLOCK: Final = 256
 
@@ -31,6 +32,7 @@ class Parameters:
         ("cpu",), "Where the tensors are; all ranks share the GPU.", choices=("cpu", "cuda")
     )
     ip: bool = parameter(False, "Over shaped links, also with ports that are claimed over IP.")
+    topology: str = parameter("single", "Of shaped links: single, or leaf-spine-RxS: racks and spines.")
     seconds: float = parameter(
         0.0, "A contender has fewer repetitions, 3 at least, where they take longer; 0: never.", least=0
     )
@@ -40,6 +42,8 @@ class Parameters:
         check_rates(self.rates)
         if "gloo" not in self.contenders:
             raise ValueError("contenders: gloo is among them, as sums are compared with its own")
+        if self.ip and not parse_shape(self.topology).single:
+            raise ValueError("ip: only a single switch has ports that are claimed over IP")
 
 
 @dataclass(frozen=True)

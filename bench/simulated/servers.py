@@ -118,7 +118,7 @@ def _submit(
 ) -> None:
     """Give a member its part of a step."""
     member = _Recorder(job, rank)
-    group, server = RidingCommunicator(member), setting.workers
+    group, server = RidingCommunicator(member, MOST_SLOTS), setting.workers
     group.reduce(np.full(COMMAND_LANES, rank == 0, np.uint32), Op.OR)
     riders: list[Rider] = []
     for count, blocks in zip(buckets, chosen, strict=True):

@@ -110,8 +110,8 @@ def lab(
             bucket (burst 96 KiB, queue of 50 ms).
         network: shape, rates, losses and background hosts; with its ``rate_bps`` only what hosts send is
             shaped by a token bucket, the rest by the switches' queues.
-        bridged: each host gets a second link, shaped to ``rate`` in the same way, to a kernel bridge that
-            joins all of these, with the offloads on: for a peer over TCP in the same processes.
+        bridged: each host gets a second link, shaped by token buckets in both directions, to a kernel bridge
+            that joins all of these, with the offloads on: for a peer over TCP in the same processes.
         trains: what runs where the switches are cuts trains of UDP datagrams and completes checksums, so that
             these offloads stay on.
         ip: each link is a network of its own, and hosts reach HUB_ADDRESS, where the switch is, by it: for
@@ -136,7 +136,7 @@ def lab(
             if not network.shape.single or network.loss:
                 _neighbours(made, host, namespace)
         if bridged:
-            _bridge(made, _BRIDGED_LINK, bucket)
+            _bridge(made, _BRIDGED_LINK, bucket or uplink)
         if ip:
             _route(made)
         yield made

@@ -53,7 +53,7 @@ class Push:
         terms = team.terms
         table = terms.table()
         self._team = team
-        self._communicator = RidingCommunicator(team.connection)
+        self._communicator = RidingCommunicator(team.connection, team.slots)
         self.buckets = table.buckets(terms.bucket_bytes // 4)
         self.layouts = [layout_of(index, bucket) for index, bucket in enumerate(self.buckets)]
         self.exchange = make_exchange(terms)

@@ -20,8 +20,10 @@ from weir.wire.definition import SLOT_LANES, Op
 
 T = TypeVar("T")
 
-_TURN: Final = 4
-"""Packets of one kind before those of the other kind: fewer than a job has slots, so both are under way."""
+_BATCH: Final = 16
+"""Packets of one kind before those of the other kind: the kernel cuts a batch into packets of one size, and
+so many are worth one. A quarter of the slots where a job has few, so that both kinds are under way.
+"""
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,12 @@ holds what the others said when the generator goes on."""
 
 
 class RidingCommunicator(Communicator):
-    """A group's communicator whose next sum takes ``riders`` along."""
+    """A group's communicator whose next sum takes ``riders`` along. slots: of the group's job."""
 
-    def __init__(self, group: Communicator) -> None:
+    def __init__(self, group: Communicator, slots: int) -> None:
         super().__init__(group.rank, group.size)
         self._group = group
+        self._turn = max(1, min(_BATCH, slots // 4))
         self.riders: Sequence[Rider] = ()
 
     def reduce_lanes(
@@ -63,16 +66,15 @@ class RidingCommunicator(Communicator):
         riders, self.riders = self.riders, ()
         times = SLOT_LANES // block
         parts = [lanes.reshape(-1, block), *(rider.lanes.reshape(-1, block) for rider in riders)]
-        order = _taking_turns(len(parts[0]), sum(map(len, parts[1:])), _TURN * times)
-        whole = np.concatenate(parts)[order]
+        order = _taking_turns(len(parts[0]), sum(map(len, parts[1:])), self._turn * times)
+        places = np.split(np.argsort(order), np.cumsum([len(part) for part in parts[:-1]]))
+        whole = np.empty((len(order), block), lanes.dtype)
+        for part, place in zip(parts, places, strict=True):
+            whole[place] = part
         wanted = np.concatenate([audience, *(np.repeat(~rider.senders, times) for rider in riders)])
         report = self._group.reduce_lanes(whole.reshape(-1), op, block, service, wanted[order])
-        back = np.empty_like(whole)
-        back[order] = whole
-        start = 0
-        for part in parts:
-            part[:] = back[start : start + len(part)]
-            start += len(part)
+        for part, place in zip(parts, places, strict=True):
+            np.take(whole, place, axis=0, out=part, mode="clip")  # the mode that writes without a buffer
         return report
 
     def ride(self, riders: Sequence[Rider]) -> None:

@@ -106,6 +106,47 @@ def test_frames_come_in_no_faster_than_the_line(loop: PortLoop) -> None:
     assert loop.queue_statistics(IN) == (QueueStatistics(0, 0, 0, 0, 0, 0),) * 8
 
 
+def test_a_late_loop_lets_frames_in_as_one_in_time_does(loop: PortLoop) -> None:
+    """Each at its line's time, and in the order of these times over all lines: 8 and 16 us a frame, in which
+    no loop comes round.
+    """
+    gaps = {IN: 8, FREE: 16}
+    for port in gaps:
+        loop.set_rate(port, 1)
+        for _ in range(100):
+            loop.inject(port, order(OUT).ljust(1000, b"\0"))
+    for port, gap in gaps.items():
+        loop.set_rate(port, 8000 * MBIT // gap)
+    copies = [take(loop) for _ in range(200)]
+    late = [copy.arrived for copy in copies[2:]]  # without those that came in at the first rate
+    assert late == sorted(late)
+    for port, gap in gaps.items():
+        arrived = [copy.arrived for copy in copies if copy.ingress_port == port][1:]
+        assert all(abs(time - arrived[0] - gap * number) <= 1 for number, time in enumerate(arrived))
+
+
+def test_a_frame_far_from_due_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """Not even right after many frames for which the loop napped."""
+    with Switch(program("queues")) as switch, PortLoop() as loop:
+        loop.add_queue(OUT, "queue")
+        for number in (IN, FREE):
+            loop.add_shm(number, tmp_path)
+        loop.set_switch(switch)
+        loop.start()
+        with ShmPort(tmp_path, IN) as source, ShmPort(tmp_path, FREE) as sink:
+            loop.set_queueing(OUT, NEVER)
+            loop.set_queueing(FREE, Queueing(rate_bps=1, depth_packets=200))
+            for to in (OUT, OUT, *[FREE] * 200):
+                assert source.send(order(to, length=1000))
+            while loop.queue_statistics(FREE)[0].depth_packets < 199:
+                time.sleep(0.001)
+            loop.set_queueing(FREE, Queueing(rate_bps=1000 * MBIT, depth_packets=200))
+            for _ in range(200):
+                assert sink.recv(PATIENCE) is not None
+            assert source.send(order(FREE))
+            assert sink.recv(PATIENCE) is not None
+
+
 def test_a_host_that_sends_too_fast_sees_its_ring_full(tmp_path: Path) -> None:
     with Switch(program("queues")) as switch, PortLoop() as loop:
         for number in (IN, OUT):

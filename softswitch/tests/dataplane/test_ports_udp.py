@@ -15,7 +15,7 @@ from softp4.dataplane.ports import PortError, PortLoop
 from softp4.native.ring import MAX_FRAME, ShmPort
 from softp4.runtime.queueing import Queueing
 from softp4.switch import Switch
-from tests.dataplane.test_queueing import REPORT, order
+from tests.dataplane.test_queueing import MBIT, REPORT, order, read
 from tests.p4rt.p4rt_client import PATIENCE
 from tests.programs import program
 
@@ -201,6 +201,19 @@ def test_frames_of_one_length_travel_in_trains(
         assert (saw.tx_packets, saw.tx_drops) == (len(frames), 0)
         assert saw.tx_bytes == sum(REPORT + len(frame) for frame in frames)
         assert (saw.tx_trains > 0) == (kernel == "cuts")
+
+
+def test_frames_of_a_fast_line_travel_in_trains(loop: PortLoop, peer: socket.socket) -> None:
+    """The loop does not wake for each frame, 8 us after the one before, and each still has its time."""
+    count = 80
+    loop.set_queueing(TUNNEL, Queueing(rate_bps=1, depth_packets=count))
+    for _ in range(count):
+        loop.inject(IN, order(TUNNEL, length=1000))
+    assert loop.drain(IN, PATIENCE)
+    loop.set_queueing(TUNNEL, Queueing(rate_bps=1000 * MBIT, depth_packets=count))
+    left = [read([(TUNNEL, peer.recv(8192))])[0].left for _ in range(count)][1:]
+    assert all(abs(time - left[0] - 8 * number) <= 1 for number, time in enumerate(left))
+    assert 0 < loop.statistics(TUNNEL).tx_trains < count / 4
 
 
 @pytest.mark.parametrize("trains", ["on", "off"])

@@ -20,10 +20,11 @@ MEMBERS = 4
     st.integers(0, 40),
     st.lists(st.integers(1, 12), max_size=3),
     st.sampled_from([32, 64, 128, 256]),
+    st.sampled_from([1, 8, 256]),
     st.integers(0, 2**32 - 1),
 )
 def test_riders_and_sums_do_not_touch_each_other(
-    blocks: int, riders: list[int], block: int, seed: int
+    blocks: int, riders: list[int], block: int, slots: int, seed: int
 ) -> None:
     random = np.random.default_rng(seed)
     vectors = random.integers(0, 2**32, (MEMBERS, blocks * block), dtype=np.uint32)
@@ -34,7 +35,7 @@ def test_riders_and_sums_do_not_touch_each_other(
     group = InMemoryGroup(MEMBERS)
 
     def member(communicator: Communicator) -> None:
-        rank, riding = communicator.rank, RidingCommunicator(communicator)
+        rank, riding = communicator.rank, RidingCommunicator(communicator, slots)
         own = [
             np.where(np.repeat(of == rank, SLOT_LANES), said, np.uint32(0))
             for of, said in zip(senders, words, strict=True)

@@ -152,23 +152,27 @@ static void arm_helper(loop *l, uint32_t seen)
     sp4_futex_wake(&l->armed);
 }
 
-// Until a frame comes in, a deadline is over or somebody wants the loop.
+// Until a frame comes in, a deadline is over or somebody wants the loop. Where many frames wait for their times, the loop
+// naps: it is not woken by frames, and sees to all that have become due or came in meanwhile at once.
 static void sleep_until_work(loop *l, uint32_t seen)
 {
-    const uint64_t deadline = loop_deadline(l), now = deadline == SW_NEVER ? 0 : loop_now(l);
+    uint64_t deadline = loop_deadline(l);
+    const uint64_t now = deadline == SW_NEVER ? 0 : loop_now(l);
+    const int naps = deadline < l->served + l->nap;
+    if (naps) deadline = l->served + l->nap;
     if (deadline <= now) return;
     const int64_t patience = deadline == SW_NEVER ? -1 : (int64_t)(deadline - now);
     const struct timespec timeout = {patience / 1000000000, patience % 1000000000};
     struct pollfd fds[LOOP_PORTS + 1];
     nfds_t n = 0;
-    for (uint32_t i = 0; i < l->count; i++) {
+    for (uint32_t i = 0; i < l->count && !naps; i++) {
         int fd = l->ports[i]->ops->fd ? l->ports[i]->ops->fd(l->ports[i]) : -1;
         if (fd < 0 || l->ports[i]->held) continue;
         fds[n++] = (struct pollfd){.fd = fd, .events = POLLIN};
     }
     // A helper that still waits for the bell would clear its "somebody sleeps" mark under our feet.
-    int bell_only = n == 0 && l->bell && !atomic_load(&l->armed);
-    if (l->shm_ports && !bell_only) arm_helper(l, seen);
+    int bell_only = n == 0 && l->bell && !atomic_load(&l->armed) && !naps;
+    if (l->shm_ports && !bell_only && !naps) arm_helper(l, seen);
     fds[n] = (struct pollfd){.fd = l->wake_fd, .events = POLLIN};
     loop_flush_taps(l);
     pthread_mutex_unlock(&l->lock);
@@ -196,7 +200,8 @@ int loop_run(loop *l)
     while (!atomic_load(&l->stop)) {
         while (atomic_load(&l->waiting)) pthread_cond_wait(&l->resumed, &l->lock);
         uint32_t seen = l->bell ? sp4_bell_value(l->bell) : 0;
-        if (loop_serve(l) == 0 && !atomic_load(&l->stop) && !atomic_load(&l->waiting))
+        const uint32_t served = loop_serve(l);
+        if ((served == 0 || (l->nap && !l->more)) && !atomic_load(&l->stop) && !atomic_load(&l->waiting))
             sleep_until_work(l, seen);
     }
     loop_flush_taps(l);

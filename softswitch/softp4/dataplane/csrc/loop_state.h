@@ -26,6 +26,8 @@ typedef struct {
     const uint8_t *(*peek)(port *p, uint32_t *len); // oldest frame, in place; NULL when there is none
     // The same behind `ahead` others; NULL for a kind whose frames do not stay while others are looked at.
     const uint8_t *(*peek_ahead)(port *p, uint32_t ahead, uint32_t *len);
+    // About how many frames can be seen to wait, once peek has returned one; NULL for a kind that cannot tell.
+    uint32_t (*waiting)(port *p);
     void (*release)(port *p);                                 // done with the frame that peek returned
     int (*send)(port *p, const uint8_t *frame, uint32_t len); // 0, or -1: no room
     void (*flush)(port *p);                                   // after a batch of sends
@@ -46,6 +48,7 @@ struct port {
     sw_queueing limits;
     sw_pace pace; // of what comes in
     uint64_t due;
+    uint64_t gap; // nanoseconds from it to those behind it, at least
     port_stats stats;
     char name[PORT_NAME];
 };
@@ -59,6 +62,11 @@ struct loop {
     tap *taps;
     uint64_t tap_time;     // of the frames that are being captured, since 1970
     uint64_t unknown_port; // frames that the program sent to a port that is not there
+    uint64_t served;       // up to this program time
+    uint32_t sent;         // frames to ports, in this round
+    int more;              // this round left frames that were due
+    uint64_t nap;          // nanoseconds between rounds, at least, while frames wait for their times
+    uint64_t earned;       // the longest that it may be
     struct timespec epoch; // program time 0
 
     // Held by the loop while it works, by others while they change what it works on.
@@ -92,8 +100,8 @@ void loop_record(loop *l, port *p, const uint8_t *frame, uint32_t len, uint32_t 
 void loop_flush_taps(loop *l);
 void loop_close_taps(loop *l);
 uint32_t loop_serve(loop *l); // a round; returns 0 when there was nothing to do
-uint32_t loop_serve_port(loop *l, port *p);
-int loop_serve_together(loop *l, uint32_t *count); // with several threads; -1: no memory for it
+uint32_t loop_serve_port(loop *l, port *p, uint64_t now);
+int loop_serve_together(loop *l, uint32_t *count, uint64_t now); // with several threads; -1: no memory for it
 void loop_emit(void *l, uint32_t number, const uint8_t *frame, uint32_t len); // an sw_emit
 uint64_t loop_wall_ns(void);
 void loop_free_gathered(loop *l);

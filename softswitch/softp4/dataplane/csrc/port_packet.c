@@ -50,11 +50,13 @@ typedef struct {
 
 // -- receiving -------------------------------------------------------------------------------------
 
-static struct tpacket2_hdr *current(packet_port *p)
+static struct tpacket2_hdr *place(const packet_port *p, uint32_t number)
 {
-    return (void *)(p->ring + (size_t)(p->next / FRAMES_PER_BLOCK) * RING_BLOCK +
-                    (size_t)(p->next % FRAMES_PER_BLOCK) * RING_FRAME);
+    return (void *)(p->ring + (size_t)(number / FRAMES_PER_BLOCK) * RING_BLOCK +
+                    (size_t)(number % FRAMES_PER_BLOCK) * RING_FRAME);
 }
+
+static struct tpacket2_hdr *current(const packet_port *p) { return place(p, p->next); }
 
 static void next_in_ring(packet_port *p)
 {
@@ -142,6 +144,21 @@ static const uint8_t *packet_peek(port *base, uint32_t *len)
     return p->frame;
 }
 
+static uint32_t packet_waiting(port *base)
+{
+    const packet_port *p = (packet_port *)base;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < RING_FRAMES && n < LOOP_BATCH; i++) {
+        const struct tpacket2_hdr *header = place(p, (p->next + i) % RING_FRAMES);
+        if (!(__atomic_load_n(&header->tp_status, __ATOMIC_ACQUIRE) & TP_STATUS_USER)) break;
+        struct virtio_net_hdr offload;
+        memcpy(&offload, (const uint8_t *)header + header->tp_mac - sizeof offload, sizeof offload);
+        const int train = offload.gso_type != VIRTIO_NET_HDR_GSO_NONE && offload.gso_size != 0;
+        n += train ? 1 + header->tp_len / offload.gso_size : 1;
+    }
+    return n;
+}
+
 static int packet_fd(port *base) { return ((packet_port *)base)->rx; }
 
 // -- sending ---------------------------------------------------------------------------------------
@@ -183,6 +200,7 @@ static void packet_close(port *base)
 }
 
 static const port_ops PACKET_OPS = {.peek = packet_peek,
+                                    .waiting = packet_waiting,
                                     .release = packet_release,
                                     .send = packet_send,
                                     .flush = packet_flush,

@@ -120,6 +120,17 @@ static const uint8_t *udp_peek(port *base, uint32_t *len)
     return NULL;
 }
 
+static uint32_t udp_waiting(port *base)
+{
+    udp_port *p = (udp_port *)base;
+    uint32_t n = 0;
+    for (uint32_t i = p->next; i < p->filled; i++) {
+        const uint32_t size = frame_size(&p->messages[i]), len = p->messages[i].msg_len;
+        n += size ? (len - (i == p->next ? p->at : 0) + size - 1) / size : 1;
+    }
+    return n;
+}
+
 static void couple(struct msghdr *message, const send_train *train, uint8_t *note)
 {
     const uint16_t size = (uint16_t)train->size;
@@ -187,6 +198,7 @@ static void udp_close(port *base)
 }
 
 static const port_ops UDP_OPS = {.peek = udp_peek,
+                                 .waiting = udp_waiting,
                                  .release = udp_release,
                                  .send = udp_send,
                                  .flush = udp_flush,

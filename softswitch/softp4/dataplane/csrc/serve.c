@@ -3,7 +3,13 @@
 #define _GNU_SOURCE
 #include "loop_state.h"
 
-enum { FLUSH_AGAIN = 100000 }; // nanoseconds until a busy interface is tried again
+enum {
+    FLUSH_AGAIN = 100000,         // nanoseconds until a busy interface is tried again
+    PACED_BATCH = 4 * LOOP_BATCH, // frames of all paced ports per hold of the switch's lock
+    NAP_A_FRAME = 12500,          // nanoseconds
+    MOST_NAP = 16 * NAP_A_FRAME,
+    LATE = 1000000, // for so long frames may have been there unseen
+};
 
 void loop_emit(void *ctx, uint32_t number, const uint8_t *frame, uint32_t len)
 {
@@ -18,6 +24,7 @@ void loop_emit(void *ctx, uint32_t number, const uint8_t *frame, uint32_t len)
         return;
     }
     p->dirty = 1;
+    l->sent++;
     if (p->tapped & CAPTURE_OUT) loop_record(l, p, frame, len, CAPTURE_OUT);
 }
 
@@ -45,11 +52,10 @@ static void flush(loop *l)
 }
 
 // Sends what waits in the switch's queues and is due. Returns whether anything was.
-static uint32_t step(loop *l, sw_switch *sw)
+static uint32_t step(loop *l, sw_switch *sw, uint64_t now)
 {
     const uint64_t due = sw ? sw_deadline(sw) : SW_NEVER;
     if (due == SW_NEVER) return 0;
-    const uint64_t now = loop_now(l);
     if (l->taps) l->tap_time = loop_wall_ns();
     sw_lock(sw);
     sw_step(sw, now, loop_emit, l);
@@ -57,58 +63,110 @@ static uint32_t step(loop *l, sw_switch *sw)
     return due <= now;
 }
 
-// Whether a frame that waits outside may come in. While frames wait, the pace goes by when they could have
-// come in, not by when the loop got round to it: a loop that wakes late loses nothing.
-static int may_enter(port *p, uint32_t len, uint64_t now)
+// A frame of a port, its oldest, comes in. It stays where it is until it is released.
+static void enter(loop *l, port *p, const uint8_t *frame, uint32_t len, uint64_t at)
 {
-    const uint64_t due = sw_pace_next(&p->pace, &p->limits, p->held ? 0 : now);
-    if (due > now) {
-        p->held = 1;
-        p->due = due;
-        return 0;
+    p->stats.rx_packets++;
+    p->stats.rx_bytes += len;
+    if (p->tapped & CAPTURE_IN && p->up) loop_record(l, p, frame, len, CAPTURE_IN);
+    if (p->up && l->sw)
+        sw_process(l->sw, p->number, frame, len, at, loop_emit, l);
+    else
+        p->stats.rx_drops++;
+}
+
+// Whether a frame of a paced port waits outside; then p->due is when it may come in. That goes by the pace, not by when
+// the loop got round to it: nobody knows when frames came that were found late, so they came evenly since it last looked.
+static int look(port *p, uint64_t since, uint64_t now)
+{
+    uint32_t len;
+    if (!p->ops->peek(p, &len)) return p->held = 0;
+    const int waited = p->held;
+    p->held = 1;
+    if (waited)
+        p->gap = 0;
+    else {
+        const uint32_t waiting = p->ops->waiting ? p->ops->waiting(p) : 1;
+        p->gap = (now - since) / (waiting ? waiting : 1);
+        p->due = sw_pace_next(&p->pace, &p->limits, since + p->gap);
     }
-    sw_pace_take(&p->pace, &p->limits, due, len);
-    return 1;
+    return p->due <= now;
+}
+
+// Frames of paced ports come in, each at the time that its port's rate allows, and in the order of these times: what
+// leaves is due at the same times however seldom the loop looks. Returns how many came in.
+static uint32_t serve_paced(loop *l, uint64_t now)
+{
+    port *waiting[LOOP_PORTS];
+    uint32_t count = 0, n = 0, len;
+    const uint64_t since = now - l->served < LATE ? l->served : now - LATE;
+    for (uint32_t i = 0; i < l->count; i++) {
+        port *p = l->ports[i];
+        if (p->paced && !(p->held && p->due > now) && look(p, since, now)) waiting[count++] = p;
+    }
+    if (count == 0) return 0;
+    if (l->sw) sw_lock(l->sw);
+    for (; count != 0 && n < PACED_BATCH; n++) {
+        uint32_t first = 0;
+        for (uint32_t i = 1; i < count; i++)
+            if (waiting[i]->due < waiting[first]->due) first = i;
+        port *p = waiting[first];
+        const uint8_t *frame = p->ops->peek(p, &len);
+        sw_pace_take(&p->pace, &p->limits, p->due, len);
+        if (l->served < p->due) l->served = p->due;
+        enter(l, p, frame, len, l->served);
+        p->ops->release(p);
+        p->held = p->ops->peek(p, &len) != NULL;
+        const uint64_t next = p->due + p->gap;
+        p->due = sw_pace_next(&p->pace, &p->limits, next < now ? next : now);
+        if (!p->held || p->due > now) waiting[first] = waiting[--count];
+    }
+    if (l->sw) sw_unlock(l->sw);
+    return n;
 }
 
 // One batch of one port. Returns how many frames it had.
-uint32_t loop_serve_port(loop *l, port *p)
+uint32_t loop_serve_port(loop *l, port *p, uint64_t now)
 {
     uint32_t len, n = 0;
     const uint8_t *frame = p->ops->peek(p, &len);
-    if (!frame) {
-        p->held = 0;
-        return 0;
-    }
-    sw_switch *sw = p->up ? l->sw : NULL;
-    uint64_t now = loop_now(l);
-    if (p->held && p->due > now) return 0;
-    if (l->taps) l->tap_time = loop_wall_ns();
-    if (sw) sw_lock(sw);
+    if (!frame) return 0;
+    if (l->sw) sw_lock(l->sw);
     do {
-        if (p->paced && !may_enter(p, len, now)) break;
-        p->stats.rx_packets++;
-        p->stats.rx_bytes += len;
-        if (p->tapped & CAPTURE_IN && p->up) loop_record(l, p, frame, len, CAPTURE_IN);
-        if (sw)
-            sw_process(sw, p->number, frame, len, now, loop_emit, l);
-        else
-            p->stats.rx_drops++;
+        enter(l, p, frame, len, now);
         p->ops->release(p);
     } while (++n < LOOP_BATCH && (frame = p->ops->peek(p, &len)));
-    if (!frame) p->held = 0;
-    if (sw) sw_unlock(sw);
+    if (l->sw) sw_unlock(l->sw);
     return n;
+}
+
+// How long the loop may leave frames where they are that are due, or come in at a pace. Many frames a time make it
+// longer, but step by step: a few frames are not kept waiting.
+static void adapt_nap(loop *l, uint32_t frames, uint64_t since_last)
+{
+    const uint64_t earned = l->earned + (uint64_t)frames * NAP_A_FRAME;
+    l->earned = earned <= since_last ? 0 : earned - since_last < MOST_NAP ? earned - since_last : MOST_NAP;
+    l->nap = 2 * (l->nap > NAP_A_FRAME ? l->nap : NAP_A_FRAME);
+    if (l->nap > l->earned) l->nap = l->earned;
 }
 
 uint32_t loop_serve(loop *l)
 {
-    uint32_t n = step(l, l->sw);
-    uint32_t together;
-    if (l->sw && sw_takes_many(l->sw) && loop_serve_together(l, &together) == 0)
+    uint64_t now = loop_now(l);
+    const uint64_t since_last = now - l->served;
+    if (l->taps) l->tap_time = loop_wall_ns();
+    l->sent = 0;
+    uint32_t n = serve_paced(l, now), together;
+    l->more = n == PACED_BATCH;
+    if (l->more) now = l->served; // the rest is of later
+    l->served = now;
+    n += step(l, l->sw, now);
+    adapt_nap(l, n > l->sent ? n : l->sent, since_last);
+    if (l->sw && sw_takes_many(l->sw) && loop_serve_together(l, &together, now) == 0)
         n += together;
     else
-        for (uint32_t i = 0; i < l->count; i++) n += loop_serve_port(l, l->ports[i]);
+        for (uint32_t i = 0; i < l->count; i++)
+            if (!l->ports[i]->paced) n += loop_serve_port(l, l->ports[i], now);
     flush(l);
     return n;
 }
@@ -129,7 +187,7 @@ uint64_t loop_deadline(const loop *l)
 static void lift_limits(loop *l, sw_switch *sw, port *p)
 {
     sw_set_queueing(sw, p->number, NULL);
-    step(l, sw);
+    step(l, sw, loop_now(l));
 }
 
 void loop_lift_limits(loop *l, port *p)
@@ -164,9 +222,9 @@ int loop_set_queueing(loop *l, uint32_t number, const sw_queueing *wanted, int b
     port *p = loop_port(l, number);
     int result = p ? 0 : -ENODEV;
     if (p && l->sw) {
-        step(l, l->sw); // up to now, the old limits hold
+        step(l, l->sw, loop_now(l)); // up to now, the old limits hold
         result = sw_set_queueing(l->sw, number, wanted);
-        step(l, l->sw);
+        step(l, l->sw, loop_now(l));
         flush(l);
     }
     if (result == 0) {

@@ -86,7 +86,7 @@ static void run(loop *l, uint32_t count, uint64_t now)
     sw_kept_clear(&g->keeper);
 }
 
-int loop_serve_together(loop *l, uint32_t *count)
+int loop_serve_together(loop *l, uint32_t *count, uint64_t now)
 {
     if (!l->gathered && (l->gathered = aligned_alloc(64, sizeof *l->gathered)))
         memset(l->gathered, 0, sizeof *l->gathered);
@@ -94,12 +94,11 @@ int loop_serve_together(loop *l, uint32_t *count)
     gathered *g = l->gathered;
     uint32_t waiting = 0, n = 0;
     *count = 0;
-    const uint64_t now = loop_now(l);
-    if (l->taps) l->tap_time = loop_wall_ns();
     for (uint32_t i = 0; i < l->count; i++) {
         port *p = l->ports[i];
-        if (!p->up || p->paced) {
-            *count += loop_serve_port(l, p);
+        if (p->paced) continue;
+        if (!p->up) {
+            *count += loop_serve_port(l, p, now);
             continue;
         }
         const uint32_t fair = (TOGETHER - n) / (l->count - i);
