@@ -176,7 +176,7 @@ def run_ranks(
     with scratch_folder("weir-bench") as folder:
         (folder / "job").write_bytes(pickle.dumps((measure, spec, device, limit_s)))
         processes: list[Forked] = []
-        logs = [folder / f"{rank}.log" for rank in range(links.workers)]
+        logs = [folder / f"rank-{rank}.log" for rank in range(links.workers)]
         try:
             processes += (_rank(rank, links, folder, port) for rank in range(links.workers))
             if limit_s is not None:
@@ -190,10 +190,10 @@ def run_ranks(
 def _rank(rank: int, links: Links, folder: Path, port: int) -> Forked:
     prefix, environment = links.start(rank)
     rendezvous: dict[str, Any] = {"RANK": rank, "WORLD_SIZE": links.workers, "MASTER_PORT": port}
-    template = shared_template("weir.bench.rank", {}, folder / "0.log")
+    template = shared_template("weir.bench.rank", {}, folder / "rank-0.log")
     return template.fork(
         [str(folder / "job"), str(folder / f"{rank}.result")],
-        log=folder / f"{rank}.log",
+        log=folder / f"rank-{rank}.log",
         environment={**environment, **{name: str(value) for name, value in rendezvous.items()}},
         prefix=prefix,
     )

@@ -18,8 +18,11 @@ def children(pid: int) -> dict[int, str]:
 
 
 def name(pid: int) -> str:
-    """What ps and top call it."""
-    return Path(f"/proc/{pid}/comm").read_text().strip()
+    """What ps and top call it; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def command_line(pid: int) -> str:

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
-from tests.harness.processes import command_line, is_alive
+from tests.harness.processes import command_line, is_alive, name
 
 WEIR: Final = (sys.executable, "-m", "weir")
 TORCHRUN: Final = (sys.executable, "-m", "torch.distributed.run", "--standalone")
@@ -79,14 +79,16 @@ class Started:
         return found
 
     def find(self, pattern: str, **environment: object) -> int:
-        """Return that of its processes whose command line has the pattern, once it is there.
+        """Return that of its processes whose command line or name has the pattern, once it is there.
 
-        ``environment``: what its environment has besides, such as RANK.
+        ``environment``: what its environment has besides, such as RANK. That of a template's children is the
+        template's: their names tell them apart.
         """
         wanted = {f"{name}={value}" for name, value in environment.items()}
 
         def look() -> int | None:
-            found = [pid for pid, line in self.processes().items() if re.search(pattern, line)]
+            lines = self.processes().items()
+            found = [pid for pid, line in lines if re.search(pattern, f"{line} {name(pid)}")]
             return next((pid for pid in found if wanted <= set(_environment(pid))), None)
 
         return self.until(look, f"a process of {pattern!r} {environment}")

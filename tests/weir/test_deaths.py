@@ -50,7 +50,7 @@ CLUSTER: Final = {
     "controller": r"weir\.process\.child weir\.controller",
 }
 PROGRESS: Final = {"middle": r"rank . begins[^!]*rank . begins", "end": r"exact sums[^!]*exact sums"}
-WORKERS: Final = dict.fromkeys(("worker 0", "worker 1"), r"weir\.train\.worker")
+WORKERS: Final = {f"worker {rank}": rf"worker-{rank}$" for rank in range(2)}
 POOL: Final = {"worker": r"multiprocessing\.spawn"}
 TRAIN: Final = "train --model mlp --workers 2 --epochs 1000 --no-reference --out runs"
 TRAINING: Final = (
@@ -67,7 +67,7 @@ JOBS: Final = {
     "train": Job((*WEIR, *TRAIN.split()), {**WORKERS, **CLUSTER}, {"middle": "step 1/"}),
     "calibrate": Job((*WEIR, "calibrate", "--model", "mlp", "--processes", "2"), POOL),
     "tail": Job((*WEIR, *TAIL.split()), POOL, {"middle": "2 at a time"}),
-    "allreduce": Job((*WEIR, *ALLREDUCE.split()), {"rank 1": r"weir\.bench\.rank"}),
+    "allreduce": Job((*WEIR, *ALLREDUCE.split()), {"rank 1": r"rank-1$"}),
     "training": Job((*WEIR, *TRAINING.split()), {"server": "tcp_server"}),
     "mininet": Job((*MININET, "--workers", "2", "--run", "sleep 600"), {"host's command": "^sleep 600"}),
 }
@@ -208,8 +208,8 @@ def find(run: Started, job: Job, who: str) -> int:
     """Return the process id of one of the job's processes."""
     if who == PARENT:
         return run.process.pid
-    _, _, number = who.partition(" ")
-    return run.find(job.processes[who], **({"RANK": number} if number.isdigit() else {}))
+    pattern, (_, _, number) = job.processes[who], who.partition(" ")
+    return run.find(pattern, **({"RANK": number} if pattern == RANKS.get(who) else {}))
 
 
 @contextlib.contextmanager
@@ -237,7 +237,9 @@ def rack(folder: Path) -> Iterator[dict[str, Started]]:
             "--port",
             "2=shm",
         ) as switch,
-        started(folder / "at-controller", *WEIR, "controller", *options, "--ready-file", ready) as controller,
+        started(
+            folder / "at-controller", *WEIR, "controller", "run", *options, "--ready-file", ready
+        ) as controller,
     ):
         controller.until(ready.exists, "the controller")
         yield {"switch": switch, "controller": controller}
