@@ -417,6 +417,7 @@ def installed(environment: Path) -> set[str]:
     return {path.name for path in site_packages(environment).iterdir()}
 
 
+@pytest.mark.long  # zig compiles all C twice
 def test_wheels_with_compiled_c_sum_where_there_is_no_compiler(
     source: Path, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
