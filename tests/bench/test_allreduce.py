@@ -28,13 +28,14 @@ def test_gloo_has_a_bridge_with_offloads_and_weir_the_switch_each_at_its_least_b
         ranks = run_ranks(measure, spec, links)
         find, port = cluster.lab.switch.links.find, cluster.lab.interfaces[0]
         switched, bridged = find(port), find(f"bridge-{port}")
+        batches = _batches(links)  # while the links are there
     assert links.rate is not None
     for link, ring in ((switched, False), (bridged, True)):
         least = ROUNDS * least_seconds(ELEMENTS, WORKERS, links.rate, ring=ring) * links.rate / 8
         assert 0.95 * least < link.sent_bytes < 1.1 * least, ring
     for link in (switched, bridged):
         assert link.sent_bytes / link.sent > FULL_FRAME  # trains of packets, and of segments
-    assert _batches(links)["frames at a time"] >= 1
+    assert batches["frames at a time"] >= 1
     (weir,), (gloo,) = (ranks[0].samples[1.0][name] for name in ("weir", "gloo"))
     assert weir.switch > gloo.switch  # which only had to wait
     for sample in (weir, gloo):

@@ -219,7 +219,7 @@ def test_the_sum_is_as_long_as_one_workers_part(way: dict[str, Any], size: int) 
 
 def test_chunks_have_one_worker_each_that_chooses_in_turn() -> None:
     """So the union of all choices is as dense as asked for, and every worker comes to every chunk."""
-    values = torch.randn(3 * 4096 + 600, generator=torch.Generator().manual_seed(1))
+    values = torch.randn(4 * 4096 + 600, generator=torch.Generator().manual_seed(1))
     model = torch.nn.Module()
     model.register_parameter("w", torch.nn.Parameter(values))
     span = spans_of(model)["w"]
@@ -241,3 +241,24 @@ def test_chunks_have_one_worker_each_that_chooses_in_turn() -> None:
         kept = first.sum(0).abs().sum(1) > 0
         assert int(kept.sum()) == 16 and norms[kept].min() > norms[~kept].max()
     assert sorted(choosers) == [0, 1, 2, 3]
+
+
+def test_every_worker_chooses_in_every_step_in_a_model_of_few_chunks() -> None:
+    """Of 7,353 values, not two chunks, each of several workers has a part; together it is the density."""
+    shapes = [(70, 30), (70,), (70, 70), (70,), (3, 70), (3,)]
+    model = torch.nn.ParameterList([torch.ones(shape) for shape in shapes])
+    spans = spans_of(model)
+    for workers in (3, 8, 20):
+        sparsifiers = [
+            create_sparsifier("chunk-topk", SparsifierOptions(density=0.1)) for _ in range(workers)
+        ]
+        for _ in range(workers):
+            chosen = []
+            for rank, one in enumerate(sparsifiers):
+                one.join(rank, workers)
+                parts = [one.encode(torch.ones(span.length), span) for span in spans.values()]
+                chosen.append(torch.cat(parts))
+                one.end_step()
+            assert all(bool(mine.any()) for mine in chosen)
+            assert int(torch.stack(chosen).sum(0).max()) == 1
+            assert int(torch.stack(chosen).sum()) == pytest.approx(735, abs=24)

@@ -63,7 +63,7 @@ struct loop {
     uint64_t tap_time;     // of the frames that are being captured, since 1970
     uint64_t unknown_port; // frames that the program sent to a port that is not there
     uint64_t served;       // up to this program time
-    uint32_t sent;         // frames to ports, in this round
+    uint32_t sent;         // frames to ports in this round, but those of loop_serve_together
     int more;              // this round left frames that were due
     uint64_t nap;          // nanoseconds between rounds, at least, while frames wait for their times
     uint64_t earned;       // the longest that it may be

@@ -11,21 +11,34 @@ enum {
     LATE = 1000000, // for so long frames may have been there unseen
 };
 
-void loop_emit(void *ctx, uint32_t number, const uint8_t *frame, uint32_t len)
+// Returns how many frames have left: 1 or 0.
+static uint32_t send_out(loop *l, uint32_t number, const uint8_t *frame, uint32_t len)
 {
-    loop *l = ctx;
     port *p = loop_port(l, number);
     if (!p) {
         l->unknown_port++;
-        return;
+        return 0;
     }
     if (!p->up || p->ops->send(p, frame, len) != 0) {
         p->stats.tx_drops++;
-        return;
+        return 0;
     }
     p->dirty = 1;
-    l->sent++;
     if (p->tapped & CAPTURE_OUT) loop_record(l, p, frame, len, CAPTURE_OUT);
+    return 1;
+}
+
+// Threads of a team may call it at once, for different ports: it leaves `sent` alone.
+void loop_emit(void *ctx, uint32_t number, const uint8_t *frame, uint32_t len)
+{
+    send_out(ctx, number, frame, len);
+}
+
+// The same for the loop's thread alone.
+static void emit_counted(void *ctx, uint32_t number, const uint8_t *frame, uint32_t len)
+{
+    loop *l = ctx;
+    l->sent += send_out(l, number, frame, len);
 }
 
 uint64_t loop_now(const loop *l)
@@ -58,7 +71,7 @@ static uint32_t step(loop *l, sw_switch *sw, uint64_t now)
     if (due == SW_NEVER) return 0;
     if (l->taps) l->tap_time = loop_wall_ns();
     sw_lock(sw);
-    sw_step(sw, now, loop_emit, l);
+    sw_step(sw, now, emit_counted, l);
     sw_unlock(sw);
     return due <= now;
 }
@@ -70,7 +83,7 @@ static void enter(loop *l, port *p, const uint8_t *frame, uint32_t len, uint64_t
     p->stats.rx_bytes += len;
     if (p->tapped & CAPTURE_IN && p->up) loop_record(l, p, frame, len, CAPTURE_IN);
     if (p->up && l->sw)
-        sw_process(l->sw, p->number, frame, len, at, loop_emit, l);
+        sw_process(l->sw, p->number, frame, len, at, emit_counted, l);
     else
         p->stats.rx_drops++;
 }
