@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, note
+from hypothesis import example, given, note
 from hypothesis import strategies as st
 
 from softp4.switch import Switch
@@ -40,6 +40,7 @@ faults = st.builds(
     late=st.sampled_from([0.0, 0.05]),
     lateness=st.sampled_from([100 * MS, 5_000 * MS]),
 )
+LOSSY = Faults(delay=1000, jitter=100_000, loss=0.3)
 racks = st.fixed_dictionaries(
     {
         "workers": st.one_of(st.integers(1, 8), st.integers(1, 32)),
@@ -80,8 +81,22 @@ def check_conservation(op: Op, before: Vectors, after: Vectors, reports: list[Re
         assert sum(report.included.total for report in reports) == reports[0].applied.total
 
 
+SLOW = {
+    "workers": 8,
+    "slots": 1,
+    "seed": 1,
+    "up": LOSSY,
+    "down": LOSSY,
+    "first_round": 2**32 - 3,
+    "fill": False,
+    "congestion": Congestion.PATH,
+}
+"""Waits for most of its time: timers must not go off without need."""
+
+
 @drawn(EXAMPLES)
 @given(shape=racks)
+@example(shape=SLOW)
 def test_reduce_is_exact_under_loss_duplication_reordering_and_delay(
     switch: Switch, job_ids: Iterator[int], shape: dict[str, Any]
 ) -> None:

@@ -44,8 +44,17 @@ static int64_t timeout_end(const weir_transport *t, uint32_t s, int64_t since_ns
            weir_rtt_backed_off(&t->rtt, t->rtt.late.timeout_ns, t->slots[s].timeouts);
 }
 
+/* When to ask what became of what was sent for a lost packet. */
+static int64_t repair_end(const weir_transport *t, uint32_t s)
+{
+    const slot_state *slot = &t->slots[s];
+    const uint32_t doubled = slot->attempts > 2 ? slot->attempts - 2u : 0;
+    return slot->last_ns + weir_rtt_backed_off(&t->rtt, weir_path_patience(&t->path), doubled);
+}
+
 void weir_arm_timer(weir_transport *t, uint32_t s, int64_t now_ns)
 {
+    if (t->slots[s].suspect && repair_end(t, s) < t->path.look_ns) t->path.look_ns = repair_end(t, s);
     int64_t deadline = t->heard || s == 0 ? timeout_end(t, s, now_ns) : WEIR_NEVER;
     t->deadlines[s] = deadline;
     if (deadline < t->earliest) t->earliest = deadline;
@@ -162,16 +171,21 @@ static void break_silence(weir_transport *t, int64_t now_ns)
 static void ask_again(weir_transport *t, int64_t now_ns)
 {
     const int64_t patience = weir_path_patience(&t->path);
-    t->path.look_ns = now_ns + patience / 8;
-    for (uint32_t s = weir_unanswered_oldest(&t->unanswered);
-         s != t->unanswered.end && t->slots[s].last_ns + patience <= now_ns;
+    int64_t next = WEIR_NEVER;
+    for (uint32_t s = weir_unanswered_oldest(&t->unanswered); s != t->unanswered.end;
          s = t->unanswered.links[s].newer) {
         const slot_state *slot = &t->slots[s];
-        const uint32_t doubled = slot->attempts > 2 ? slot->attempts - 2u : 0;
-        if (slot->suspect && !slot->due && may_ask(t, slot) &&
-            slot->last_ns + weir_rtt_backed_off(&t->rtt, patience, doubled) <= now_ns)
-            ask(t, s, now_ns);
+        const int recent = slot->last_ns + patience > now_ns;
+        const int64_t end = recent ? slot->last_ns + patience : repair_end(t, s);
+        if (recent || (slot->suspect && !slot->due && may_ask(t, slot))) {
+            if (end <= now_ns)
+                ask(t, s, now_ns);
+            else if (end < next)
+                next = end;
+        }
+        if (recent) break;
     }
+    t->path.look_ns = next > now_ns + patience / 8 ? next : now_ns + patience / 8;
 }
 
 void weir_recover(weir_transport *t, int64_t now_ns)

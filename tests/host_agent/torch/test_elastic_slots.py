@@ -183,10 +183,10 @@ def test_a_group_is_closed_while_it_asks_for_more_slots(cluster: weir.LocalClust
 def closes_in_the_join() -> str:
     joined = ElasticSlots._joined
 
-    def slowly(self: ElasticSlots, number: int) -> Any:
+    def slowly(self: ElasticSlots, number: int, slots: int) -> Any:
         if dist.get_rank():
             time.sleep(2)
-        return joined(self, number)
+        return joined(self, number, slots)
 
     ElasticSlots._joined = slowly  # type: ignore[method-assign]
     work = dist.all_reduce(torch.ones(LARGE), group=groups["a"], async_op=True)
