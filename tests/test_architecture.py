@@ -217,7 +217,6 @@ SHORT: Final = {
     "tests/frameworks/programs/trainer.py": "a program",
     "tests/frameworks/sections.py": "what several tests read of a page",
     "tests/harness/source.py": "what several rooms' tests share",
-    "tests/host_agent/models.py": "what several rooms' tests share",
     "tests/host_agent/torch/suite/compare.py": "a program",
     "tests/mininet/knock.py": "a program",
     "tests/mininet/stations.py": "a program",

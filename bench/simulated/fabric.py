@@ -32,6 +32,15 @@ FRONT: Final = dscp(0)
 _TREATMENTS: Final = "WeirIngress.queueing.treatments"
 
 
+def hosts_of_job(job: int, *, racks: int, jobs: int, workers: int = 1) -> list[str]:
+    """Return the hosts of a job. workers: of each job in a rack."""
+    return [
+        f"h{rack * jobs * workers + job * workers + one + 1}"
+        for rack in range(racks)
+        for one in range(workers)
+    ]
+
+
 @dataclass(frozen=True)
 class Fabric:
     """Racks, and links that are all alike. rate: bit/s. depth: packets that a switch queue holds.

@@ -22,7 +22,16 @@ from weir.bench.case import Run, parameter
 from weir.bench.gradients.replay import train
 from weir.bench.results import Column, Table
 from weir.bench.simulated import fabric
-from weir.bench.simulated.fabric import FRONT, TIMES, Fabric, Outcome, outcomes, per_cent, treated
+from weir.bench.simulated.fabric import (
+    FRONT,
+    TIMES,
+    Fabric,
+    Outcome,
+    hosts_of_job,
+    outcomes,
+    per_cent,
+    treated,
+)
 from weir.bench.simulated.transports import BLOCK, Done, Rings, Sums, Transport
 from weir.host_agent.collectives import quantize
 from weir.host_agent.compression.bucket_layout import BucketLayout
@@ -55,12 +64,7 @@ class Jobs(Fabric):
 
     def members(self, job: int) -> list[str]:
         """Return the hosts of a job."""
-        per_rack = self.jobs * self.workers
-        return [
-            f"h{rack * per_rack + job * self.workers + one + 1}"
-            for rack in range(self.racks)
-            for one in range(self.workers)
-        ]
+        return hosts_of_job(job, racks=self.racks, jobs=self.jobs, workers=self.workers)
 
 
 @dataclass(frozen=True)

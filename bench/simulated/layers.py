@@ -21,7 +21,7 @@ import numpy as np
 from weir.bench.case import Run, parameter
 from weir.bench.results import Column, Table
 from weir.bench.simulated import fabric
-from weir.bench.simulated.fabric import TIMES, Fabric, Outcome, outcomes
+from weir.bench.simulated.fabric import TIMES, Fabric, Outcome, hosts_of_job, outcomes
 from weir.bench.simulated.transports import BLOCK, LANE, Lanes
 from weir.host_agent.transport.service_class import ServiceClass
 from weir.simulator.clock import SECOND
@@ -94,12 +94,7 @@ class Layers(Fabric):
 
     def members(self, job: int) -> list[str]:
         """Return the hosts of a job."""
-        per_rack = self.jobs * self.workers
-        return [
-            f"h{rack * per_rack + job * self.workers + one + 1}"
-            for rack in range(self.racks)
-            for one in range(self.workers)
-        ]
+        return hosts_of_job(job, racks=self.racks, jobs=self.jobs, workers=self.workers)
 
     @property
     def lanes(self) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 from weir.bench.case import Run, parameter
 from weir.bench.results import Column, Table, share
 from weir.bench.simulated import fabric
-from weir.bench.simulated.fabric import TIMES, Fabric, Outcome, outcomes
+from weir.bench.simulated.fabric import TIMES, Fabric, Outcome, hosts_of_job, outcomes
 from weir.bench.simulated.transports import BLOCK, LANE, Sums
 from weir.controller.qos import Qos, SprayName
 from weir.simulator.clock import SECOND
@@ -97,7 +97,7 @@ def simulate(setting: Paths, contender: Contender, seed: int) -> Outcome:
 
 
 def _job(network: Network, setting: Paths, contender: Contender, number: int, seed: int) -> Sums:
-    hosts = [f"h{rack * setting.jobs + number + 1}" for rack in range(setting.racks)]
+    hosts = hosts_of_job(number, racks=setting.racks, jobs=setting.jobs)
     own = {f"spine{number % setting.spines + 1}"} if contender.spines == "own" else None
     name = f"{Random(f'{seed} name {number}').getrandbits(64):x}"
     job = network.admit(hosts, slots=setting.slots, name=name, spines=own)

@@ -28,6 +28,7 @@ from weir.host_agent.torch.advice import warn_at_first_step
 from weir.host_agent.torch.compiling import never_compiled
 from weir.host_agent.torch.packed_state import newest
 from weir.host_agent.torch.process_group import WeirProcessGroup
+from weir.host_agent.torch.replicas import weir_group
 from weir.host_agent.torch.staging import devices_of
 from weir.host_agent.torch.step_stats import StepStats
 from weir.host_agent.transport.ledger import Ledger
@@ -143,17 +144,14 @@ class HookState:
         if isinstance(module, DistributedDataParallel):
             process_group = process_group or module.process_group
             module = module.module
-        process_group = process_group or dist.distributed_c10d._get_default_group()
-        if not isinstance(process_group, WeirProcessGroup):
-            raise TypeError(
-                "weir.torch.hook needs a process group of the weir backend, this one is a "
-                f'{type(process_group).__name__}: call init_process_group("weir", ...), or give HookState '
-                'a process_group made by new_group(backend="weir")'
-            )
-        self._group = process_group
+        advice = (
+            ': call init_process_group("weir", ...), or give HookState a process_group made by '
+            'new_group(backend="weir")'
+        )
+        self._group = group = weir_group(process_group, "weir.torch.hook", advice)
         self._names = {parameter: name for name, parameter in module.named_parameters()}
         self._layouts.clear()
-        connection, communicator = process_group.connection, process_group.collectives.communicator
+        connection, communicator = group.connection, group.collectives.communicator
         facts = connection.facts
         self.exchanger.join(module, communicator, facts.slot_count, narrow=facts.narrow)
         self._joined = False

@@ -19,7 +19,7 @@ from weir.host_agent.compression.outer.sums import make_sum
 from weir.host_agent.compression.sparsifiers import Sparsifier
 from weir.host_agent.compression.updates.layout import UpdateLayout
 from weir.host_agent.torch.packed_state import newest
-from weir.host_agent.torch.process_group import WeirProcessGroup
+from weir.host_agent.torch.replicas import broadcast_from_first, trained_parameters, unite_buffers, weir_group
 from weir.host_agent.torch.staging import devices_of
 from weir.host_agent.torch.unwrapping import unwrapped
 from weir.host_agent.torch.work import QueuedWork
@@ -109,7 +109,7 @@ class OuterStep:
         seed: int = 0,
     ) -> None:
         self._model, self._optimizer = unwrapped(model), inner_optimizer
-        self._parameters = _trained(self._model, inner_optimizer)
+        self._parameters = trained_parameters(self._model, inner_optimizer)
         layout = UpdateLayout(list(self._parameters), [one.shape for one in self._parameters.values()])
         self.settings = OuterSettings(every, outer_rate, outer_momentum, decay, ahead, overlap)
         self._stage = OuterStage(layout, self.settings, make_sum(layout, method, density, bits, seed))
@@ -289,9 +289,7 @@ class OuterStep:
         return self._group.submit(run, devices=devices_of(list(self._parameters.values())))
 
     def _begin(self) -> None:
-        with torch.no_grad():
-            for tensor in (*self._model.parameters(), *self._model.buffers()):
-                self._broadcast(tensor)
+        broadcast_from_first(self._group.collectives, (*self._model.parameters(), *self._model.buffers()))
         self._start = self._weights()
         self._stage.begin(self._start)
 
@@ -314,28 +312,11 @@ class OuterStep:
     def _finish(self) -> None:
         self._to_model(self._stage.finish(self._weights()))
         self._start = self._weights()
-        with torch.no_grad():
-            for buffer in self._model.buffers():
-                if buffer.is_floating_point():
-                    host = buffer.detach().cpu().contiguous()
-                    self._group.collectives.all_reduce(host, dist.ReduceOp.AVG)
-                    buffer.copy_(host)
-                else:
-                    self._broadcast(buffer)
-
-    def _broadcast(self, tensor: torch.Tensor) -> None:
-        host = tensor.detach().cpu().contiguous()
-        self._group.collectives.broadcast(host, 0)
-        tensor.copy_(host)
+        unite_buffers(self._group.collectives, self._model)
 
     def _take(self, process_group: dist.ProcessGroup | None) -> None:
         """Take a place in a group."""
-        group = process_group or dist.distributed_c10d._get_default_group()
-        if not isinstance(group, WeirProcessGroup):
-            raise TypeError(
-                f"{_NAME} needs a process group of the weir backend, this one is a {type(group).__name__}"
-            )
-        self._group = group
+        self._group = group = weir_group(process_group, _NAME)
         facts = group.connection.facts
         self._stage.join(self._model, group.collectives.communicator, facts.slot_count, facts.narrow)
 
@@ -354,15 +335,3 @@ class OuterStep:
     def _refuse_swapped(self) -> None:
         if self._swapped:
             raise RuntimeError("the model is at the shared point: leave shared_point() first")
-
-
-def _trained(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.nn.Parameter]:
-    """Return what an optimizer trains of a model by name: a tied parameter once, none that is frozen."""
-    names = {parameter: name for name, parameter in model.named_parameters()}
-    trained = {parameter for group in optimizer.param_groups for parameter in group["params"]}
-    if strangers := trained - names.keys():
-        raise ValueError(f"the optimizer has {len(strangers)} parameters that are none of the model's")
-    found = {name: one for one, name in names.items() if one in trained and one.requires_grad}
-    if not found:
-        raise ValueError("the optimizer has no parameters to train")
-    return found

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
-from weir.host_agent.torch.compress import compress
+from weir.host_agent.torch.compress import CompressedUpdates, compress
 from weir.host_agent.torch.outer_step import OuterStep
 from weir.host_agent.torch.process_group import WeirProcessGroup
 from weir.train.backends import Exchange, WeirMeter
@@ -165,7 +165,36 @@ class LocalSteps(Stepper):
             values.copy_(part.view_as(values))
 
 
-class Compressed(Stepper):
+class InsideOptimizer(Stepper):
+    """Steps of the optimizer, to which a part of ``weir.torch`` has added its own."""
+
+    _added: CompressedUpdates | OuterStep
+
+    def step(self) -> None:
+        """Make the optimizer's step, and what belongs to it."""
+        self.optimizer.step()
+
+    @contextlib.contextmanager
+    def shared(self) -> Iterator[None]:
+        """Show the shared point while the block runs; floating-point buffers become their mean."""
+        average_buffers(self.model)
+        with self._added.shared_point():
+            yield
+
+    def finish(self) -> None:
+        """Give all workers the same model."""
+        self._added.finish()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the shared point, and what is this worker's own."""
+        return self._added.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what ``state_dict`` gave, bit for bit."""
+        self._added.load_state_dict(state)
+
+
+class Compressed(InsideOptimizer):
     """The optimizer's updates, compressed: ``weir.torch.compress``."""
 
     def __init__(
@@ -173,7 +202,7 @@ class Compressed(Stepper):
     ) -> None:
         super().__init__(model, optimizer, group, config)
         self.density = config.update_share
-        self._compressed = compress(
+        self._added = compress(
             model,
             optimizer,
             process_group=group,
@@ -182,31 +211,8 @@ class Compressed(Stepper):
             seed=config.seed,
         )
 
-    def step(self) -> None:
-        """Make the optimizer's step, which is a compressed one."""
-        self.optimizer.step()
 
-    @contextlib.contextmanager
-    def shared(self) -> Iterator[None]:
-        """Show the shared point while the block runs; floating-point buffers become their mean."""
-        average_buffers(self.model)
-        with self._compressed.shared_point():
-            yield
-
-    def finish(self) -> None:
-        """Deliver all that is pending."""
-        self._compressed.finish()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the shared point, this worker's weights and the optimizer's moments."""
-        return self._compressed.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what ``state_dict`` gave, bit for bit."""
-        self._compressed.load_state_dict(state)
-
-
-class Outer(Stepper):
+class Outer(InsideOptimizer):
     """Outer steps: ``weir.torch.OuterStep``."""
 
     def __init__(
@@ -215,7 +221,7 @@ class Outer(Stepper):
         super().__init__(model, optimizer, group, config)
         every = config.outer_steps or OUTER_STEPS
         self.density = config.outer_density / every  # mean of all steps
-        self._outer = OuterStep(
+        self._added = OuterStep(
             model,
             optimizer,
             every=every,
@@ -230,29 +236,6 @@ class Outer(Stepper):
             process_group=group,
             seed=config.seed,
         )
-
-    def step(self) -> None:
-        """Make the optimizer's step, and an outer one if it is due."""
-        self.optimizer.step()
-
-    @contextlib.contextmanager
-    def shared(self) -> Iterator[None]:
-        """Show the shared point while the block runs; floating-point buffers become their mean."""
-        average_buffers(self.model)
-        with self._outer.shared_point():
-            yield
-
-    def finish(self) -> None:
-        """Give all workers the mean of their models."""
-        self._outer.finish()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the shared point, and what this worker keeps."""
-        return self._outer.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what ``state_dict`` gave, bit for bit."""
-        self._outer.load_state_dict(state)
 
 
 def _values(model: nn.Module) -> list[Tensor]:

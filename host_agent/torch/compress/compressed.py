@@ -22,6 +22,7 @@ from weir.host_agent.compression.updates.stage import UpdateSettings, UpdateStag
 from weir.host_agent.torch.compress.optimizers import options_of, parameters_of, rule_of
 from weir.host_agent.torch.compress.timing import StepClock, Timing
 from weir.host_agent.torch.process_group import WeirProcessGroup
+from weir.host_agent.torch.replicas import broadcast_from_first, unite_buffers, weir_group
 from weir.host_agent.torch.staging import devices_of
 from weir.host_agent.torch.unwrapping import unwrapped
 from weir.host_agent.torch.work import QueuedWork
@@ -217,9 +218,7 @@ class CompressedUpdates:
         return self._group.submit(run, devices=devices_of(list(self._parameters.values())))
 
     def _begin(self) -> None:
-        with torch.no_grad():
-            for tensor in (*self._model.parameters(), *self._model.buffers()):
-                self._broadcast(tensor)
+        broadcast_from_first(self._group.collectives, (*self._model.parameters(), *self._model.buffers()))
         self._stage.begin(list(self._parameters.values()))
 
     def _step(self, gradients: list[torch.Tensor | None], options: dict[str, list[float]]) -> None:
@@ -235,19 +234,7 @@ class CompressedUpdates:
     def _finish(self) -> None:
         with self._in_main_memory() as weights:
             self._stage.finish(self._group.connection, weights)
-        with torch.no_grad():
-            for buffer in self._model.buffers():
-                if buffer.is_floating_point():
-                    host = buffer.detach().cpu().contiguous()
-                    self._group.collectives.all_reduce(host, dist.ReduceOp.AVG)
-                    buffer.copy_(host)
-                else:
-                    self._broadcast(buffer)
-
-    def _broadcast(self, tensor: torch.Tensor) -> None:
-        host = tensor.detach().cpu().contiguous()
-        self._group.collectives.broadcast(host, 0)
-        tensor.copy_(host)
+        unite_buffers(self._group.collectives, self._model)
 
     # The model's weights.
 
@@ -342,11 +329,5 @@ def compress(
             optimizer.step()
         compressed.finish()
     """
-    group = process_group or dist.distributed_c10d._get_default_group()
-    if not isinstance(group, WeirProcessGroup):
-        raise TypeError(
-            "weir.torch.compress needs a process group of the weir backend, this one is a "
-            f"{type(group).__name__}"
-        )
     settings = UpdateSettings(bits, share, sample_share, sample_bits, sample_whole_steps, clip_norm, seed)
-    return CompressedUpdates(model, optimizer, settings, group)
+    return CompressedUpdates(model, optimizer, settings, weir_group(process_group, _NAME))

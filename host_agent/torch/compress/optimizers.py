@@ -7,6 +7,7 @@ from typing import Any, Final
 import torch
 
 from weir.host_agent.compression.updates.rules import OPTIONS, RuleName
+from weir.host_agent.torch.replicas import trained_parameters
 
 _RULES: Final[Mapping[type[torch.optim.Optimizer], RuleName]] = {
     torch.optim.SGD: "sgd",
@@ -41,19 +42,13 @@ def parameters_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> d
             "the optimizer has already made steps, and compress begins without its state: make it before the "
             "first step, or go on with CompressedUpdates.load_state_dict"
         )
-    names = {parameter: name for name, parameter in model.named_parameters()}
-    trained = {parameter for group in optimizer.param_groups for parameter in group["params"]}
-    if strangers := trained - names.keys():
-        raise ValueError(f"the optimizer has {len(strangers)} parameters that are none of the model's")
-    found = {name: one for one, name in names.items() if one in trained and one.requires_grad}
+    found = trained_parameters(model, optimizer)
     for name, parameter in found.items():
         if parameter.dtype is not torch.float32:
             raise TypeError(
                 f"{name} is {parameter.dtype}: compress keeps what waits for the wire in the weights, and "
                 "needs them in float32. Train under torch.autocast, which leaves them so"
             )
-    if not found:
-        raise ValueError("the optimizer has no parameters to train")
     return found
 
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 import weir
 import weir.torch
+from tests.host_agent.models import Model, batch, flat, loss_of
 from tests.host_agent.torch.worlds import World
 from weir.host_agent.torch.compress.timing import Timing
 
@@ -29,30 +29,6 @@ def world() -> Iterator[World]:
         yield world
 
 
-class Model(nn.Module):
-    """A tied weight, one that is frozen, one that is never used, and statistics of batch normalisation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(50, 24)
-        self.middle = nn.Linear(24, 24)
-        self.norm = nn.BatchNorm1d(24)
-        self.frozen = nn.Linear(24, 24)
-        self.unused = nn.Linear(24, 24)
-        self.frozen.requires_grad_(False)
-        self.head = nn.Linear(24, 50, bias=False)
-        self.head.weight = self.embedding.weight
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        hidden = self.norm(torch.tanh(self.middle(self.embedding(tokens))))
-        return self.head(hidden + self.frozen(hidden))
-
-
-def batch(step: int, rank: int | None = None) -> torch.Tensor:
-    rank = dist.get_rank() if rank is None else rank
-    return torch.randint(50, (32,), generator=torch.Generator().manual_seed(100 * step + rank))
-
-
 def make(kind: str) -> tuple[Model, torch.optim.Optimizer]:
     torch.manual_seed(0)
     model = Model()
@@ -62,10 +38,6 @@ def make(kind: str) -> tuple[Model, torch.optim.Optimizer]:
     if kind == "sgd":
         return model, torch.optim.SGD(groups, lr=0.1, momentum=0.9, weight_decay=0.01)
     return model, getattr(torch.optim, kind)(groups, lr=0.01, weight_decay=0.01)
-
-
-def loss_of(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-    return functional.cross_entropy(model(tokens), (7 * tokens + 3) % 50)
 
 
 def backward(model: nn.Module, step: int, how: str) -> None:
@@ -78,10 +50,6 @@ def backward(model: nn.Module, step: int, how: str) -> None:
             (loss_of(model, part) / 2).backward()
     else:
         loss_of(model, batch(step)).backward()
-
-
-def flat(model: nn.Module) -> torch.Tensor:
-    return torch.cat([one.detach().flatten() for one in model.parameters()])
 
 
 def difference_from_dense(kind: str, how: str) -> float:

@@ -18,6 +18,7 @@ from torch.nn import functional
 
 import weir
 import weir.torch
+from tests.host_agent.models import Model, batch, flat, loss_of
 from tests.host_agent.torch.worlds import World
 
 SIZE = 3
@@ -29,34 +30,6 @@ LIMIT = timedelta(seconds=20)
 def world() -> Iterator[World]:
     with weir.local_cluster(workers=SIZE) as cluster, World(SIZE, cluster.environment) as world:
         yield world
-
-
-class Model(nn.Module):
-    """A tied weight, one that is frozen, one that is never used, and statistics of batch normalisation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(50, 24)
-        self.middle = nn.Linear(24, 24)
-        self.norm = nn.BatchNorm1d(24)
-        self.frozen = nn.Linear(24, 24)
-        self.unused = nn.Linear(24, 24)
-        self.frozen.requires_grad_(False)
-        self.head = nn.Linear(24, 50, bias=False)
-        self.head.weight = self.embedding.weight
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        hidden = self.norm(torch.tanh(self.middle(self.embedding(tokens))))
-        return self.head(hidden + self.frozen(hidden))
-
-
-def batch(step: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(100 * step + dist.get_rank())
-    return torch.randint(50, (32,), generator=generator)
-
-
-def loss_of(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-    return functional.cross_entropy(model(tokens), (7 * tokens + 3) % 50)
 
 
 def make(kind: str = "AdamW", **options: Any) -> tuple[Model, torch.optim.Optimizer]:
@@ -77,10 +50,6 @@ def steps(
             if one.grad is not None:
                 dist.all_reduce(one.grad, dist.ReduceOp.AVG)
         optimizer.step()
-
-
-def flat(model: nn.Module) -> torch.Tensor:
-    return torch.cat([one.detach().flatten() for one in model.parameters()])
 
 
 def digest(model: nn.Module) -> bytes:
