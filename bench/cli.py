@@ -135,12 +135,15 @@ def run(
     ] = None,
     journal: Annotated[
         Path | None,
-        typer.Option(help="File that keeps every simulation that has ended: the same command goes on there."),
+        typer.Option(
+            metavar="FILE",
+            help="File that keeps every simulation that has ended: the same command goes on there.",
+        ),
     ] = None,
     plugin: Plugin = None,
-    out: Annotated[Path, typer.Option(help="Folder of the figures (JSON) and pictures (PNG).")] = Path(
-        "runs/bench"
-    ),
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder of the figures (JSON) and pictures (PNG).")
+    ] = Path("runs/bench"),
     record: Annotated[
         str,
         typer.Option(metavar="NAME", help="Also write bench/records/NAME.json, for weir bench results."),

@@ -13,6 +13,7 @@ import csv
 import hashlib
 import io
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,12 +27,12 @@ from softp4.native import build, ring
 from softp4.p4rt import updates
 from softp4.program.loader import load_program
 from softp4.runtime.compiler import load_switch_library
-from weir import p4src
 from weir.host_agent.collectives import bindings as collectives
 from weir.host_agent.compression import bindings as compression
 from weir.host_agent.flows import native as flows
 from weir.host_agent.placement.partitioners import local_search
 from weir.host_agent.transport import bindings as transport
+from weir.p4src import BUILD, manifest
 from weir.simulator import fabric
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -51,13 +52,14 @@ def weir_parts() -> list[build.Parts]:
     with build.asked_for() as asked:
         for room in (transport, collectives, compression, flows, local_search, fabric):
             room.library()
-        for program in (p4src.PROGRAM, p4src.WIDE_PROGRAM):
-            load_switch_library(load_program(program))
+        for program in manifest.PROGRAMS:
+            load_switch_library(load_program(BUILD / f"{program}.json"))
     return asked
 
 
 def pure_wheel(source: Path, folder: Path) -> Path:
-    """Return the wheel that setuptools builds of a folder."""
+    """Return the wheel that setuptools builds of a folder, without files of earlier builds."""
+    shutil.rmtree(source / "build" / "lib", ignore_errors=True)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w"]
     subprocess.run([*command, str(folder), str(source)], check=True)
     (path,) = folder.glob("*.whl")

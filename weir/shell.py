@@ -25,10 +25,16 @@ _OBSERVER: Final = 1  # the smallest election id there is: every controller may 
 
 _Switch = Annotated[str | None, typer.Argument(help="A switch of the topology.")]
 _Topology = Annotated[Path | None, typer.Option(metavar="FILE", help="Topology file, YAML or JSON.")]
-_Grpc = Annotated[str | None, typer.Option(help="Where any switch serves P4Runtime, instead of a topology.")]
+_Grpc = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Where any switch serves P4Runtime, instead of a topology."),
+]
 _DeviceId = Annotated[int, typer.Option(help="With --grpc: the switch's device id.")]
-_Push = Annotated[
-    Path | None, typer.Option(help="Give the switch this program first (BMv2 JSON, its P4Info beside it).")
+_Program = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Give the switch this program first (BMv2 JSON, its P4Info beside it)."
+    ),
 ]
 _Write = Annotated[
     bool, typer.Option("--write", help="Take the switch over from its controller until the shell ends.")
@@ -44,7 +50,7 @@ def shell(
     topology_file: _Topology = None,
     grpc: _Grpc = None,
     device_id: _DeviceId = 1,
-    push: _Push = None,
+    program: _Program = None,
     write: _Write = False,
     python: _Python = sys.executable,
 ) -> None:
@@ -61,11 +67,11 @@ def shell(
         _fail("say which switch: SWITCH --topology-file FILE, or --grpc ADDRESS")
     election = _larger_than_its_controllers(target) if write else _OBSERVER
     arguments = [*target.arguments(), "--election-id", f"{election >> 64},{election & ((1 << 64) - 1)}"]
-    if push is not None:
-        p4info = find_p4info(push)
+    if program is not None:
+        p4info = find_p4info(program)
         if p4info is None:
-            _fail(f"there is no P4Info beside {push}")
-        arguments += ["--config", f"{p4info},{push}"]
+            _fail(f"there is no P4Info beside {program}")
+        arguments += ["--config", f"{p4info},{program}"]
     command = ["-m", "p4runtime_sh", *arguments]
     if python == sys.executable and importlib.util.find_spec("p4runtime_sh") is None:
         _fail(_advice(command))

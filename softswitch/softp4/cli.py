@@ -81,7 +81,8 @@ def switch(
         typer.Option(metavar="DIR", help="Directory of the shared-memory ports.", show_default=False),
     ] = None,
     p4info: Annotated[
-        Path | None, typer.Option(help="P4Info text of --program, if not beside it.", show_default=False)
+        Path | None,
+        typer.Option(metavar="FILE", help="P4Info text of --program, if not beside it.", show_default=False),
     ] = None,
     device_id: Annotated[int, typer.Option(min=1, help="P4Runtime device id.")] = 1,
     cpu_port: Annotated[
@@ -100,12 +101,21 @@ def switch(
         ),
     ] = 0.0,
     tls_cert: Annotated[
-        Path | None, typer.Option(help="Serve gRPC over TLS with this certificate (PEM).", show_default=False)
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Serve gRPC over TLS with this certificate (PEM).", show_default=False
+        ),
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="The certificate's key.", show_default=False)] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The certificate's key.", show_default=False)
+    ] = None,
     tls_ca: Annotated[
         Path | None,
-        typer.Option(help="Let in only clients with a certificate of this authority.", show_default=False),
+        typer.Option(
+            metavar="FILE",
+            help="Let in only clients with a certificate of this authority.",
+            show_default=False,
+        ),
     ] = None,
     ready_file: Annotated[
         Path | None,

@@ -54,7 +54,7 @@ def test_a_torchrun_job_outlives_its_controller_and_sums_exactly(short_path: Pat
     switch_at, address = f"unix:{folder}/switch.sock", f"unix:{folder}/controller.sock"
     described = single_switch(2, switch_at, str(folder / "ports"), target="soft")
     topology.write_text(described.model_dump_json(exclude_none=True))
-    options = (topology, "--listen", address, "--state", state, "--lease", _LEASE_S)
+    options = (topology, "--listen", address, "--state-file", state, "--lease", _LEASE_S)
 
     def controller() -> "contextlib.AbstractContextManager[subprocess.Popen[bytes]]":
         ready = ("--ready-file", folder / "controller.ready")

@@ -35,7 +35,8 @@ def calibrate(
         typer.Option(metavar="STEPS", help="Steps of each epoch at most; default: the model's own."),
     ] = None,
     method: Annotated[
-        str, typer.Option(help="As for weir train, sparsifiers only; dense: all is sent.")
+        str,
+        typer.Option(metavar="NAME", help="As for weir train, sparsifiers only; dense: all is sent."),
     ] = "dense",
     plugin: Plugin = None,
     density: Annotated[float, typer.Option(help="As for weir train.")] = 0.05,
@@ -45,7 +46,7 @@ def calibrate(
     loss_budget: Annotated[
         float | None,
         typer.Option(
-            metavar="P",
+            metavar="SHARE",
             help="Only this, and no policy: what it costs to lose all that a --loss-budget of weir "
             "train allows. Fails when that is more than the tolerance.",
         ),
@@ -59,7 +60,7 @@ def calibrate(
     processes: Annotated[
         int | None, typer.Option(min=1, help="Runs at a time; default: one per processor.")
     ] = None,
-    out: Annotated[
+    policy: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE", help="The policy; a picture goes beside it. Default: policy-MODEL.json."
@@ -93,7 +94,7 @@ def calibrate(
             error_feedback=error_feedback,
             quick=quick,
             processes=processes or len(os.sched_getaffinity(0)),
-            out=out,
+            out=policy,
         )
     except ConfigError as error:
         typer.echo(f"weir calibrate: {error}", err=True)

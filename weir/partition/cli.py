@@ -61,9 +61,11 @@ def partition(
     seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0,
     compare: Annotated[bool, typer.Option("--compare", help="Try all installed partitioners.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Explain the figures.")] = False,
-    out: Annotated[
+    plan_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the plan, for weir train --mode ps --placement FILE."),
+        typer.Option(
+            "--plan", metavar="FILE", help="Write the plan, for weir train --mode ps --placement FILE."
+        ),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the traffic between machines as a PNG.")
@@ -122,11 +124,11 @@ def partition(
         if explain:
             console.print(explanation(samples, plan))
     try:
-        if out is not None:
-            PlanFile(source, plan.placement, plan.buckets).save(out)
+        if plan_file is not None:
+            PlanFile(source, plan.placement, plan.buckets).save(plan_file)
         if plot is not None:
             draw(plan, partitioner, plot)
     except OSError as error:
-        where = error.filename or (plot if out is None else f"{out}, or the plot")
+        where = error.filename or (plot if plan_file is None else f"{plan_file}, or the plot")
         typer.echo(f"weir partition: cannot write {where}: {error.strerror}", err=True)
         raise typer.Exit(1) from None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of plans: what ``weir partition --out`` writes and ``weir train --placement`` reads."""
+"""Files of plans: what ``weir partition --plan`` writes and ``weir train --placement`` reads."""
 
 import json
 from dataclasses import dataclass

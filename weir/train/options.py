@@ -335,7 +335,7 @@ Links = Annotated[
 Loss = Annotated[
     float,
     typer.Option(
-        metavar="P",
+        metavar="SHARE",
         help="Share of packets that every link loses in each direction, 0 to 0.5.",
     ),
 ]
@@ -365,7 +365,7 @@ BackgroundDscp = Annotated[
 LossBudget = Annotated[
     float,
     typer.Option(
-        metavar="P",
+        metavar="SHARE",
         help="Share of a front layer's gradient that may be missing from its sum; less of back layers and of "
         "large values, so less of the whole. Missing values are added to the next step's gradient. 0: "
         "nothing may be missing. With --consistency ssp:S or async: share of each push.",
@@ -472,10 +472,11 @@ ConfigFile = Annotated[
 
 _KNOWN: Final = {**SHARED, **OF_A_RUN}
 _FIELDS: Final = TrainConfig.model_fields
+_NO_SETTINGS: Final = frozenset({"assigned", "config", "as_json"})
 
 
 def takes(names: Collection[str]) -> Callable[[Callable[_Own, None]], Callable[_Own, None]]:
-    """Give a command options for settings, and --set and --config, in place of its ``**settings``.
+    """Give a command options for settings, and --set, --config and --json, in place of its ``**settings``.
 
     Args:
         names: Settings that the command takes. Those in ``OPTIONS`` get an option with TrainConfig's default.
@@ -491,6 +492,7 @@ def takes(names: Collection[str]) -> Callable[[Callable[_Own, None]], Callable[_
             *(_parameter(name, _KNOWN[name], _default(name)) for name in OPTIONS if name in names),
             _parameter("assigned", Assigned),
             _parameter("config", ConfigFile),
+            _parameter("as_json", Json, default=False),
         ]
         command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
         command.__annotations__ = {each.name: each.annotation for each in options}
@@ -517,7 +519,7 @@ def given(context: typer.Context, names: Collection[str]) -> dict[str, Any]:
 
     Returns:
         Values of options and of --set. Values of --set are text, or tuples of text: TrainConfig parses them.
-        The command's own options are among them, --set and --config are not.
+        The command's own options are among them; --set, --config and --json are not.
 
     Raises:
         ConfigError: --set has no value, names no setting, or repeats one.
@@ -525,7 +527,7 @@ def given(context: typer.Context, names: Collection[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in context.params.items():
         source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE" and name not in ("assigned", "config"):
+        if source is not None and source.name == "COMMANDLINE" and name not in _NO_SETTINGS:
             found[name] = value
     by_set = assigned(context, names)
     if twice := sorted(found.keys() & by_set.keys()):
