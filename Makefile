@@ -38,9 +38,9 @@ check: .venv/ready  ## formatting, lint, types, spelling, C warnings, generated 
 	$(BIN)/python p4src/build.py --check
 	$(BIN)/python -m tests.native.check_c
 
-wheels: .venv/ready  ## wheels with compiled C for x86-64 (manylinux2014), by zig: build/wheels
+wheels: .venv/ready  ## wheels with compiled C for x86-64 and 64-bit Arm (manylinux2014), by zig: build/wheels
 	$(BIN)/python -c 'import ziglang' 2>/dev/null || $(BIN)/pip install --quiet ziglang
-	$(BIN)/python deploy/wheels.py --machine x86_64 --out build/wheels
+	$(BIN)/python deploy/wheels.py --machine x86_64 aarch64 --out build/wheels
 
 image: wheels  ## an OCI image without torch, for hub, controller and switch: build/weir.tar
 	$(BIN)/python deploy/image.py --wheels build/wheels --out build/weir.tar

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build wheels of Weir and of its switch with compiled C in them, for Linux.
 
-    python deploy/wheels.py --out wheels
+    python deploy/wheels.py --machine x86_64 aarch64 --out wheels
 
-compiles by zig (``pip install ziglang``) for glibc 2.17: manylinux2014. ``--machine aarch64`` compiles for
-another machine, ``--host`` by this machine's compiler and for its own glibc.
+compiles by zig (``pip install ziglang``) for glibc 2.17: manylinux2014. ``--host`` compiles for this machine
+alone, by its own compiler and for its own glibc.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from softp4.native import build, ring
 from softp4.p4rt import updates
 from softp4.program.loader import load_program
 from softp4.runtime.compiler import load_switch_library
+from weir.cli import COMMIT_FILE, commit_of
 from weir.host_agent.collectives import bindings as collectives
 from weir.host_agent.compression import bindings as compression
 from weir.host_agent.flows import native as flows
@@ -94,6 +95,8 @@ def with_compiled(
             for level in build.LEVELS[machine]:
                 library = build.make_packaged(one, level, compiler(level), Path(folder))
                 files[f"{package}/{build.COMPILED}/{library.name}"] = library.read_bytes()
+    if commit := commit_of(ROOT):
+        files[f"{package}/{COMMIT_FILE}"] = commit.encode()
     (record,) = (name for name in files if name.endswith(".dist-info/RECORD"))
     del files[record]
     target = out / wheel.name.replace("-none-any.whl", f"-none-{tag}.whl")
@@ -142,20 +145,23 @@ def main() -> None:
     """Build both wheels."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("wheels"), help="folder of the wheels")
-    parser.add_argument("--machine", choices=sorted(build.LEVELS), default=platform.machine())
+    here = platform.machine()
+    parser.add_argument(
+        "--machine", nargs="+", choices=sorted(build.LEVELS), default=[here], help="machines to compile for"
+    )
     parser.add_argument("--host", action="store_true", help="compile by this machine's compiler")
     options = parser.parse_args()
-    machine = options.machine
     if options.host:
-        compiler, tag = by_host, f"linux_{machine}"
+        targets = [(here, by_host, f"linux_{here}")]
     else:
-        compiler = by_zig_for(machine)
-        tag = f"manylinux_2_17_{machine}.manylinux2014_{machine}"
+        tag = "manylinux_2_17_{0}.manylinux2014_{0}"
+        targets = [(machine, by_zig_for(machine), tag.format(machine)) for machine in options.machine]
     options.out.mkdir(parents=True, exist_ok=True)
     for source, parts in ((ROOT / "softswitch", switch_parts()), (ROOT, weir_parts())):
         with tempfile.TemporaryDirectory() as folder:
             wheel = pure_wheel(source, Path(folder))
-            print(with_compiled(wheel, parts, machine, compiler, tag, options.out))
+            for target in targets:
+                print(with_compiled(wheel, parts, *target, options.out))
 
 
 if __name__ == "__main__":

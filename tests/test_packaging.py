@@ -112,6 +112,20 @@ def install(wheel: Path, folder: Path, *more: str) -> None:
     subprocess.run([*command, "--quiet", "--no-deps", "--no-index", *more, str(wheel)], check=True, env=alone)
 
 
+def test_every_file_with_the_version_has_the_same() -> None:
+    (version,) = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    for file, words in (
+        ("pyproject.toml", f'"softp4=={version}"'),
+        ("softswitch/pyproject.toml", f'version = "{version}"'),
+        ("CITATION.cff", f"version: {version}"),
+        ("CHANGELOG.md", f"## {version}"),
+        ("softswitch/CHANGELOG.md", f"## {version}"),
+        ("deploy/kubernetes/jobset.yaml", f"weir:{version}"),
+        ("docs/start/install.md", f"weir:{version}"),
+    ):
+        assert words in (ROOT / file).read_text(encoding="utf-8"), file
+
+
 def test_the_wheel_holds_every_source(names: set[str]) -> None:
     rooms = {link.name for link in (ROOT / "weir").iterdir() if link.is_symlink()}
     sources = {path for path in tracked("weir", *rooms) if path.suffix in KINDS}
@@ -431,16 +445,24 @@ def test_wheels_with_compiled_c_sum_where_there_is_no_compiler(
     folder = with_dependencies(weirs, tmp_path_factory)
     for wheel in (switch, weirs):
         install(wheel, folder)
-    script = tmp_path / "sum.py"
     page = (ROOT / "docs" / "start" / "install.md").read_text(encoding="utf-8")
-    script.write_text(next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL)))
+    scripts = [tmp_path / "first_sum.py", tmp_path / "train.py"]
+    for script, block in zip(scripts, re.findall(r"```python\n(.*?)```", page, re.DOTALL), strict=True):
+        script.write_text(block)
     for name, value in (("PATH", str(folder / "bin")), ("SOFTP4_CACHE", str(tmp_path / "cache"))):
         monkeypatch.setenv(name, value)
     for name in ("CC", "SOFTP4_CFLAGS"):
         monkeypatch.delenv(name, raising=False)
     code = "from softp4.native.build import compiler; compiler()"
     assert "NoCompilerError" in TestInstalled.run(folder, "python", "-c", code).stderr
-    done = TestInstalled.torchrun(folder, script, 2)
+    summed, trained = (TestInstalled.torchrun(folder, script, 2) for script in scripts)
+    assert summed.returncode == 0 and summed.stdout.count("[3.0, 3.0, 3.0, 3.0]") == 2, summed.stderr
+    assert trained.returncode == 0 and trained.stdout.count("loss") == 1, trained.stderr
+    every = "from softp4.runtime.compiler import load_switch_library as load\n"
+    every += "from softp4.program.loader import load_program as program\nfrom weir.p4src import BUILD, manifest\n"
+    every += "for name in manifest.PROGRAMS: load(program(BUILD / f'{name}.json'))\n"
+    done = TestInstalled.run(folder, "python", "-c", every)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("[3.0, 3.0, 3.0, 3.0]") == 2
     assert not list((tmp_path / "cache").glob("*.so"))
+    shown = TestInstalled.run(folder, "weir", "--version").stdout
+    assert not (ROOT / ".git").exists() or "commit" in shown

@@ -50,6 +50,7 @@ def switch(
     program: Annotated[
         Path | None,
         typer.Option(
+            metavar="FILE",
             help="BMv2 JSON to run (p4c-bm2-ss makes it). Without it, the switch waits for a controller to "
             "set its pipeline. A P4Info beside it (NAME.p4info.txtpb) is loaded too.",
             show_default=False,
