@@ -122,7 +122,7 @@ def run(
     name: Annotated[str, typer.Argument(metavar="SUITE[/CASE]", help="weir bench list shows them.")],
     assigned: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the case; may be given repeatedly."),
+        typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the case. Repeatable."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="The smallest sizes: tries a case out.")] = False,
     repeats: Annotated[int | None, typer.Option(min=1, help="Repetitions, after one that warms up.")] = None,

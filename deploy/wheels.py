@@ -9,6 +9,7 @@ alone, by its own compiler and for its own glibc.
 
 import argparse
 import base64
+import contextlib
 import csv
 import hashlib
 import io
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -42,20 +44,23 @@ GLIBC: Final = "2.17"
 
 def switch_parts() -> list[build.Parts]:
     """Return the C of the switch's wheel that is the same for all programs."""
-    with build.asked_for() as asked:
-        for library in (ring.library, loop_bindings.library, updates.library):
-            library()
-    return asked
+    return _asked(ring.library, loop_bindings.library, updates.library)
 
 
 def weir_parts() -> list[build.Parts]:
     """Return the C of Weir's wheel: that of its hosts, of the simulator, and its P4 programs'."""
-    with build.asked_for() as asked:
-        for room in (transport, collectives, compression, flows, local_search, fabric):
-            room.library()
-        for program in manifest.PROGRAMS:
-            load_switch_library(load_program(BUILD / f"{program}.json"))
-    return asked
+    rooms = (transport, collectives, compression, flows, local_search, fabric)
+    programs = (load_program(BUILD / f"{name}.json") for name in manifest.PROGRAMS)
+    return _asked(*(room.library for room in rooms), *(partial(load_switch_library, one) for one in programs))
+
+
+def _asked(*loads: Callable[[], object]) -> list[build.Parts]:
+    """Return the parts of the libraries that functions would load."""
+    with build.asked_for() as found:
+        for load in loads:
+            with contextlib.suppress(build.OnlyAskedError):
+                load()
+    return found
 
 
 def pure_wheel(source: Path, folder: Path) -> Path:

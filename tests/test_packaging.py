@@ -20,6 +20,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from weir.cli import _COMMANDS
+from weir.p4src import manifest
 
 ROOT = Path(__file__).resolve().parent.parent
 KINDS = {".py", ".pyi", ".c", ".h", ".lua", ".p4", ".json", ".txtpb", ".proto", ".binpb"}
@@ -431,6 +432,28 @@ def installed(environment: Path) -> set[str]:
     return {path.name for path in site_packages(environment).iterdir()}
 
 
+def test_a_wheel_gets_every_library_and_every_program() -> None:
+    code = (
+        "import importlib.util, json, sys\n"
+        "spec = importlib.util.spec_from_file_location('wheels', sys.argv[1])\n"
+        "wheels = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(wheels)\n"
+        "print(json.dumps([part.name for part in (*wheels.switch_parts(), *wheels.weir_parts())]))"
+    )
+    command = [sys.executable, "-c", code, str(ROOT / "deploy" / "wheels.py")]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout)
+    rooms = [link.name for link in (ROOT / "weir").iterdir() if link.is_symlink()]
+    loading = re.compile(r'\bload_library\(\s*"([\w-]+)"')
+    wanted = {
+        name
+        for path in tracked("softswitch/softp4", "weir", *rooms)
+        if path.suffix == ".py" and "bench" not in path.parts
+        for name in loading.findall((ROOT / path).read_text(encoding="utf-8"))
+    }
+    assert set(found) == wanted
+    assert found.count("softswitch") == len(manifest.PROGRAMS)
+
+
 @pytest.mark.long  # zig compiles all C twice
 def test_wheels_with_compiled_c_sum_where_there_is_no_compiler(
     source: Path, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -459,7 +482,9 @@ def test_wheels_with_compiled_c_sum_where_there_is_no_compiler(
     assert summed.returncode == 0 and summed.stdout.count("[3.0, 3.0, 3.0, 3.0]") == 2, summed.stderr
     assert trained.returncode == 0 and trained.stdout.count("loss") == 1, trained.stderr
     every = "from softp4.runtime.compiler import load_switch_library as load\n"
-    every += "from softp4.program.loader import load_program as program\nfrom weir.p4src import BUILD, manifest\n"
+    every += (
+        "from softp4.program.loader import load_program as program\nfrom weir.p4src import BUILD, manifest\n"
+    )
     every += "for name in manifest.PROGRAMS: load(program(BUILD / f'{name}.json'))\n"
     done = TestInstalled.run(folder, "python", "-c", every)
     assert done.returncode == 0, done.stderr

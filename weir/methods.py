@@ -195,14 +195,8 @@ def plugins(paths: list[Path] | None) -> list[Path] | None:
     return paths
 
 
-Plugin = Annotated[
-    list[Path] | None,
-    typer.Option(
-        metavar="FILE",
-        callback=plugins,
-        help="Python file with methods of your own, see add-a-method.md. May be given more than once.",
-    ),
-]
+PLUGIN_HELP: Final = "Python file with your own methods, see docs/guides/add-a-method.md. Repeatable."
+Plugin = Annotated[list[Path] | None, typer.Option(metavar="FILE", callback=plugins, help=PLUGIN_HELP)]
 
 
 def list_methods(

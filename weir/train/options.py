@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from weir.methods import PLUGIN_HELP
 from weir.report.tables import Json, print_json
 from weir.train.config import OPTIONS, ConfigError, TrainConfig, as_option
 
@@ -209,13 +210,7 @@ LaneError = Annotated[
         "around it.",
     ),
 ]
-Plugin = Annotated[
-    list[Path] | None,
-    typer.Option(
-        metavar="FILE",
-        help="Python file with your own methods, see docs/guides/add-a-method.md. Repeatable.",
-    ),
-]
+Plugin = Annotated[list[Path] | None, typer.Option(metavar="FILE", help=PLUGIN_HELP)]
 PowerSgdRank = Annotated[
     int,
     typer.Option(metavar="RANK", help="For method powersgd: columns of the two thin matrices."),

@@ -64,6 +64,10 @@ class CompileError(RuntimeError):
     """The compiler refused the source, or its result cannot be kept or loaded; the message says why."""
 
 
+class OnlyAskedError(Exception):
+    """A library was not built, but listed by `asked_for`."""
+
+
 def cache_dir() -> Path:
     """Return where compiled libraries are kept: ``$SOFTP4_CACHE``, or ``softp4`` under the user's cache
     folder.
@@ -233,6 +237,7 @@ def _parts(
     parts = Parts(name, tuple(sources), extra or {}, folders, (*flags, *_chosen_flags()))
     if _asked is not None:
         _asked.append(parts)
+        raise OnlyAskedError(name)
     return parts
 
 
@@ -241,7 +246,7 @@ _asked: list[Parts] | None = None
 
 @contextlib.contextmanager
 def asked_for() -> Iterator[list[Parts]]:
-    """Yield a list of the libraries that are asked for in the block."""
+    """Yield a list of the libraries that are asked for in the block, where each raises OnlyAskedError."""
     global _asked  # noqa: PLW0603
     _asked = []
     try:
