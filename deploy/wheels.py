@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -28,7 +28,8 @@ from softp4.dataplane import loop_bindings
 from softp4.native import build, ring
 from softp4.p4rt import updates
 from softp4.program.loader import load_program
-from softp4.runtime.compiler import load_switch_library
+from softp4.program.types import Program
+from softp4.runtime.compiler import load_switch_library, program_text, text_name
 from weir.cli import COMMIT_FILE, commit_of
 from weir.host_agent.collectives import bindings as collectives
 from weir.host_agent.compression import bindings as compression
@@ -50,8 +51,17 @@ def switch_parts() -> list[build.Parts]:
 def weir_parts() -> list[build.Parts]:
     """Return the C of Weir's wheel: that of its hosts, of the simulator, and its P4 programs'."""
     rooms = (transport, collectives, compression, flows, local_search, fabric)
-    programs = (load_program(BUILD / f"{name}.json") for name in manifest.PROGRAMS)
-    return _asked(*(room.library for room in rooms), *(partial(load_switch_library, one) for one in programs))
+    loads = (partial(load_switch_library, program) for program in _programs())
+    return _asked(*(room.library for room in rooms), *loads)
+
+
+def weir_texts() -> dict[str, str]:
+    """Return the C text of Weir's P4 programs by file name: to generate it takes seconds."""
+    return {text_name(program): program_text(program) for program in _programs()}
+
+
+def _programs() -> Iterator[Program]:
+    return (load_program(BUILD / f"{name}.json") for name in manifest.PROGRAMS)
 
 
 def _asked(*loads: Callable[[], object]) -> list[build.Parts]:
@@ -75,6 +85,7 @@ def pure_wheel(source: Path, folder: Path) -> Path:
 def with_compiled(
     wheel: Path,
     parts: list[build.Parts],
+    texts: Mapping[str, str],
     machine: str,
     compiler: Callable[[str], list[str]],
     tag: str,
@@ -85,6 +96,7 @@ def with_compiled(
     Args:
         wheel: A wheel of Python alone.
         parts: Of the libraries.
+        texts: Other files that are put beside them, by name.
         machine: x86_64 or aarch64.
         compiler: Returns a C compiler's command with its flags for a level of processors.
         tag: Tag of the platform, such as manylinux2014_x86_64; several with dots between them.
@@ -100,6 +112,7 @@ def with_compiled(
             for level in build.LEVELS[machine]:
                 library = build.make_packaged(one, level, compiler(level), Path(folder))
                 files[f"{package}/{build.COMPILED}/{library.name}"] = library.read_bytes()
+    files |= {f"{package}/{build.COMPILED}/{name}": text.encode() for name, text in texts.items()}
     if commit := commit_of(ROOT):
         files[f"{package}/{COMMIT_FILE}"] = commit.encode()
     (record,) = (name for name in files if name.endswith(".dist-info/RECORD"))
@@ -162,11 +175,14 @@ def main() -> None:
         tag = "manylinux_2_17_{0}.manylinux2014_{0}"
         targets = [(machine, by_zig_for(machine), tag.format(machine)) for machine in options.machine]
     options.out.mkdir(parents=True, exist_ok=True)
-    for source, parts in ((ROOT / "softswitch", switch_parts()), (ROOT, weir_parts())):
+    for source, parts, texts in (
+        (ROOT / "softswitch", switch_parts(), {}),
+        (ROOT, weir_parts(), weir_texts()),
+    ):
         with tempfile.TemporaryDirectory() as folder:
             wheel = pure_wheel(source, Path(folder))
             for target in targets:
-                print(with_compiled(wheel, parts, *target, options.out))
+                print(with_compiled(wheel, parts, texts, *target, options.out))
 
 
 if __name__ == "__main__":

@@ -262,17 +262,16 @@ def _compiled_folders() -> tuple[Path, ...]:
 
 def _packaged(parts: Parts) -> Path | None:
     """Return the best library that a wheel brought and this processor can run, if there is one."""
-    folders = _compiled_folders()
-    if not folders:
+    if not _compiled_folders():
         return None
     features = set(_processor().split())
-    for level, needed in LEVELS.get(platform.machine(), {}).items():
-        if needed <= features:
-            name = parts.packaged(level)
-            for folder in folders:
-                if (folder / name).is_file():
-                    return folder / name
-    return None
+    levels = (level for level, needed in LEVELS.get(platform.machine(), {}).items() if needed <= features)
+    return next(filter(None, (packaged_file(parts.packaged(level)) for level in levels)), None)
+
+
+def packaged_file(name: str) -> Path | None:
+    """Return a file that a wheel brought in its folder of compiled libraries, if there is one."""
+    return next((folder / name for folder in _compiled_folders() if (folder / name).is_file()), None)
 
 
 def make_packaged(parts: Parts, level: str, command: Sequence[str], folder: Path) -> Path:
