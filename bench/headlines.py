@@ -76,7 +76,8 @@ CLAIMS: Final[tuple[Claim, ...]] = (
         "A transformer with AdamW, in few bytes",
         "{kept} of dense training's gain over one worker with {up} of the bytes of Gloo's ring, and "
         "{kept_third} with {up_third}; torch's PowerSGD hook of rank 4 keeps {powersgd} with {powersgd_up}",
-        "`weir.torch.compress`, with all rows at every step, and with a third of them in rotation: a GPT of 0.37 million parameters, 4 workers, 300 "
+        "`weir.torch.compress`, with all rows at every step, and with a third of them in rotation: a GPT of "
+        "0.37 million parameters, 4 workers, 300 "
         "steps, medians of three seeds, each way at the best rate of the first seed. Bytes are those of all "
         "steps; the first 40 send more.",
         {
@@ -111,7 +112,8 @@ CLAIMS: Final[tuple[Claim, ...]] = (
             "resnet": _x_ring("resnet18"),
         },
         {name: command for each in _SERVERS.values() for name, command in each.items()},
-        "sends 95 % less data than Gloo's ring, and reaches the same accuracy 0.98, 1.19 and 1.41 times as fast",
+        "sends 95 % less data than Gloo's ring, and reaches the same accuracy 0.98, 1.19 and 1.41 times as "
+        "fast",
     ),
     Claim(
         "placement",
@@ -139,7 +141,8 @@ CLAIMS: Final[tuple[Claim, ...]] = (
         "Dense all-reduce over links",
         "dense all-reduce {times} times as fast as Gloo",
         "46 MB, 4 workers, links of 100 Mbit/s to 1 Gbit/s; Gloo over the kernel's bridge with its offloads "
-        "on, alternating with Weir in the same processes. A ring of four sends each value one and a half times, so 1.46 "
+        "on, alternating with Weir in the same processes. A ring of four sends each value one and a half "
+        "times, so 1.46 "
         "is "
         "the most that the line allows.",
         {"times": Figure(("allreduce",), "ms", "Weir", "Gloo", where={"links": _RATES})},
@@ -480,7 +483,8 @@ PUBLISHED: Final[tuple[Published, ...]] = (
         "H17",
         "Libra",
         "1.5 to 4 times sparse aggregation",
-        "Not measured: no Tofino was available. Weir's switches skip absent blocks instead of keeping hot keys.",
+        "Not measured: no Tofino was available. Weir's switches skip absent blocks instead of keeping hot "
+        "keys.",
     ),
     Published(
         "H18",

@@ -155,7 +155,7 @@ class JobRegistry:
     def join(self, spec: JoinSpec, now: float, timeout_s: float) -> Job:
         """Add a worker to the job it names, which is created if need be.
 
-        The whole gathering fails when the first of its members runs out of patience.
+        The whole gathering fails when the first of its members times out.
 
         Raises:
             JobError: the request is refused; nothing has changed.

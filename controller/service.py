@@ -291,9 +291,9 @@ class AgentService:
     async def _program(self, job: Job) -> None:
         self._fabric.update(self._registry.programmed())
         left = min(job.deadline - time.monotonic(), self._join_timeout_s)
-        patience = max(left, MIN_PROGRAM_TIME_S)
+        timeout = max(left, MIN_PROGRAM_TIME_S)
         try:
-            await self._fabric.settled(job.switches, patience)
+            await self._fabric.settled(job.switches, timeout)
         except SwitchError as error:
             message = (
                 f"job {job.name!r} cannot start, a switch could not be programmed: {without_ids(str(error))}"

@@ -124,7 +124,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace, racks: int
     pcap = Path(options.pcap).resolve() if options.pcap else None
     if pcap:
         pcap.mkdir(parents=True, exist_ok=True)
-        os.environ["SOFTP4_TRAINS"] = "off"  # else a capture has a train of packets as one
+        os.environ["SOFTP4_BATCHES"] = "off"  # else a capture has a GSO batch as one packet
     switch = partial(P4Switch, kind=options.switch, port_options=plan["port_options"], pcap=pcap)
     link = TCLink if plan["rate_bps"] else Link
     net = Mininet(topo=Planned(plan=plan), switch=switch, link=link, controller=None)

@@ -294,8 +294,8 @@ class LocalCluster:
                 now = time.monotonic()
                 if waiting[0].problem != problem:
                     problem, seen = waiting[0].problem, now
-                patience = _START_TIMEOUT_S if problem in _NO_PROBLEM else _PROBLEM_S
-                late = now - seen > patience or now - began > _START_TIMEOUT_S
+                timeout = _START_TIMEOUT_S if problem in _NO_PROBLEM else _PROBLEM_S
+                late = now - seen > timeout or now - began > _START_TIMEOUT_S
                 if late and is_compiling():  # on a slow machine the controller gives up attempts meanwhile
                     began = seen = now
                 elif late:

@@ -173,15 +173,15 @@ def over_rings(workers: int, slots: int, lanes: int, seconds: float, threads: in
 
 @contextlib.contextmanager
 def _single_packets() -> Iterator[None]:
-    """Let no switch send trains meanwhile: the raw sockets of the load know single packets only."""
-    before = os.environ.get("SOFTP4_TRAINS")
-    os.environ["SOFTP4_TRAINS"] = "off"
+    """Let no switch send batches meanwhile: the raw sockets of the load know single packets only."""
+    before = os.environ.get("SOFTP4_BATCHES")
+    os.environ["SOFTP4_BATCHES"] = "off"
     try:
         yield
     finally:
-        del os.environ["SOFTP4_TRAINS"]
+        del os.environ["SOFTP4_BATCHES"]
         if before is not None:
-            os.environ["SOFTP4_TRAINS"] = before
+            os.environ["SOFTP4_BATCHES"] = before
 
 
 def _blind(place: Lab) -> None:

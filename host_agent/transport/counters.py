@@ -17,7 +17,7 @@ class TransportCounters:
         blocks_sent: those of which this worker sent lanes: the non-zero ones, unless it fills.
         rounds: slot rounds completed.
         packets_up: packets sent; packets_down: received. bytes_up, bytes_down: likewise.
-        trains_up: times that the kernel took several packets in one piece; trains_down: gave.
+        batches_up: times that the kernel took several packets in one piece; batches_down: gave.
         timeouts: retransmission timeouts.
         retransmissions: packets that were sent before, sent again.
         probes: packets without lanes that ask for the result, or whether lanes are missing.
@@ -39,8 +39,8 @@ class TransportCounters:
     packets_down: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
-    trains_up: int = 0
-    trains_down: int = 0
+    batches_up: int = 0
+    batches_down: int = 0
     timeouts: int = 0
     retransmissions: int = 0
     probes: int = 0

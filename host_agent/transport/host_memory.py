@@ -103,14 +103,14 @@ class HostMemory:
 
     # ---- how far the ranks are
 
-    def begin(self, lanes: int, *, quiet: bool, patience: Callable[[Sequence[int]], None]) -> None:
+    def begin(self, lanes: int, *, quiet: bool, deadline: Callable[[Sequence[int]], None]) -> None:
         """Begin the next reduction, of so many lanes; every rank begins the same one.
 
-        quiet: wait until nobody reads anything of the last one. patience: see ``wait``.
+        quiet: wait until nobody reads anything of the last one. deadline: see ``wait``.
         """
         grows = lanes > self._capacity
         if grows or quiet:
-            self.wait(Step.TAKEN, range(self.size), patience)
+            self.wait(Step.TAKEN, range(self.size), deadline)
         self.number = (self.number + 1) & 0xFFFFFFFF
         if grows:
             self._grow(lanes)
@@ -138,19 +138,19 @@ class HostMemory:
         self._words[_LINE + 1 : _LINE + 3] = verdict, count
         self._set(_LINE, self.number)
 
-    def released(self, patience: Callable[[Sequence[int]], None]) -> tuple[int, npt.NDArray[np.uint32]]:
+    def released(self, deadline: Callable[[Sequence[int]], None]) -> tuple[int, npt.NDArray[np.uint32]]:
         """Wait until the leader lets this rank take the reduction; return what it says: see ``release``."""
-        self._wait(_LINE, 1, lambda: patience([0]))
+        self._wait(_LINE, 1, lambda: deadline([0]))
         verdict, count = self._words[_LINE + 1 : _LINE + 3].tolist()
         return verdict, self.returned[:count].copy()
 
-    def wait(self, step: Step, places: Sequence[int], patience: Callable[[Sequence[int]], None]) -> None:
+    def wait(self, step: Step, places: Sequence[int], deadline: Callable[[Sequence[int]], None]) -> None:
         """Wait until these ranks, which follow each other, have done so.
 
-        patience: called now and then with those that have not; ends the wait by an exception.
+        deadline: called now and then with those that have not; ends the wait by an exception.
         """
         self._wait(
-            self._line(places[0]) + step, len(places), lambda: patience(self.missing(step, places)), _LINE
+            self._line(places[0]) + step, len(places), lambda: deadline(self.missing(step, places)), _LINE
         )
 
     def missing(self, step: Step, places: Sequence[int]) -> list[int]:
@@ -168,11 +168,11 @@ class HostMemory:
     def _set(self, word: int, value: int) -> None:
         self._lib.weir_host_tell(self._address(0), self._address(word), value)
 
-    def _wait(self, word: int, count: int, patience: Callable[[], None], stride: int = _LINE) -> None:
+    def _wait(self, word: int, count: int, deadline: Callable[[], None], stride: int = _LINE) -> None:
         while not self._lib.weir_host_wait(
             self._address(0), self._address(word), stride, count, self.number, round(SLICE_S * 1e9)
         ):
-            patience()
+            deadline()
 
     # ---- what a rank says of its vector
 
@@ -308,7 +308,7 @@ class HostMemory:
 Watch = Callable[[Sequence[int], float], None]
 
 
-class Patience:
+class Deadline:
     """The end of a wait for other ranks: when it was interrupted, or has lasted too long.
 
     Args:

@@ -30,7 +30,7 @@ from softp4.tracing.tracer import Tracing
 _UNUSED: Final = QueueStatistics(0, 0, 0, 0, 0, 0)
 _log = logging.getLogger("softp4")
 _WATCH_INTERVAL: Final = 1.0  # seconds between looks for trouble that the data path counts silently
-_PATIENCE: Final = 0.01  # seconds between looks at whether all has left
+_POLL_S: Final = 0.01  # seconds between looks at whether all has left
 
 
 class StartError(Exception):
@@ -213,7 +213,7 @@ def _serve(device: Device, settings: Settings, stop: Ending) -> None:
         try:
             if not stop.wait(settings.play_after):
                 _log.info("played %d frames", play(device.loop, inputs, stop))
-            while device.loop.waiting() and not stop.wait(_PATIENCE):
+            while device.loop.waiting() and not stop.wait(_POLL_S):
                 pass
         except (CaptureError, OSError, PortError) as error:
             failure.append(error)

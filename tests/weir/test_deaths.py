@@ -29,7 +29,7 @@ LEASE_S: Final = 5
 PARENT: Final = "the parent"
 ROOT: Final = Path(__file__).resolve().parents[2]
 SCRIPT: Final = str(ROOT / "tests" / "weir" / "endless_sums.py")
-SUMS: Final = (*TORCHRUN, "--nproc-per-node", "2", SCRIPT, "{folder}")  # and the ranks' patience
+SUMS: Final = (*TORCHRUN, "--nproc-per-node", "2", SCRIPT, "{folder}")  # and the ranks' timeout
 
 
 @dataclass(frozen=True)

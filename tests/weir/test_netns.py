@@ -20,7 +20,7 @@ from weir.netns.lab import Lab, bridged_lab, lab
 from weir.network import NetworkSpec, parse_shape
 from weir.wire.definition import BEST_EFFORT_DSCP
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 SOMEBODY = bytes.fromhex("02000000ff01")  # a MAC address
 ALL_PROTOCOLS = 3  # ETH_P_ALL
 SO_RCVBUFFORCE, SO_SNDBUFFORCE = 33, 32  # of asm-generic/socket.h
@@ -108,7 +108,7 @@ class TestLinks:
         def bound(address: str) -> socket.socket:
             made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             made.bind((address, 5000))
-            made.settimeout(PATIENCE)
+            made.settimeout(TIMEOUT)
             return made
 
         with (
@@ -149,7 +149,7 @@ class TestNamespace:
                 assert two[0].links.find("outer")
             finally:
                 process.kill()
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         with pytest.raises(NetlinkError, match="cannot find outer"):
             while time.monotonic() < deadline:
                 two[0].links.find("outer")
@@ -257,7 +257,7 @@ class TestBridgedRacks:
                     sender.send(other + SOMEBODY + kind + bytes(100))
                 expected = frames * (1 - loss) ** 2  # from host to bridge, from bridge to host
                 deviation = (expected * (1 - (1 - loss) ** 2)) ** 0.5
-                end = time.monotonic() + PATIENCE
+                end = time.monotonic() + TIMEOUT
                 while True:  # on a busy machine the last ones are still under way
                     over = made.switch.links.find(made.interfaces[1]).sent - before
                     if abs(over - expected) < 6 * deviation or time.monotonic() > end:
@@ -278,7 +278,7 @@ class TestBridgedRacks:
                 return to + SOMEBODY + b"\x08\x00" + bytes(9) + bytes([protocol]) + bytes(976)
 
             with made.namespaces[5].call(partial(_raw, "eth0")) as receiver:
-                receiver.settimeout(PATIENCE)
+                receiver.settimeout(TIMEOUT)
                 for host, protocol, count in (
                     (0, socket.IPPROTO_UDP, 90),  # a full bucket lets through 98, or fewer after a report
                     (1, socket.IPPROTO_UDP, 48),  # most of these wait
@@ -306,11 +306,11 @@ def _through(made: Lab, data: bytes) -> bytes:
     """Return what the third host receives of what the first one sends."""
     first, third = made.hosts[0], made.hosts[2]
     with made.namespaces[2].call(lambda: socket.create_server((third.ip, 5000))) as server:
-        client = made.namespaces[0].call(lambda: socket.create_connection((third.ip, 5000), PATIENCE))
+        client = made.namespaces[0].call(lambda: socket.create_connection((third.ip, 5000), TIMEOUT))
         connection, (address, _) = server.accept()
         with connection, client:
             assert address == first.ip
-            connection.settimeout(PATIENCE)
+            connection.settimeout(TIMEOUT)
             received = bytearray()
             for start in range(0, len(data), 1 << 14):
                 client.sendall(data[start : start + (1 << 14)])

@@ -47,7 +47,7 @@ _LOOK_S: Final = 0.1
 _FAREWELL_S: Final = 10.0
 """For servers to hear that a worker leaves; one that does not takes it out when it was silent for long."""
 
-_PATIENCE_S: Final = 0.5
+_TIMEOUT_S: Final = 0.5
 """Silence of a server from which something is awaited, after which it is looked for, and asked again."""
 
 
@@ -284,7 +284,7 @@ class FlowSession:
         else:
             owes = "to have the steps of all workers that this one must not be ahead of"
         about, remedy = self._meeting.whereabouts(line.index), ""
-        if silent > _PATIENCE_S + _LOOK_S:
+        if silent > _TIMEOUT_S + _LOOK_S:
             at = time.strftime("%H:%M:%S", time.localtime(time.time() - silent))
             about += f"; silent for {silent:.0f} s, since {at}"
             remedy = (
@@ -385,7 +385,7 @@ class FlowSession:
         silent = now - max(line.heard, line.asked)
         waits = self.worker.waits(line.index)
         due = waits or (self._leaving and not line.idle)
-        if line.place is None or (due and silent > _PATIENCE_S):
+        if line.place is None or (due and silent > _TIMEOUT_S):
             place = self._meeting.find(line.index)
             if place is not None and place != line.place:
                 self._call(line, place)
@@ -393,7 +393,7 @@ class FlowSession:
         # Before it has joined: the call's hello arrives, and asking again would bring the model again.
         if line.end is None or self.worker.lines[line.index].made is None:
             return
-        if (waits and silent > _PATIENCE_S) or silent > self._say_each_s:
+        if (waits and silent > _TIMEOUT_S) or silent > self._say_each_s:
             line.asked = now
             line.end.submit(self.worker.alive(line.index))
 

@@ -61,7 +61,7 @@ static const double WEIR_RENO_STEP = 0.73; /* slots in a round trip: RFC 9438's 
 static const double WEIR_FREE_STEP = 1 / 32.;
 static const int64_t WEIR_BASE_LASTS_NS = 10000000000;
 static const int64_t WEIR_PACE_CHUNK_NS =
-    1000000; /* of a pace, sent at once: timers are not exact, and trains are cheap */
+    1000000; /* of a pace, sent at once: timers are not exact, and batches are cheap */
 enum {
     WEIR_PATH_FIRST = 16,    /* slots at the beginning, as TCP's ten segments (RFC 6928) */
     WEIR_PATH_LOST = 24,     /* losses that say something, if they are more than one of ... */
@@ -248,7 +248,7 @@ static inline void weir_path_result(weir_path *p, int64_t sent_ns, int64_t now_n
 }
 
 /* How long the answer to a question takes at most, unless it is lost. */
-static inline int64_t weir_path_patience(const weir_path *p)
+static inline int64_t weir_path_timeout(const weir_path *p)
 {
     return p->smooth_ns + p->smooth_ns / 4 + 2000000;
 }

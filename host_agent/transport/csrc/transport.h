@@ -101,10 +101,10 @@ typedef struct {
     uint64_t blocks, blocks_sent; /* all blocks of the vector; those of which this worker sent lanes */
     uint64_t rounds;              /* slot rounds completed */
     uint64_t packets_up, packets_down, bytes_up, bytes_down;
-    uint64_t trains_up, trains_down; /* packets that the kernel took, or gave, several in one piece */
-    uint64_t timeouts;               /* retransmission timeouts */
-    uint64_t retransmissions;        /* packets of a round after its first, but for releases and probes */
-    uint64_t probes;                 /* packets that ask for the result, or whether our lanes have arrived */
+    uint64_t batches_up, batches_down; /* packets that the kernel took, or gave, several in one piece */
+    uint64_t timeouts;                 /* retransmission timeouts */
+    uint64_t retransmissions;          /* packets of a round after its first, but for releases and probes */
+    uint64_t probes;   /* packets that ask for the result, or whether our lanes have arrived */
     uint64_t releases; /* packets without lanes of ours: given up, so that the round can complete */
     uint64_t replays;  /* packets of rounds that are over, for a switch that may have forgotten them */
     uint64_t marked;   /* results that tell of congestion */
@@ -155,8 +155,8 @@ enum weir_verdict weir_transport_receive(weir_transport *t, const uint8_t *paylo
 /* Count a frame that a driver refused before it came to a payload. */
 void weir_transport_refuse(weir_transport *t, enum weir_verdict verdict);
 
-/* Count a train that a driver sent (`up`) or received. */
-void weir_transport_train(weir_transport *t, int up);
+/* Count a batch that a driver sent (`up`) or received. */
+void weir_transport_batch(weir_transport *t, int up);
 
 uint32_t weir_transport_job(const weir_transport *t);
 int weir_transport_done(const weir_transport *t);

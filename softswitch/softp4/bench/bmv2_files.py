@@ -22,7 +22,7 @@ _HEADER: Final = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1)
 _RECORD: Final = 16  # bytes before each frame
 _LOOK: Final = 0.005  # seconds between looks at the output files
 _QUIET: Final = 2.0  # seconds without growth after which nothing more comes
-_PATIENCE: Final = 120.0
+_TIMEOUT: Final = 120.0
 
 
 def with_entries(program: Path, table: str, entries: Sequence[Entry]) -> Any:
@@ -109,7 +109,7 @@ def _growth(
     outputs = [folder / f"{port}_out.pcap" for port in range(ports)]
     began = time.monotonic()
     first = last = (0, began)
-    while process.poll() is None and time.monotonic() - began < _PATIENCE:
+    while process.poll() is None and time.monotonic() - began < _TIMEOUT:
         size = sum(each.stat().st_size for each in outputs if each.exists()) - ports * len(_HEADER)
         now = time.monotonic()
         if size > 0 and first[0] == 0:

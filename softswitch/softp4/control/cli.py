@@ -99,8 +99,8 @@ def stats(
     """Packets, bytes and drops of every port.
 
     Dropped in: the port was down, its ring was full, or there is no program. Too long: a frame of more than
-    4216 bytes. Dropped out: the queue was full or the port down. Trains: of packets that came in, or left, in
-    one piece.
+    4216 bytes. Dropped out: the queue was full or the port down. Batches: of packets that came in, or left,
+    in one piece.
     """
     found = [p for p in context.obj.call("ports") if port is None or p["port"] == port]
     if port is not None and not found:
@@ -110,11 +110,11 @@ def stats(
         "rx_bytes",
         "rx_drops",
         "rx_oversize",
-        "rx_trains",
+        "rx_batches",
         "tx_packets",
         "tx_bytes",
         "tx_drops",
-        "tx_trains",
+        "tx_batches",
     )
     rows = ((p["port"], *(f"{p['statistics'][name]:,}" for name in names)) for p in found)
     heads = (
@@ -123,11 +123,11 @@ def stats(
         "bytes in",
         "dropped in",
         "too long",
-        "trains in",
+        "batches in",
         "packets out",
         "bytes out",
         "dropped out",
-        "trains out",
+        "batches out",
     )
     show(context, found, heads, rows)
 

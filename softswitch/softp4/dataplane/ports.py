@@ -18,10 +18,10 @@ from typing import Final, Protocol
 
 from softp4.dataplane.interfaces import interfaces, shared
 from softp4.dataplane.loop_bindings import PortStatistics, Statistics, library
+from softp4.native.batches import batches_wanted
 from softp4.native.claims import port_key, read_secret
 from softp4.native.ring import MAX_FRAME
 from softp4.native.shared_memory import PORT_BYTES, no_room
-from softp4.native.trains import trains_wanted
 from softp4.runtime.queueing import (
     Limits,
     QueueCounts,
@@ -158,13 +158,13 @@ class PortLoop:
     def add_interface(self, number: int, interface: str) -> None:
         """Attach port ``number`` to a network interface (AF_PACKET). Needs CAP_NET_RAW. Raises PortError.
 
-        Trains of UDP datagrams that come in are cut; like frames leave as trains, unless SOFTP4_TRAINS is
-        off.
+        GSO batches of UDP datagrams that come in are segmented; like frames leave as batches, unless
+        SOFTP4_BATCHES is off.
         """
         what = f"interface {interface!r}"
         with self._changing:
             index = self._of_its_own(number, what, interface)
-            self._add("loop_add_interface", number, what, interface.encode(), int(trains_wanted()))
+            self._add("loop_add_interface", number, what, interface.encode(), int(batches_wanted()))
             self._interfaces[number] = index
 
     def _of_its_own(self, number: int, what: str, interface: str) -> int:
@@ -190,7 +190,7 @@ class PortLoop:
         """Make port ``number`` this end of a UDP tunnel: each frame is one datagram.
 
         Only what comes from ``peer`` is received. An empty local host is every address of this machine.
-        Frames of one length leave as trains, unless SOFTP4_TRAINS is off. Raises PortError.
+        Frames of one length leave as batches, unless SOFTP4_BATCHES is off. Raises PortError.
         """
         what = f"udp {_address(local)} to {_address(peer)}"
         try:
@@ -199,7 +199,7 @@ class PortLoop:
         except OSError as error:
             raise PortError(f"port {number}, {what}: {error.strerror or error}") from error
         numbers = (part.encode() for end in (here, there) for part in end)
-        self._add("loop_add_udp", number, what, *numbers, int(trains_wanted()))
+        self._add("loop_add_udp", number, what, *numbers, int(batches_wanted()))
 
     def add_claimed(self, number: int, local: tuple[str, int], secret: Path) -> None:
         """Make port ``number`` the end of a UDP tunnel to whoever proves that it has the port's key.
@@ -220,7 +220,7 @@ class PortLoop:
         except (OSError, ValueError) as error:
             raise PortError(f"port {number}, {what}: {error}") from error
         numbers = (part.encode() for part in here)
-        self._add("loop_add_claimed", number, what, *numbers, key, int(trains_wanted()))
+        self._add("loop_add_claimed", number, what, *numbers, key, int(batches_wanted()))
 
     def add_queue(self, number: int, name: str, output: Path | None = None, *, pcapng: bool = True) -> None:
         """Make port ``number`` one whose frames ``inject`` puts in and ``receive`` takes out.

@@ -21,7 +21,7 @@ enum {
     MOST = 4096,   // frames of one work
     PIECE = 32,    // frames that one thread looks at
     LEAD = 128,    // frames that each thread looks at before it runs any
-    PATIENCE = 32, // pauses, about a microsecond: how long a piece that another thread looks at is waited for
+    PAUSES = 32,   // pauses, about a microsecond: how long a piece that another thread looks at is waited for
     AHEAD = 8,     // frames whose headers are fetched before they are looked at
     HEADERS = 128, // bytes of these
     JUDGED = 2048, // frames, at least, by which shards are equal or not
@@ -56,8 +56,8 @@ struct sw_shards {
     void *ctx;
     // Where shards begin, the least value of each; the first one's is not looked at.
     uint64_t begins[SW_MOST_THREADS];
-    uint32_t patience, waited; // times judged: how long unequal shards are put up with
-    double left;               // how unequal the last cut left them at best; 0: not known yet
+    uint32_t tolerance, waited; // times judged: how long unequal shards are put up with
+    double left;                // how unequal the last cut left them at best; 0: not known yet
     // By piece, the last turn in which it was known whose its frames are; and whose they are.
     _Alignas(64) _Atomic uint64_t looked[MOST / PIECE];
     _Alignas(64) _Atomic uint8_t owners[MOST];
@@ -128,7 +128,7 @@ static void need(sw_shards *s, uint32_t number, uint32_t piece)
     if (piece % s->threads == number)
         while (!is_known(s, piece) && look_on(s, number)) continue;
     else
-        for (int i = 0; i < PATIENCE && !is_known(s, piece); i++) sw_relax();
+        for (int i = 0; i < PAUSES && !is_known(s, piece); i++) sw_relax();
     if (is_known(s, piece)) return;
     uint8_t found[PIECE] = {0};
     const uint32_t begin = piece * PIECE, end = begin + PIECE < s->count ? begin + PIECE : s->count;
@@ -260,12 +260,12 @@ static void judge(sw_shards *s)
     if (s->left == 0 || now < s->left) s->left = now;
     if (now <= EQUAL) {
         s->waited = 0;
-        if (s->patience > 1) s->patience--;
-    } else if (++s->waited >= s->patience || (s->waited >= SOON && now > 1.5 * s->left)) {
+        if (s->tolerance > 1) s->tolerance--;
+    } else if (++s->waited >= s->tolerance || (s->waited >= SOON && now > 1.5 * s->left)) {
         cut(s);
         s->waited = 0;
         s->left = 0;
-        s->patience = s->patience < MOST_TIMES ? s->patience * 2 : MOST_TIMES;
+        s->tolerance = s->tolerance < MOST_TIMES ? s->tolerance * 2 : MOST_TIMES;
     }
 }
 
@@ -304,7 +304,7 @@ void sw_shards_together(sw_switch *sw, sw_task task, void *arg)
 void sw_shards_set_key(sw_shards *s, const sw_key *key)
 {
     s->key = *key;
-    s->patience = 1;
+    s->tolerance = 1;
 }
 
 void sw_shards_free(sw_shards *s)
