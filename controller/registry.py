@@ -479,7 +479,7 @@ class JobRegistry:
         """Return whether enough slots for a job are free now."""
         switches = self._switches(job)
         pools = [self.pools[name] for name in switches]
-        aligned = bool(self._topology.narrow(switches))
+        aligned = bool(self._topology.max_lanes(switches))
         try:
             found = _take(pools, job, aligned)
         except SlotExhaustedError:
@@ -515,7 +515,7 @@ class JobRegistry:
             for member in job.members.values():
                 _refuse_taken(job.name, member, self._jobs.values())
             pools = [self.pools[name] for name in switches]
-            job.slots = _take(pools, job, aligned=bool(self._topology.narrow(switches)))
+            job.slots = _take(pools, job, aligned=bool(self._topology.max_lanes(switches)))
         except JobError as error:
             self._effects.append(GatherFailed(job, error))
             return

@@ -151,7 +151,7 @@ class GradientExchange:
         slots: int,
         destination: Destination = ALL_WORKERS,
         *,
-        narrow: int = 0,
+        max_lanes: int = 0,
     ) -> None:
         """Take a place among the workers that sum a module's gradients; again when either has changed.
 
@@ -160,7 +160,7 @@ class GradientExchange:
             communicator: sums lanes over the workers, and the servers.
             slots: of the switch, which the sums take; what encodings cost depends on it.
             destination: who the sums are for.
-            narrow: how many lanes of ADD the switch takes in a packet, which changes what encodings cost;
+            max_lanes: how many lanes of ADD the switch takes in a packet, which changes what encodings cost;
                 0: any number.
 
         Raises:
@@ -177,7 +177,7 @@ class GradientExchange:
         self.predictions.clear()
         self.gradients.sparsifier.value_bits = 32 / self.form.fields
         self.gradients.join(module, communicator.rank, workers)
-        self.encoder.join(workers, slots, self.form, narrow=narrow)
+        self.encoder.join(workers, slots, self.form, max_lanes=max_lanes)
 
     def exchange(self, layout: BucketLayout, bucket: torch.Tensor, last: bool = True) -> Exchanged:
         """Overwrite a bucket by the average over all workers of what was delivered.

@@ -65,8 +65,8 @@ class HookState:
         loss_policy: how much of each gradient may go missing in a step rather than be waited for: a share
             from 0 to 1, a LossPolicy, or the path of a file with one; by default nothing.
         error_feedback: keep what is not delivered for the next step (dense and without loss there is nothing
-            to keep but what narrow lanes round off).
-        lane_bits: 32, 16 or 8: bits that a value takes on the wire, several narrow ones to a lane of the
+            to keep but what lanes of few bits round off).
+        lane_bits: 32, 16 or 8: bits that a value takes on the wire, several small ones to a lane of the
             switch; "auto": the fewest whose error is within ``lane_error``; by default the sparsifier's own,
             mostly 32. See docs/guides/precision.md.
         lane_error: with "auto": how much an average over the ranks may be off, relative to the largest
@@ -153,7 +153,7 @@ class HookState:
         self._layouts.clear()
         connection, communicator = group.connection, group.collectives.communicator
         facts = connection.facts
-        self.exchanger.join(module, communicator, facts.slot_count, narrow=facts.narrow)
+        self.exchanger.join(module, communicator, facts.slot_count, max_lanes=facts.max_lanes)
         self._joined = False
 
     def layout_of(self, bucket: GradBucket) -> BucketLayout:

@@ -83,7 +83,7 @@ class JobConnection(Connection):
         elastic: bool = False,
     ) -> None:
         slots = LIKELY_SLOTS if elastic else membership.slot_count
-        facts = Facts(slots, membership.narrow, membership.switch_name, met.controller)
+        facts = Facts(slots, membership.max_lanes, membership.switch_name, met.controller)
         super().__init__(membership.rank, membership.size, membership.job, facts, port.operations, store)
         self.membership = membership
         self.on_break: Callable[[str], None] | None = None
@@ -356,7 +356,7 @@ def transport_config(
         slots=membership.slot_count,
         path=membership.paths[membership.rank],
         fill=membership.fill,
-        narrow=membership.narrow,
+        max_lanes=membership.max_lanes,
         wide=membership.wide,
         keep=keep,
         congestion=congestion,

@@ -318,7 +318,7 @@ class OuterStep:
         """Take a place in a group."""
         self._group = group = weir_group(process_group, _NAME)
         facts = group.connection.facts
-        self._stage.join(self._model, group.collectives.communicator, facts.slot_count, facts.narrow)
+        self._stage.join(self._model, group.collectives.communicator, facts.slot_count, facts.max_lanes)
 
     # The model's weights.
 

@@ -79,7 +79,7 @@ class FloatScales:
 
 
 class Congestion(IntEnum):
-    """Ways to narrow a worker's window of open slots: C ``WEIR_CONGESTION_...``."""
+    """Ways to shrink a worker's window of open slots: C ``WEIR_CONGESTION_...``."""
 
     NONE = 0
     MARKS = 1
@@ -107,10 +107,10 @@ class TransportConfig:
     BMv2 needs: requested blocks of 256 lanes are sent also when they are zero here, and of smaller ones, into
     which those with audiences are cut, a packet has half as many as it could; the same on all workers.
     congestion: what narrows the window of open slots; may differ between workers.
-    narrow: packets of one column, with so many lanes of ADD, 32 or 64, and 32 of other operators, as a switch
-    with few registers takes them; blocks are cut into such; 0: any packets; the same on all workers.
+    max_lanes: packets of one column, with so many lanes of ADD, 32 or 64, and 32 of other operators, as a
+    switch with few registers takes them; blocks are cut into such; 0: any packets; the same on all workers.
     wide: packets of one block of WIDE_LANES lanes may be sent, for sums of blocks of as many: switches and
-    ways take them; not with narrow or fill; the same on all workers.
+    ways take them; not with max_lanes or fill; the same on all workers.
     keep: contributions to rounds that are over, and repeat them for a switch that starts anew; may differ
     between workers.
     key: the job's secret, of KEY_BYTES, with which the check of its packets is made; the same on all workers.
@@ -129,7 +129,7 @@ class TransportConfig:
     fill: bool = False
     path: int | None = None
     congestion: Congestion = Congestion.MARKS
-    narrow: int = 0
+    max_lanes: int = 0
     wide: bool = False
     keep: bool = True
     key: bytes = field(default=bytes(KEY_BYTES), repr=False)
@@ -149,11 +149,12 @@ class TransportConfig:
                 "timeouts must satisfy 0 < min_rto <= initial_rto <= max_rto, not "
                 f"{self.min_rto}, {self.initial_rto}, {self.max_rto}"
             )
-        if self.narrow not in (0, GROUP_LANES, 2 * GROUP_LANES):
+        if self.max_lanes not in (0, GROUP_LANES, 2 * GROUP_LANES):
             raise ValueError(
-                f"packets have {GROUP_LANES} or {2 * GROUP_LANES} lanes, or any number (0), not {self.narrow}"
+                f"packets have {GROUP_LANES} or {2 * GROUP_LANES} lanes, or any number (0), not "
+                f"{self.max_lanes}"
             )
-        if self.wide and (self.narrow or self.fill):
+        if self.wide and (self.max_lanes or self.fill):
             raise ValueError("wide packets are for switches that take any others and can lengthen packets")
         if len(self.key) != KEY_BYTES:
             raise ValueError(f"a job's key has {KEY_BYTES} bytes, not {len(self.key)}")
@@ -184,7 +185,7 @@ class SlotTransport:
             config.first_round,
             config.fill,
             config.congestion,
-            config.narrow,
+            config.max_lanes,
             config.wide,
             config.keep,
             *(
@@ -300,8 +301,8 @@ class SlotTransport:
         What only some want has mostly been made by others: there, more headers cost less than zeros would
         that are sent to a switch which cannot make packets longer.
         """
-        if self.config.narrow:
-            return min(block, self.config.narrow if op == Op.ADD else GROUP_LANES)
+        if self.config.max_lanes:
+            return min(block, self.config.max_lanes if op == Op.ADD else GROUP_LANES)
         return block // 2 if self.config.fill and audiences is not None and block == SLOT_LANES else block
 
     def let_go(self) -> None:

@@ -63,7 +63,7 @@ def tofinos(topology: Topology, address: str) -> Topology:
 
 def wanted(topology: Topology, name: str, *jobs: Job) -> SwitchState:
     switch = topology.switch(name)
-    lanes = {job.id: topology.narrow(job.switches) for job in jobs}
+    lanes = {job.id: topology.max_lanes(job.switches) for job in jobs}
     return tofino_state(topology, switch, desired_state(topology, switch, jobs), lanes)
 
 

@@ -120,19 +120,19 @@ def unite(
     words: Lanes,
     levels: int,
     service: ServiceClass = LOSSLESS,
-    riders: Lanes = NO_LANES,
+    piggybacks: Lanes = NO_LANES,
 ) -> Lanes:
     """Return the OR of all workers' words, which takes ``levels`` reductions at most. May overwrite
     ``words``.
 
     levels: 1 to MOST_LEVELS, the same on all workers, as the number of words is. service: without budgets.
-    riders: lanes that travel with the top level, and become their OR, too.
+    piggybacks: lanes that travel with the top level, and become their OR, too.
     """
     if levels == 1 or not words.size:
-        both = communicator.reduce(np.concatenate([words, riders]), Op.OR, GROUP_LANES, service)
-        words[:], riders[:] = both[: words.size], both[words.size :]
+        both = communicator.reduce(np.concatenate([words, piggybacks]), Op.OR, GROUP_LANES, service)
+        words[:], piggybacks[:] = both[: words.size], both[words.size :]
         return words
-    above = unite(communicator, pack_bits(words != 0), levels - 1, service, riders)
+    above = unite(communicator, pack_bits(words != 0), levels - 1, service, piggybacks)
     places = np.flatnonzero(set_bits(above, words.size))
     words[places] = communicator.reduce(words[places], Op.OR, None, service)
     return words

@@ -34,7 +34,7 @@ class OuterSum(ABC):
     """What must be the same on all workers, in words."""
 
     @abstractmethod
-    def join(self, module: Parameters, communicator: Communicator, slots: int, narrow: int) -> None:
+    def join(self, module: Parameters, communicator: Communicator, slots: int, max_lanes: int) -> None:
         """Take a place in a group; again when it has changed. Arguments as of ``GradientExchange.join``."""
 
     @abstractmethod
@@ -93,11 +93,11 @@ class ChosenSum(OuterSum):
         self._workers = 1
         self.settings = self._exchange.settings
 
-    def join(self, module: Parameters, communicator: Communicator, slots: int, narrow: int) -> None:
+    def join(self, module: Parameters, communicator: Communicator, slots: int, max_lanes: int) -> None:
         """Take a place in a group."""
         state = self.own_state()
         self._workers = communicator.size
-        self._exchange.join(module, communicator, slots, narrow=narrow)
+        self._exchange.join(module, communicator, slots, max_lanes=max_lanes)
         self.load_own_state(state)
 
     def mean(self, local: torch.Tensor) -> torch.Tensor:
@@ -163,7 +163,7 @@ class RowSum(OuterSum):
         self.settings = f"rows(share={share}, bits={bits}, seed={seed})"
         delivery(bits, 1)  # raises ValueError for other bits
 
-    def join(self, module: Parameters, communicator: Communicator, slots: int, narrow: int) -> None:
+    def join(self, module: Parameters, communicator: Communicator, slots: int, max_lanes: int) -> None:
         """Take a place in a group."""
         self._delivery = delivery(self._bits, communicator.size)
         self._communicator = communicator

@@ -21,7 +21,12 @@ from weir.host_agent.compression.sparsifiers import SparsifierOptions, create_sp
 from weir.host_agent.parameter_server.routing import Piece, Table
 from weir.host_agent.parameter_server.terms import Terms
 from weir.host_agent.parameter_server.value_filter import parse_filter
-from weir.host_agent.torch.parameter_server.rounds import Rider, Riders, Riding, RidingCommunicator
+from weir.host_agent.torch.parameter_server.rounds import (
+    Piggyback,
+    PiggybackCommunicator,
+    PiggybackQueue,
+    PiggybackSteps,
+)
 from weir.host_agent.torch.parameter_server.team import Team
 from weir.host_agent.torch.parameter_server.value_sparsifier import ValueSparsifier
 from weir.host_agent.torch.work import QueuedWork
@@ -36,7 +41,7 @@ class Member(Protocol):
     def settle(self, buckets: Mapping[int, torch.Tensor]) -> None:
         """Do what is to be done when buckets were pushed: a server steps."""
 
-    def pull(self, index: int) -> Riding:
+    def pull(self, index: int) -> PiggybackSteps:
         """Send, or take, what was changed of a bucket."""
 
 
@@ -53,13 +58,13 @@ class Push:
         terms = team.terms
         table = terms.table()
         self._team = team
-        self._communicator = RidingCommunicator(team.connection, team.slots)
+        self._communicator = PiggybackCommunicator(team.connection, team.slots)
         self.buckets = table.buckets(terms.bucket_bytes // 4)
         self.layouts = [layout_of(index, bucket) for index, bucket in enumerate(self.buckets)]
         self.exchange = make_exchange(terms)
         servers = Servers(terms.servers, {piece.title: terms.rank_of(piece.server) for piece in table.pieces})
-        narrow = team.connection.facts.narrow
-        self.exchange.join(_Pieces(table), self._communicator, team.slots, servers, narrow=narrow)
+        max_lanes = team.connection.facts.max_lanes
+        self.exchange.join(_Pieces(table), self._communicator, team.slots, servers, max_lanes=max_lanes)
 
     def step(self, member: Member, whole: Callable[[], bool]) -> list[Exchanged]:
         """Push all buckets; what was changed of one comes down while the next ones go up. See ``begin``."""
@@ -99,11 +104,11 @@ class Push:
         """Take down what was changed of all buckets, without a push."""
 
         def work() -> None:
-            riders = Riders()
+            piggybacks = PiggybackQueue()
             for index in range(len(self.buckets)):
-                riders.add(member.pull(index))
-                while riders:
-                    riders.take_along(self._ride)
+                piggybacks.add(member.pull(index))
+                while piggybacks:
+                    piggybacks.take_along(self._reduce_piggybacks)
 
         self._team.wait(self._team.submit(work))
 
@@ -114,7 +119,7 @@ class Push:
         step.failed = True
         bucket = step.member.gradient(index)
         try:
-            step.done.append(step.riders.take_along(partial(self._push, index, bucket)))
+            step.done.append(step.piggybacks.take_along(partial(self._push, index, bucket)))
         except NonFiniteError as error:
             step.refused, step.failed = error, False
             step.taken.clear()
@@ -128,8 +133,8 @@ class Push:
         if step.failed:
             return
         step.settle()
-        while step.riders:
-            step.riders.take_along(self._ride)
+        while step.piggybacks:
+            step.piggybacks.take_along(self._reduce_piggybacks)
 
     def norm(self, gradients: Mapping[str, torch.Tensor]) -> float:
         """Return the norm of all servers' gradients together; workers have none."""
@@ -144,26 +149,28 @@ class Push:
         )
         return math.sqrt(squares[0])
 
-    def _push(self, index: int, bucket: torch.Tensor, riders: Sequence[Rider]) -> Exchanged:
+    def _push(self, index: int, bucket: torch.Tensor, piggybacks: Sequence[Piggyback]) -> Exchanged:
         layout, last = self.layouts[index], index == len(self.buckets) - 1
         names = zlib.crc32(" ".join(segment.name for segment in layout).encode())
 
         def work() -> Exchanged:
-            self._communicator.riders = riders
+            self._communicator.piggybacks = piggybacks
             try:
                 found = self.exchange.exchange(layout, bucket, last)
-                if left := self._communicator.riders:  # sums that all members get take nobody along
-                    self._communicator.ride(left)
+                if left := self._communicator.piggybacks:  # sums that all members get take nobody along
+                    self._communicator.reduce_piggybacks(left)
                 return found
             finally:
-                self._communicator.riders = ()
+                self._communicator.piggybacks = ()
 
-        facts = (index, layout.elements, names, self.exchange.settings, _size(riders))
+        facts = (index, layout.elements, names, self.exchange.settings, _size(piggybacks))
         return self._team.operate("weir.parameter_server.push", facts, work)
 
-    def _ride(self, riders: Sequence[Rider]) -> None:
+    def _reduce_piggybacks(self, piggybacks: Sequence[Piggyback]) -> None:
         self._team.operate(
-            "weir.parameter_server.pull", (_size(riders),), lambda: self._communicator.ride(riders)
+            "weir.parameter_server.pull",
+            (_size(piggybacks),),
+            lambda: self._communicator.reduce_piggybacks(piggybacks),
         )
 
 
@@ -177,7 +184,7 @@ class _Step:
 
     def __init__(self, member: Member, whole: Callable[[], bool]) -> None:
         self.member, self.whole = member, whole
-        self.riders = Riders()
+        self.piggybacks = PiggybackQueue()
         self.handles: list[QueuedWork] = []
         self.done: list[Exchanged] = []
         self.taken: dict[int, torch.Tensor] = {}
@@ -185,15 +192,15 @@ class _Step:
         self.failed = False
 
     def settle(self) -> None:
-        """Have what was pushed settled, and what was changed by it wait for a ride."""
+        """Have what was pushed settled, and what was changed by it wait to be piggybacked."""
         self.member.settle(self.taken)
         for index in self.taken:
-            self.riders.add(self.member.pull(index))
+            self.piggybacks.add(self.member.pull(index))
         self.taken.clear()
 
 
-def _size(riders: Sequence[Rider]) -> int:
-    return sum(rider.lanes.size for rider in riders)
+def _size(piggybacks: Sequence[Piggyback]) -> int:
+    return sum(piggyback.lanes.size for piggyback in piggybacks)
 
 
 class _Pieces:

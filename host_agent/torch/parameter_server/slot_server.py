@@ -16,7 +16,7 @@ from weir.host_agent.parameter_server.value_filter import parse_filter
 from weir.host_agent.torch.connection import Connection, GroupBrokenError
 from weir.host_agent.torch.parameter_server.pull import ChangeForecast, Pull
 from weir.host_agent.torch.parameter_server.push import Push
-from weir.host_agent.torch.parameter_server.rounds import Riding
+from weir.host_agent.torch.parameter_server.rounds import PiggybackSteps
 from weir.host_agent.torch.parameter_server.shard_optimizer import Section, ShardOptimizer
 from weir.host_agent.torch.parameter_server.slot_worker import begin
 from weir.host_agent.torch.parameter_server.states import by_piece, spread
@@ -162,7 +162,7 @@ class SlotServer:
         if gradients:
             self.shard.apply(gradients)
 
-    def pull(self, index: int) -> Riding:
+    def pull(self, index: int) -> PiggybackSteps:
         """Send the changes of a bucket.
 
         Args:

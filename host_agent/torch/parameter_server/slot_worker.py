@@ -23,7 +23,7 @@ from weir.host_agent.parameter_server.value_filter import parse_filter
 from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.parameter_server.pull import Pull
 from weir.host_agent.torch.parameter_server.push import Push
-from weir.host_agent.torch.parameter_server.rounds import Riding
+from weir.host_agent.torch.parameter_server.rounds import PiggybackSteps
 from weir.host_agent.torch.parameter_server.states import by_parameter, spread
 from weir.host_agent.torch.parameter_server.team import News, Team
 from weir.host_agent.torch.parameter_server.value_sparsifier import ValueSparsifier
@@ -137,7 +137,7 @@ class SlotSession:
         if self._terms.max_norm is not None and buckets:
             self._push.norm({})
 
-    def pull(self, index: int) -> Riding:
+    def pull(self, index: int) -> PiggybackSteps:
         """Take what was changed of a bucket."""
         return self._pulls[index].take(self._model, self._news.mask_block)
 

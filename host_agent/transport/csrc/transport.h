@@ -68,7 +68,7 @@ typedef struct {
     uint32_t fill; /* for switches that make no packet longer by more than half a slot's lanes: blocks as
                             large as a slot are sent even when zero; of smaller ones a packet has half as many */
     uint32_t congestion; /* what narrows the window: WEIR_CONGESTION_... */
-    uint32_t narrow;     /* packets have one column, of so many lanes of ADD and a group of others; 0: any */
+    uint32_t max_lanes;  /* packets have one column, of so many lanes of ADD and a group of others; 0: any */
     uint32_t wide;       /* packets of one block of WEIR_WIDE_LANES lanes of ADD may be sent */
     uint32_t keep;       /* contributions to rounds that are over, for a switch that starts anew */
     int64_t initial_rto_ns, min_rto_ns, max_rto_ns;
