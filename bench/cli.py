@@ -65,7 +65,7 @@ def list_cases(
         table.add_row(case.path, case.takes, case.summary)
     console.print(table)
     console.print(
-        "Times are those of two idle cores. Parameters: weir bench list SUITE/CASE", style="dim", markup=False
+        "Times hold for two idle cores. Parameters: weir bench list SUITE/CASE", style="dim", markup=False
     )
 
 

@@ -154,8 +154,8 @@ class Port:
         if wait is None:
             raise JobError(
                 Refusal.EXHAUSTED,
-                f"too many wrong tokens for {call.what} from {call.who}: the token was not looked at; "
-                f"try again in some seconds",
+                f"too many wrong tokens for {call.what} from {call.who}: the token was not checked; try "
+                f"again in a few seconds",
             )
         if wait:
             await asyncio.sleep(wait)

@@ -112,7 +112,7 @@ class Switch(_Model):
         if self.ports is not None and not self.bfrt:
             raise ValueError(f"ports can be set up where the program is {BFRT_PROGRAM}, not {self.program}")
         if self.claimed is not None and self.target != "soft":
-            raise ValueError(f"ports that hosts claim are those of target soft, not {self.target}")
+            raise ValueError(f"only a switch with target soft has ports that hosts claim, not {self.target}")
         return self
 
     @property

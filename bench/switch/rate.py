@@ -69,7 +69,7 @@ def run(given: Parameters, run: Run) -> Iterator[Table]:
         else:
             run.say("BMv2 not measured: simple_switch_grpc is not on PATH")
         rates = interfaces(kinds, given, run)
-        notes = ("each is started anew for each turn; over AF_PACKET on veth pairs if not said",)
+        notes = ("each is restarted for each turn; over AF_PACKET on veth pairs if not said",)
         peers = tuple(kind for kind in (AGGREGATOR, BMV2) if kind in kinds)
         yield _table("packets in and out", given, rates, peers, notes)
         bmv2 = median(rates[BMV2]) if BMV2 in rates else 0.0

@@ -114,7 +114,7 @@ class BfrtClient(SessionClient[Session]):
                 try:
                     written = [(update, *one) for update in batch for one in steps(update)]
                 except UnknownNameError as error:
-                    raise self._error(f"cannot be told: {error}") from None
+                    raise self._error(f"cannot write to it: {error}") from None
                 for start in range(0, len(written), MAX_BATCH):
                     self._write(written[start : start + MAX_BATCH])
 

@@ -85,7 +85,7 @@ class Communicator(ABC):
         self.call: Call | None = None
         self.number = self.fingerprint = 0
         self.exchanged = False
-        self._told: Exception | None = None  # the failure that the others know of
+        self._announced: Exception | None = None  # the failure that the others know of
 
     def attempt(self, work: Callable[[], T]) -> T:
         """Return what ``work`` does: some operations, and what goes on before and after them.
@@ -96,11 +96,11 @@ class Communicator(ABC):
         try:
             return work()
         except Exception as error:
-            if self._told is not error:
+            if self._announced is not error:
                 self.operate(Call(""), _raise, error)
             raise
         finally:
-            self._told = None
+            self._announced = None
 
     def operate(self, call: Call, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what ``work`` does with the arguments: what a call is made of, as its packets say.
@@ -122,7 +122,7 @@ class Communicator(ABC):
                 self.barrier()
             return result
         except Exception as error:
-            self._told = error
+            self._announced = error
             self._enter(call.failed(error))
             with contextlib.suppress(Exception), self.last_round(error):
                 self.barrier()  # where it fails, the group is over, and its next operation says why

@@ -29,7 +29,7 @@ from weir.host_agent.transport.host_memory import (
     Watch,
 )
 from weir.host_agent.transport.links import DisagreementError
-from weir.host_agent.transport.report import Account, ReduceReport, Returned
+from weir.host_agent.transport.report import Account, ReduceReport, ReturnedLanes
 from weir.host_agent.transport.service_class import LOSSLESS, MAX_ACCOUNT_ROWS, NO_ACCOUNT, ServiceClass
 from weir.host_agent.transport.slot_transport import BLOCKS
 from weir.wire.definition import SLOT_LANES, Op
@@ -154,7 +154,7 @@ class HostSum:
         applied = self._memory.take(flat, block, None if audience is None else self._sources(audience))
         self._was_read = audience is not None
         report = self._report(self._memory, flat.size, op, block, service, entered, lost, applied, sent)
-        self._memory.tell(Step.TAKEN)
+        self._memory.tell(Step.DONE)
         return report
 
     @staticmethod
@@ -328,7 +328,7 @@ class HostSum:
             "included": memory.included(count, block, marks),
             "returned": Account(int(lengths.sum()), int(lanes.view(np.int32).sum(dtype=np.int64))),
             "applied": applied,
-            "given_back": Returned(mine, lanes),
+            "given_back": ReturnedLanes(mine, lanes),
             "missing": missing,
             "budgets": service.budgets,
         }

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from weir.host_agent.collectives.communicator import Audience, Communicator, wanted
 from weir.host_agent.collectives.dtypes import Lanes
-from weir.host_agent.transport.report import NOTHING, Account, ReduceReport, Returned
+from weir.host_agent.transport.report import NOTHING, Account, ReduceReport, ReturnedLanes
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.wire.definition import SLOT_LANES, Op
 
@@ -233,7 +233,7 @@ def _report(call: _Call, occupied: npt.NDArray[np.bool_], lost: npt.NDArray[np.b
         block=call.block,
         blocks=occupied.size,
         blocks_sent=int(np.count_nonzero(occupied)),
-        given_back=Returned(blocks, lanes),
+        given_back=ReturnedLanes(blocks, lanes),
         entered=entered,
         included=Account(entered.lanes - returned.lanes, entered.total - returned.total),
         returned=returned,

@@ -35,7 +35,7 @@ from weir.wire.definition import Op
 
 
 @dataclass(frozen=True)
-class Exchanged:
+class ExchangeResult:
     """One bucket's exchange as one worker saw it.
 
     Attributes:
@@ -179,7 +179,7 @@ class GradientExchange:
         self.gradients.join(module, communicator.rank, workers)
         self.encoder.join(workers, slots, self.form, max_lanes=max_lanes)
 
-    def exchange(self, layout: BucketLayout, bucket: torch.Tensor, last: bool = True) -> Exchanged:
+    def exchange(self, layout: BucketLayout, bucket: torch.Tensor, last: bool = True) -> ExchangeResult:
         """Overwrite a bucket by the average over all workers of what was delivered.
 
         Where there are servers, a server's bucket is overwritten by the averages of its parameters, whatever
@@ -223,7 +223,7 @@ class GradientExchange:
             self.ledger.record(self.step, f"bucket {layout.index}", direction, total.report)
         if last:
             self._end_step(clock)
-        return Exchanged(
+        return ExchangeResult(
             choice=choice,
             chosen_elements=agreed.chosen,
             union_elements=self._union(plan, agreed, total),

@@ -177,7 +177,7 @@ class Connection(Communicator):
         except (TransportTimeout, OSError) as error:
             known = f"{error} After some seconds: {words}." if (words := self.known()) else str(error)
             if self.call is not None and self.call.failure:
-                known = f"this rank {self.call.said}; the others did not come to be told: {known}"
+                known = f"this rank {self.call.said}; the other ranks could not be told: {known}"
             self._give_up(known)
             raise GroupBrokenError(f"{self._name()}: {known}") from error
 

@@ -305,8 +305,8 @@ def hook(state: HookState, bucket: GradBucket) -> torch.futures.Future[torch.Ten
     """
     if isinstance(bucket, tuple):  # a parameter and its gradient
         raise TypeError(
-            "weir.torch.hook sums buckets, and DDP's Python reducer has none: "
-            "leave torch._dynamo.config.optimize_ddp as it is, or train without the hook"
+            "weir.torch.hook sums buckets, but DDP's Python reducer has no buckets: do not change "
+            "torch._dynamo.config.optimize_ddp, or train without the hook"
         )
     with state.group.issuing():
         buffer = bucket.buffer()

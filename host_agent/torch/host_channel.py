@@ -138,7 +138,7 @@ class HostChannel:
                 news = _News.decode(line)
             except ValueError as error:
                 if rank not in self._gone:
-                    self._lose(rank, f"it says what this rank does not understand ({error})", listener)
+                    self._lose(rank, f"it sent a message that this rank cannot decode ({error})", listener)
                 return False
             self._take(rank, news, listener)
         if not data and rank not in self._gone:

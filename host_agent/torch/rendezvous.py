@@ -243,7 +243,7 @@ def _attend(store: Store, attempt: str, ranks: list[int], rank: int, timeout: ti
         hosts = {int(rank): str(host) for rank, host in met.hosts.items()}
     except ValueError as error:
         raise RendezvousError(
-            f"rank 0 says what this rank does not understand ({error}): {_VERSIONS}"
+            f"rank 0 sent a message that this rank cannot decode ({error}): {_VERSIONS}"
         ) from None
     met = replace(met, hosts=hosts)
     if hosts:
@@ -347,7 +347,7 @@ def _said(store: Store, key: str, member: int) -> Introduction:
         return parse_record(Introduction, store.get(key))
     except ValueError as error:
         raise RendezvousError(
-            f"rank {member} says what this rank does not understand ({error}): {_VERSIONS}"
+            f"rank {member} sent a message that this rank cannot decode ({error}): {_VERSIONS}"
         ) from None
 
 

@@ -46,13 +46,13 @@ Words = npt.NDArray[np.uint32]
 class Step(IntEnum):
     """Steps of a reduction that a rank has made; each the word of its line that says so.
 
-    ARRIVED: its vector is there. SUMMED: so is its share of the reduction. TAKEN: it needs nothing any more.
+    ARRIVED: its vector is there. SUMMED: so is its share of the reduction. DONE: it needs nothing any more.
     ALIVE: counts as long as the process runs.
     """
 
     ARRIVED = 0
     SUMMED = 1
-    TAKEN = 2
+    DONE = 2
     ALIVE = 3
 
 
@@ -110,7 +110,7 @@ class HostMemory:
         """
         grows = lanes > self._capacity
         if grows or quiet:
-            self.wait(Step.TAKEN, range(self.size), deadline)
+            self.wait(Step.DONE, range(self.size), deadline)
         self.number = (self.number + 1) & 0xFFFFFFFF
         if grows:
             self._grow(lanes)

@@ -28,7 +28,7 @@ from weir.host_agent.transport.frames import Datagram
 from weir.host_agent.transport.report import (
     Account,
     ReduceReport,
-    Returned,
+    ReturnedLanes,
     Verdict,
     none_returned,
     refusals,
@@ -305,7 +305,7 @@ class SlotTransport:
             return min(block, self.config.max_lanes if op == Op.ADD else GROUP_LANES)
         return block // 2 if self.config.fill and audiences is not None and block == SLOT_LANES else block
 
-    def let_go(self) -> None:
+    def forget_tensors(self) -> None:
         """Keep the lanes of a reduce that is done alive no longer; of one in progress, go on to do so."""
         if self.done:
             self._lanes = self._audiences = self._floats = None
@@ -402,13 +402,13 @@ class SlotTransport:
             **counts,
         )
 
-    def _returned(self) -> Returned:
+    def _returned(self) -> ReturnedLanes:
         blocks, lanes = ctypes.POINTER(ctypes.c_uint32)(), ctypes.POINTER(ctypes.c_uint32)()
         n = self._lib.weir_transport_returned(self.handle, ctypes.byref(blocks), ctypes.byref(lanes))
         if not n:
             return none_returned(self._block)
         width = self._block // self._groups
-        found = Returned(
+        found = ReturnedLanes(
             np.ctypeslib.as_array(blocks, (n,)).copy(), np.ctypeslib.as_array(lanes, (n, width)).copy()
         )
         return found if self._groups == 1 else found.joined(self._groups)

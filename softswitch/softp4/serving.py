@@ -177,7 +177,7 @@ class _Watch:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._told: set[object] = set()
+        self._reported: set[object] = set()
 
     def look(self) -> None:
         loop = self._device.loop
@@ -197,8 +197,8 @@ class _Watch:
                 self._tell(capture.path, f"the capture into {capture.path} stopped: {capture.error}")
 
     def _tell(self, key: object, message: str) -> None:
-        if key not in self._told:
-            self._told.add(key)
+        if key not in self._reported:
+            self._reported.add(key)
             _log.warning("%s", message)
 
 

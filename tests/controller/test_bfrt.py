@@ -400,7 +400,7 @@ def test_slots_are_not_given_away_when_their_cells_cannot_be_zeroed(
         (
             "hosts:",
             "qos: {losses: [{switch: s1, port: 1, probability: 1}]}\nhosts:",
-            "qos.losses: switch s1 is a Tofino, whose program loses nothing on purpose",
+            "qos.losses: switch s1 is a Tofino, and its program has no drop simulator",
         ),
     ],
 )

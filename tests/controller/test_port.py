@@ -430,7 +430,7 @@ def test_a_refusal_of_any_length_arrives() -> None:
             JoinRefused, match=r"'h0' is not in the topology; hosts there: h1 .* left out\) .* h1016 "
         ):
             agent.join(job="x", size=2, rank=0, host="h0")
-        with pytest.raises(AgentError, match=r"did not join in time; there: rank 0 \(h1\)"):
+        with pytest.raises(AgentError, match=r"did not join in time; joined: rank 0 \(h1\)"):
             agent.join(job="x", size=32768, rank=0, host="h1", timeout_s=0.3)
 
 

@@ -103,7 +103,7 @@ SILENT_FIRST: Final = (  # it is stopped before it meets the others, or after th
     "ranks these did not come within 8 s: rank 0 of 2; "
     "|rank 0 did not say within 8 s which controller to join"
 )
-KILLED_ONE: Final = "one of the processes that compute was killed"
+KILLED_ONE: Final = "a worker process was killed"
 DEATHS: Final = [
     # job, who dies, of what, when, what is said
     Death("torchrun", "rank 1", SIGKILL, "middle", killed(1, 9)),

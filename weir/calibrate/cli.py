@@ -46,12 +46,12 @@ def calibrate(
         float | None,
         typer.Option(
             metavar="P",
-            help="Only this, and no policy: what it costs to lose all that a --loss-budget of weir "
-            "train allows. Fails when that is more than the tolerance.",
+            help="Write no policy. Measure only the cost of losing everything that a --loss-budget of weir "
+            "train allows, and fail if it exceeds the tolerance.",
         ),
     ] = None,
     error_feedback: Annotated[
-        bool, typer.Option(help="By class: what is lost is sent again with the next step. Or never again.")
+        bool, typer.Option(help="Send lost values again with the next step, or never.")
     ] = True,
     quick: Annotated[
         bool, typer.Option("--quick", help="One seed, fewer epochs, a coarse grid: a first impression.")

@@ -101,7 +101,7 @@ def gain_root() -> str | None:
         [*BECOME, "--new-user", "--net", "new", "--", "true"], capture_output=True, text=True, check=False
     )
     if probe.returncode:
-        return f"{reason}, and no user namespace is to be had: {probe.stderr.strip()}"
+        return f"{reason}, and user namespaces are not available: {probe.stderr.strip()}"
     sys.stdout.flush()
     sys.stderr.flush()
     command = [*BECOME, "--new-user", "--", sys.executable, *sys.orig_argv[1:]]

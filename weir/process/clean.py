@@ -37,7 +37,7 @@ class Leftover:
 def clean(
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be removed, and leave it.")
+        bool, typer.Option("--dry-run", help="Print what would be removed, and remove nothing.")
     ] = False,
 ) -> None:
     """Remove leftovers of this user's killed Weir processes from this machine, and report them.

@@ -251,7 +251,7 @@ def _prescribed(rule: EncodingRule, sparsifier: Chooser) -> Encoding | None:
     )
     if refused:
         what = f"the encoding {needed}" if needed else "a mask"
-        raise ValueError(f"sparsifier {sparsifier.name!r} needs {what}: {rule} does not fit, auto does")
+        raise ValueError(f"sparsifier {sparsifier.name!r} needs {what}, so {rule} does not fit; use auto")
     if rule.kind == "auto":
         return needed or (DENSE if sparsifier.sends_all else None)
     return rule.encoding

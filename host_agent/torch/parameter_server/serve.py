@@ -7,9 +7,9 @@ from pathlib import Path
 from torch._C._distributed_c10d import Store
 
 from weir.host_agent.torch.parameter_server.flow_server import FlowServer
+from weir.host_agent.torch.parameter_server.job_group import TIMEOUT, await_terms
 from weir.host_agent.torch.parameter_server.slot_server import SlotServer
 from weir.host_agent.torch.parameter_server.stall import telling
-from weir.host_agent.torch.parameter_server.team import TIMEOUT, await_terms
 
 
 def make_server(

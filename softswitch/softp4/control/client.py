@@ -39,4 +39,4 @@ def call(path: Path, name: str, **arguments: Any) -> Any:
             raise CallFailedError(str(found["error"]))
         return found["result"]
     except (ValueError, KeyError) as error:
-        raise CallFailedError(f"what answers at {path} is no switch of this version: {error}") from None
+        raise CallFailedError(f"the process at {path} is not a switch of this version: {error}") from None

@@ -180,9 +180,9 @@ class PortLoop:
             common = shared(index, taken, known)
             if port != number and common is not None:
                 raise PortError(
-                    f"port {number}, {what}: port {port} is {self._ports[port].attached}, and {common}. What "
-                    "comes in would come in twice, and what is flooded would go back to its sender. Give "
-                    "each port a network card of its own, or a tunnel (VXLAN, for example)"
+                    f"port {number}, {what}: port {port} is {self._ports[port].attached}, and {common}. "
+                    f"Frames would arrive twice, and flooded frames would return to their sender. Give "
+                    f"each port its own network card, or a tunnel (VXLAN, for example)"
                 )
         return index
 
@@ -439,7 +439,7 @@ def _reason(number: int, port: int, ports: Mapping[int, PortState]) -> str:
         errno.EEXIST: lambda: (
             f"port {port} is already {ports[port].attached}"
             if port in ports
-            else "the file is there already: another switch serves this directory"
+            else "the file already exists: another switch serves this directory"
         ),
         errno.ENODEV: lambda: "there is no such network interface",
         errno.ENXIO: lambda: "there is no such network interface",

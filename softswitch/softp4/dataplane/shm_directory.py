@@ -34,7 +34,8 @@ class ShmDirectory:
                 raise PortError(f"shared-memory directory {path}: another switch serves it") from None
             except OwnershipError as error:
                 raise PortError(
-                    f"shared-memory directory {path}: {error.strerror}, or choose one that is not there yet"
+                    f"shared-memory directory {path}: {error.strerror}, or choose a folder that does not "
+                    f"exist yet"
                 ) from error
             except OSError as error:
                 raise PortError(f"shared-memory directory {path}: {error.strerror}") from error

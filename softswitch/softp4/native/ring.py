@@ -46,7 +46,7 @@ def layout_problem(path: Path) -> str:
         return f"it cannot be read: {error.strerror}"
     magic, version = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, 0)
     if magic != _MAGIC:
-        return "no switch made it as it is: remove it, and restart the switch"
+        return "no switch made this file: remove it, and restart the switch"
     if version != VERSION:
         return (
             f"its switch has version {version} of shared-memory ports, this process version {VERSION}: "

@@ -127,7 +127,9 @@ class Arbiter:
         state = self._roles.get(role)
         if state is None:
             if len(self._roles) >= MAX_ROLES:
-                raise ControlError(Code.RESOURCE_EXHAUSTED, f"the switch knows {MAX_ROLES} roles already")
+                raise ControlError(
+                    Code.RESOURCE_EXHAUSTED, f"the switch already has {MAX_ROLES} roles, the limit"
+                )
             return _Role()
         if new and len(state.members) >= MAX_STREAMS:
             raise ControlError(

@@ -305,7 +305,7 @@ def _check_served(info: P4Info) -> None:
 
 def _check_distinct(ids: Sequence[int], what: str) -> None:
     if 0 in ids or len(set(ids)) != len(ids):
-        raise ProgramError(f"P4Info: the ids of {what} are {list(ids)}: each needs one of its own, not 0")
+        raise ProgramError(f"P4Info: the ids of {what} are {list(ids)}: each needs a different id, not 0")
 
 
 def _check_value_set(value_set: ValueSetInfo, program: Program) -> None:

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "team.h"
+#include "pool.h"
 
 enum {
     MOST = 4096,   // frames of one work
@@ -44,7 +44,7 @@ typedef struct {
 
 struct sw_shards {
     uint32_t threads;
-    sw_team *team;
+    sw_pool *pool;
     sw_state *const *switches;
     sw_key key;
     // The work: it does not change before all threads are done.
@@ -285,20 +285,20 @@ void sw_shards_process(sw_switch *sw, const sw_frame *frames, uint32_t count, ui
     s->now_ns = now_ns;
     s->emit = emit;
     s->ctx = ctx;
-    sw_team_make_way(s->team);
+    sw_pool_make_way(s->pool);
     for (uint32_t at = 0; at < count; at += s->count) {
         s->frames = frames + at;
         s->first = at;
         s->count = count - at < MOST ? count - at : MOST;
         s->turn++;
-        sw_team_together(s->team, run_shard, s);
+        sw_pool_together(s->pool, run_shard, s);
         if (s->key.field != SW_NO_FIELD) keep_equal(s);
     }
 }
 
 void sw_shards_together(sw_switch *sw, sw_task task, void *arg)
 {
-    sw_team_together(((sw_state *)sw)->shards->team, task, arg);
+    sw_pool_together(((sw_state *)sw)->shards->pool, task, arg);
 }
 
 void sw_shards_set_key(sw_shards *s, const sw_key *key)
@@ -310,7 +310,7 @@ void sw_shards_set_key(sw_shards *s, const sw_key *key)
 void sw_shards_free(sw_shards *s)
 {
     if (s == NULL) return;
-    sw_team_free(s->team);
+    sw_pool_free(s->pool);
     free(s);
 }
 
@@ -326,7 +326,7 @@ sw_shards *sw_shards_new(sw_state *const *switches, uint32_t threads)
         s->shards[i].all = s;
         s->shards[i].self = i;
     }
-    if ((s->team = sw_team_new(threads)) != NULL) return s;
+    if ((s->pool = sw_pool_new(threads)) != NULL) return s;
     free(s);
     return NULL;
 }

@@ -112,9 +112,9 @@ def _struct_register(info: Any) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (_double_id, "each needs one of its own"),
-        (_no_id, "each needs one of its own"),
-        (_double_field, "each needs one of its own"),
+        (_double_id, "each needs a different id"),
+        (_no_id, "each needs a different id"),
+        (_double_field, "each needs a different id"),
         (_wider_key, "bits, not"),
         (_narrower_parameter, "bits, not"),
         (_counted, "prefixes is in P4Info, but it has no direct counter"),

@@ -341,7 +341,7 @@ def refused(what: str) -> str:
     [
         (
             "muon",
-            "TypeError: compress knows the steps of torch.optim's SGD, Adam, AdamW, not those of Adagrad",
+            "TypeError: compress supports torch.optim's SGD, Adam, AdamW, not Adagrad",
         ),
         ("steps", "ValueError: the optimizer has already made steps"),
         ("twice", "ValueError: this optimizer's steps are compressed already"),

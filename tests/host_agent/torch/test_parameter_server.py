@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import weir
 import weir.torch
-from tests.host_agent.torch.teams import Job
+from tests.host_agent.torch.job_groups import Job
 from weir.host_agent.collectives.packing import LaneBits
 
 WORKERS, SERVERS, BATCH = 3, 2, 8

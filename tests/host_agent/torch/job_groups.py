@@ -16,9 +16,9 @@ import torch
 
 from tests.harness.forked import FORKED
 from tests.host_agent.torch.worlds import TIMEOUT_S, WorkerError
+from weir.host_agent.torch.parameter_server.job_group import open_store
 from weir.host_agent.torch.parameter_server.serve import make_server
 from weir.host_agent.torch.parameter_server.slot_server import SlotServer
-from weir.host_agent.torch.parameter_server.team import open_store
 
 
 class Job:
