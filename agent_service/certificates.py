@@ -104,7 +104,7 @@ def file_problem(cert: Path | None, key: Path | None, ca: Path | None, now: floa
 
 
 def connection_problem(address: str, cert: Path | None, key: Path | None, ca: Path | None) -> str:
-    """Return why TLS with the server at an address fails, in words; "" if nothing is known to be wrong.
+    """Return why TLS with the server at an address fails, as text; "" if nothing is known to be wrong.
 
     Connects to it, so it takes up to some seconds. ``address``: ``host:port`` or ``unix:/path``.
     """

@@ -105,8 +105,8 @@ class Membership:
         lease_s: silence that costs the membership.
         fill: keep results at most half a slot's lanes longer than the packets of their round, because the
             switch cannot lengthen packets more.
-        max_lanes: send packets of one column, with so many lanes of ADD, 32 or 64, and 32 of other operators,
-            because the switch takes no others; 0: it takes all.
+        max_lanes: send packets of one column, with this many lanes of ADD, 32 or 64, and 32 of other
+            operators, because the switch takes no others; 0: it takes all.
         wide: wide packets may be sent, as all switches and ways of the job take them.
         paths: of each rank, as audiences name it: the numbers on its way to the root of the job's tree, 5
             bits for each tier, its own at its leaf lowest.

@@ -52,7 +52,7 @@ class WaitLines:
         return True
 
     def over(self) -> None:
-        """Begin anew: the wait is over, or it is another one."""
+        """Begin again: the wait is over, or it is another one."""
         self._began = None
 
 

@@ -128,7 +128,7 @@ class Table:
 
     @property
     def impossible(self) -> list[str]:
-        """Rows that are better than what is possible, in words: what was measured or the floor is wrong."""
+        """Rows that are better than what is possible, as text: what was measured or the floor is wrong."""
         shares = ((row, self.of_floor(row)) for row in self.rows)
         return [
             f"{row.label}: {share:.1%} of {self.floor}" for row, share in shares if share and share > MOST

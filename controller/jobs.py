@@ -40,7 +40,7 @@ class JobError(Exception):
 
 
 def takes_share(slots: int, revocable: bool) -> bool:
-    """Return whether a job that wants so many slots gets a share of the free ones, up to these."""
+    """Return whether a job that wants this many slots gets a share of the free ones, up to these."""
     return not slots or (revocable and slots > MOST_SLOTS)
 
 

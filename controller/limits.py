@@ -28,7 +28,7 @@ _LOCAL: Final = "this machine"
 
 @dataclass(frozen=True)
 class Junk:
-    """Bytes that are no request, so many of them."""
+    """Bytes that are no request, this many of them."""
 
     size: int
 

@@ -173,7 +173,7 @@ class Sender:
         self._segments: deque[_Segment] = deque()  # sent and not acknowledged, in order
         self._by_start: dict[int, _Segment] = {}
         self._flying: OrderedDict[int, _Segment] = OrderedDict()  # by start, in order of sending
-        self._lost: list[int] = []  # starts of what is to be sent again, sorted
+        self._lost: list[int] = []  # starts of what must be sent again, sorted
         self._ahead = 0  # segments that have arrived beyond a gap
         self._limited = False  # the window, not the application or the interface, kept data back
         self._resume = 0  # the pace allows the next segment then

@@ -65,7 +65,7 @@ TERMS = Terms(
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder in memory, where it is to be had: files are written many thousand times."""
+    """A folder in memory, where it is available: files are written many thousand times."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as name:
         yield Path(name)

@@ -130,7 +130,7 @@ class LocalCluster:
             raise
 
     def _make_plan(self) -> NetworkPlan:
-        """Return the network that is to be built."""
+        """Return the network that must be built."""
         return make_plan(
             self.network,
             self.workers,

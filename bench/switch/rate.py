@@ -132,7 +132,7 @@ def admit(switch: Switch, workers: int, slots: int) -> None:
 
 
 def interfaces(kinds: Sequence[str], given: Parameters, run: Run) -> dict[str, list[float]]:
-    """Return packets per second in and out of each kind of switch, which is started anew for each turn."""
+    """Return packets per second in and out of each kind of switch, which is restarted for each turn."""
 
     def turn(kind: str) -> float:
         measure = over_rings if kind == SHARED_MEMORY else partial(_over_veth, kind)

@@ -36,7 +36,7 @@ EQUAL: Final = 1.1  # times as fast as the slowest is the fastest, at most
 class Turn:
     """Packets per second into a switch: of one thread by processor, before and after, and by threads.
 
-    beside: by a number, packets per second into so many switches of one thread at the same time.
+    beside: by a number, packets per second into this many switches of one thread at the same time.
     """
 
     alone: tuple[float, ...]

@@ -124,7 +124,7 @@ class Client:
             gate.set_result(found)
 
     def _averages(self, length: int) -> torch.Tensor | None:
-        """Return the next so many averages, or None when the server has hung up before them."""
+        """Return the next this many averages, or None when the server has hung up before them."""
         found, pieces = 0, []
         while found < length:
             if (piece := _receive(self._socket)) is None:

@@ -176,7 +176,7 @@ class BfrtClient(SessionClient[Session]):
                 yield "MODIFY", entry
 
     def _steps(self, update: Update) -> Iterator[tuple[str, Any]]:
-        """Yield what is to be written, in this order."""
+        """Yield what must be written, in this order."""
         schema = self._loaded()
         if not isinstance(update, EntryUpdate):
             yield from self._groups.change(schema, update)

@@ -66,7 +66,7 @@ class Communicator(ABC):
         warns: whether this worker warns of sums that lose much: one of a job does, and not of gradients,
             since training stands it.
         wide: whether dense sums of floats may travel in blocks of WIDE_LANES; the same on every worker.
-        sparse: whether the last float sum of so many blocks was so sparse that the workers do well to ask
+        sparse: whether the last float sum of this many blocks was so sparse that the workers do well to ask
             each other first which of them are zero; the same on every worker.
         call: what this worker is in; None between operations.
         number: how many operations it has begun.

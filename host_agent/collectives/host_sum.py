@@ -34,7 +34,7 @@ from weir.host_agent.transport.service_class import LOSSLESS, MAX_ACCOUNT_ROWS, 
 from weir.host_agent.transport.slot_transport import BLOCKS
 from weir.wire.definition import SLOT_LANES, Op
 
-_SHARED_LANES: Final = 1 << 14  # our choice: what takes less than waking the others, the leader sums alone
+_SHARED_LANES: Final = 1 << 14  # chosen here: what takes less than waking the others, the leader sums alone
 _OVER: Final = 0
 _DISAGREE: Final = 1
 _NO_BLOCKS: Final = np.empty(0, np.uint32)

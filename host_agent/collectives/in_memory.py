@@ -23,7 +23,7 @@ from weir.wire.definition import SLOT_LANES, Op
 T = TypeVar("T")
 
 Loss = Callable[[int, ServiceClass, int], npt.NDArray[np.bool_]]
-"""Return which of so many blocks are lost of what a rank contributes to a reduction with loss budgets."""
+"""Return which of this many blocks are lost of what a rank contributes to a reduction with loss budgets."""
 
 Watch = Callable[[npt.NDArray[np.bool_], int], None]
 

@@ -54,7 +54,7 @@ NON_FINITE: Final[tuple[NonFinite, ...]] = ("deliver", "raise")
 
 NOT_FINITE: Final = 0x7F800000
 LEAST_STEPS: Final = 15
-"""Our choice: the least m of ``LaneBits`` 16 and 8; values are off by 3.4 % of the largest at most."""
+"""Chosen here: the least m of ``LaneBits`` 16 and 8; values are off by 3.4 % of the largest at most."""
 
 
 LANE_ERROR: Final = 0.02
@@ -83,7 +83,7 @@ class LaneFormat(Protocol):
     def error(self) -> float: ...
 
     def lanes(self, values: int) -> int:
-        """Return how many lanes a block of so many values takes."""
+        """Return how many lanes a block of this many values takes."""
 
     def scales(self, x: Floats, scale_block: int) -> Scales:
         """Return the scale of each block of ``x``, 0 where all of it is zero."""
@@ -199,7 +199,7 @@ class PackedLanes:
         return (1 + 2**-7) / (2 * self.steps)
 
     def lanes(self, values: int) -> int:
-        """Return the lanes of whole groups that hold so many values."""
+        """Return the lanes of whole groups that hold this many values."""
         return -(-values // (GROUP_LANES * self.fields)) * GROUP_LANES
 
     def scales(self, x: Floats, scale_block: int) -> Scales:
@@ -261,13 +261,13 @@ def _factors(native: Callable[..., None], scales: Scales, most: int) -> Factors:
 
 
 def lane_format(bits: LaneBits, error: float, workers: int) -> LaneFormat:
-    """Return the form for ``bits`` and so many workers.
+    """Return the form for ``bits`` and this many workers.
 
     32: whole lanes. 16: two fields. 8: four fields of 8 bits for up to 8 workers, three of 10 for up to 34.
     "auto": the most fields whose error is no more than ``error``; else whole lanes.
 
     Raises:
-        ValueError: so many workers leave too few bits, or there are no such bits; says what there is.
+        ValueError: this many workers leave too few bits, or there are no such bits; says what there is.
     """
     if bits not in LANE_BITS:
         raise ValueError(f"lane bits {bits!r}: there are {', '.join(map(str, LANE_BITS))}")
@@ -323,12 +323,12 @@ class Precision:
         return self.non_finite == "deliver"
 
     def form(self, workers: int) -> LaneFormat:
-        """Return the form for so many workers. Raises ValueError where there is none."""
+        """Return the form for this many workers. Raises ValueError where there is none."""
         return lane_format(self.lane_bits, self.lane_error, workers)
 
 
 def _possible(workers: int) -> Iterator[PackedLanes]:
-    """Yield the packed forms that can hold sums of so many workers, the narrowest first."""
+    """Yield the packed forms that can hold sums of this many workers, the narrowest first."""
     for fields in (4, 3, 2):
         if PackedLanes(fields, 1).steps >= workers:
             yield PackedLanes(fields, workers)

@@ -45,7 +45,7 @@ class Parts:
 
     @classmethod
     def of(cls, counts: Sequence[int], audience: Sequence[int], dtype: torch.dtype) -> "Parts":
-        """Lay out parts of so many elements of a dtype."""
+        """Lay out parts of this many elements of a dtype."""
         return _laid_out(tuple(counts), tuple(audience), max(1, LANE_BYTES // dtype.itemsize))
 
     @cached_property
@@ -98,7 +98,7 @@ class Parts:
         raise IndexError(f"the vector has {self.size} elements")
 
     def of_blocks(self, lanes: int, planes: int = 1, block: int | None = None) -> Audience:
-        """Return who wants each block of so many lanes; the array may not be written to.
+        """Return who wants each block of this many lanes; the array may not be written to.
 
         The lanes are ``planes`` vectors one after another, in each of which the units have their proportion.
         """

@@ -71,7 +71,7 @@ def gradient_form(bits: LaneBits, error: float, workers: int, *, lossless: bool)
     """Return the form of gradients in lanes. lossless: nothing may go missing.
 
     Raises:
-        ValueError: none that so many workers, or a loss budget, go with; see ``lane_format``.
+        ValueError: none that this many workers, or a loss budget, go with; see ``lane_format``.
     """
     form = lane_format(bits, error, workers)
     if not lossless and packet_block_of(form, SCALE_BLOCK) < form.lanes(SCALE_BLOCK):

@@ -67,7 +67,7 @@ class FlowConfig:
             )
 
     def chunks(self, lanes: int) -> int:
-        """Return how many chunks a tensor of so many lanes has."""
+        """Return how many chunks a tensor of this many lanes has."""
         return -(-lanes // self.chunk_lanes)
 
 

@@ -105,7 +105,7 @@ class UdpFlows:
                 raise TransportTimeout(self._explain(timeout_s))
 
     def linger(self, seconds: float, react: Callable[[], object] | None = None) -> None:
-        """Go on answering until every peer knows how its tensors ended, or for so many seconds.
+        """Go on answering until every peer knows how its tensors ended, or for this many seconds.
 
         A receiver is only ever asked: ending right after a delivery would leave its sender without an answer.
         """

@@ -186,7 +186,7 @@ def _bytes(session: _Session) -> int:
 
 
 def frames(words: int) -> tuple[int, int]:
-    """Return the bytes of a message of so many words on its way, and on the way back, with all headers: its
+    """Return the bytes of a message of this many words on its way, and on the way back, with all headers: its
     chunks and a confirmation; the answer that all came.
     """
     head = FRAME_OVERHEAD + FLOW.size

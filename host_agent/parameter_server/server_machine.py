@@ -142,7 +142,7 @@ class ServerMachine:
         return None if reader is None else reader.incarnation
 
     def handle(self, message: Message) -> list[Message]:
-        """Take a message, and return what is to be sent because of it.
+        """Take a message, and return what must be sent because of it.
 
         What cannot be taken is answered by a refusal, and changes nothing.
         """

@@ -20,7 +20,7 @@ _SPARSE: Final = ("SGD", "Adagrad")
 
 BUCKET_BYTES: Final = 2**20
 SPARSE_BUCKET_BYTES: Final = 8 * 2**20
-"""Of the gradients that are pushed together, dense ones and others: our choice. What was changed of one
+"""Of the gradients that are pushed together, dense ones and others: chosen here. What was changed of one
 bucket comes down while the next one goes up, so the smaller the better; but each takes some round trips.
 """
 

@@ -84,7 +84,7 @@ class _Session:
 
     Attributes:
         made: pushes made, by number; None before the server's first word, which says where to begin.
-        floor: the model here contains so many pushes of every worker, of the server's units (but for what
+        floor: the model here contains this many pushes of every worker, of the server's units (but for what
             filters hold).
         acked: number of the last update that was taken. made_in: the epoch in which it was made.
         newest: number of the last update that the server is known to have made. Word of it may overtake it.

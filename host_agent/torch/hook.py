@@ -78,7 +78,7 @@ class HookState:
     Raises:
         TypeError: the group is not one of the weir backend.
         ValueError: no such sparsifier or encoding, an option out of range, an encoding that does not fit the
-            sparsifier, or lanes of too few bits for so many ranks.
+            sparsifier, or lanes of too few bits for this many ranks.
 
     Example::
 

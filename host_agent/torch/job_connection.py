@@ -240,7 +240,7 @@ class JobConnection(Connection):
 
     def _extend(self, client: AgentClient, number: int, slots: int) -> Extension:
         """Join the group's n-th extension: a job of the same workers, with slots while nobody else needs
-        them, up to so many where they are more than usual.
+        them, up to this many where they are more than usual.
         """
         own = self.membership
         membership = client.join(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outer steps for torch: each worker makes steps of its own, and every so many of them are summed."""
+"""Outer steps for torch: each worker makes steps of its own, and these are summed at intervals."""
 
 import contextlib
 import zlib
@@ -45,7 +45,7 @@ class _UnderWay:
 
 
 class OuterStep:
-    """Makes an outer step of a model after every so many steps of an optimizer.
+    """Makes an outer step of a model at intervals of several steps of an optimizer.
 
     Each worker trains by itself for ``every`` steps. Then the workers sum how far they have come, and the
     *shared point*, the same on all, moves by the mean. The loop stays as it is: ``optimizer.step()`` makes

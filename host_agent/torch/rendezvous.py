@@ -61,7 +61,7 @@ class LocalCluster(Protocol):
 
 
 StartCluster = Callable[[int], LocalCluster]
-"""Start a cluster for so many workers of this machine and return it when they can join."""
+"""Start a cluster for this many workers of this machine and return it when they can join."""
 
 
 @dataclass(frozen=True)

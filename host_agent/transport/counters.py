@@ -23,7 +23,7 @@ class TransportCounters:
         probes: packets without lanes that ask for the result, or whether lanes are missing.
         releases: packets without lanes that give them up, so that the round can complete.
         replays: packets of rounds that are over, sent again after a long silence for a switch that may have
-            started anew.
+            restarted.
         marked: results that told of congestion.
         trimmed: rounds whose result lacks the lanes that this worker had for it, whether a switch cut them
             off or a release gave them up.

@@ -87,7 +87,7 @@ class HostMemory:
 
     @staticmethod
     def create(size: int) -> int:
-        """Return the descriptor of new memory for so many ranks."""
+        """Return the descriptor of new memory for this many ranks."""
         if not 1 <= size <= MOST_RANKS:
             raise ValueError(f"{size} ranks of one host: there may be 1 to {MOST_RANKS}")
         fd = os.memfd_create("weir-host", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -104,7 +104,7 @@ class HostMemory:
     # ---- how far the ranks are
 
     def begin(self, lanes: int, *, quiet: bool, deadline: Callable[[Sequence[int]], None]) -> None:
-        """Begin the next reduction, of so many lanes; every rank begins the same one.
+        """Begin the next reduction, of this many lanes; every rank begins the same one.
 
         quiet: wait until nobody reads anything of the last one. deadline: see ``wait``.
         """
@@ -272,7 +272,8 @@ class HostMemory:
         )
 
     def _grow(self, lanes: int) -> None:
-        """Make room for vectors of so many lanes. The file gets longer; what is not used takes no memory."""
+        """Make room for vectors of this many lanes. The file gets longer; what is not used takes no "
+        "memory."""
         capacity = 1 << (lanes - 1).bit_length()
         blocks = capacity // BLOCKS[0]
         own = [(capacity, np.uint32), (blocks, np.uint8), (blocks, np.uint8), (blocks, np.uint16)]

@@ -98,7 +98,7 @@ class ReturnedLanes:
 
 @cache
 def none_returned(block: int) -> ReturnedLanes:
-    """Return no contributions, in blocks of so many lanes."""
+    """Return no contributions, in blocks of this many lanes."""
     return ReturnedLanes(np.empty(0, np.uint32), np.empty((0, block), np.uint32))
 
 

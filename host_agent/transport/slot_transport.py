@@ -68,7 +68,7 @@ class FloatScales:
     headroom: int
 
     def native(self, lanes: int, block: int) -> bindings.Floats:
-        """Return the C struct for a vector of so many lanes; ValueError when it does not fit."""
+        """Return the C struct for a vector of this many lanes; ValueError when it does not fit."""
         address = contiguous(self.exponents, "exponents", np.uint32)
         least = BLOCKS[0] if block == WIDE_LANES else block
         if self.values < least or self.values & (self.values - 1):
@@ -107,11 +107,11 @@ class TransportConfig:
     BMv2 needs: requested blocks of 256 lanes are sent also when they are zero here, and of smaller ones, into
     which those with audiences are cut, a packet has half as many as it could; the same on all workers.
     congestion: what narrows the window of open slots; may differ between workers.
-    max_lanes: packets of one column, with so many lanes of ADD, 32 or 64, and 32 of other operators, as a
+    max_lanes: packets of one column, with this many lanes of ADD, 32 or 64, and 32 of other operators, as a
     switch with few registers takes them; blocks are cut into such; 0: any packets; the same on all workers.
     wide: packets of one block of WIDE_LANES lanes may be sent, for sums of blocks of as many: switches and
     ways take them; not with max_lanes or fill; the same on all workers.
-    keep: contributions to rounds that are over, and repeat them for a switch that starts anew; may differ
+    keep: contributions to rounds that are over, and repeat them for a switch that restarts; may differ
     between workers.
     key: the job's secret, of KEY_BYTES, with which the check of its packets is made; the same on all workers.
     """
@@ -296,7 +296,7 @@ class SlotTransport:
         self._audiences, self._floats = audiences, floats
 
     def _travels(self, op: Op, block: int, audiences: Audiences | None) -> int:
-        """Return how many lanes a block of packets has, for blocks of so many of the caller's.
+        """Return how many lanes a block of packets has, for blocks of this many of the caller's.
 
         What only some want has mostly been made by others: there, more headers cost less than zeros would
         that are sent to a switch which cannot make packets longer.

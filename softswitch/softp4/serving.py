@@ -88,7 +88,7 @@ class Settings:
 def run(settings: Settings, say: Callable[[str], None]) -> None:
     """Serve until a signal, or until all files have been played.
 
-    ``say`` takes what the user is to be told when all is ready. Raises StartError.
+    ``say`` takes what the user must be told when all is ready. Raises StartError.
     """
     try:
         with (

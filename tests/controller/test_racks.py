@@ -108,7 +108,7 @@ def test_workers_of_two_racks_sum_exactly_over_both_spines(racks: Racks) -> None
 def test_one_narrow_switch_makes_the_packets_of_its_jobs_narrow_and_their_slots_aligned(
     racks: Racks, lanes: int
 ) -> None:
-    """A spine that says it is a Tofino: so many lanes in a packet, 2^n slots; a job of another rack is as
+    """A spine that says it is a Tofino: this many lanes in a packet, 2^n slots; a job of another rack is as
     ever.
     """
     switches = tuple(

@@ -452,7 +452,8 @@ def test_a_rank_that_never_comes_is_named(registry: JobRegistry) -> None:
     assert effect.job is job
     assert effect.error.refusal is Refusal.LATE
     assert str(effect.error) == (
-        "job 'digits' is not complete: ranks 1, 3 of 4 did not join in time; joined: rank 0 (h1), rank 2 (h3). "
+        "job 'digits' is not complete: ranks 1, 3 of 4 did not join in time; joined: rank 0 (h1), rank 2 "
+        "(h3). "
         "Check that the missing workers run, and that they use this controller, job name and size"
     )
     assert registry.jobs() == []

@@ -19,7 +19,7 @@ _TIMEOUT_S: Final = 120.0
 
 
 def run_ranks(number: int, script: Path, *arguments: str) -> str:
-    """Run a script on so many ranks, as torchrun does, in its folder; return what all of them print."""
+    """Run a script on this many ranks, as torchrun does, in its folder; return what all of them print."""
     place = {"WORLD_SIZE": str(number), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     with tempfile.NamedTemporaryFile() as said:
         ranks = [

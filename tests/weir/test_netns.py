@@ -49,7 +49,7 @@ def _arrived(receiver: socket.socket) -> Iterator[bytes]:
 
 
 def accepted(namespace: Namespace, interface: str, frames: int) -> int:
-    """Return how many of so many frames of 1000 bytes an interface takes at once."""
+    """Return how many of this many frames of 1000 bytes an interface takes at once."""
 
     taken = 0
     with namespace.call(partial(_raw, interface)) as sender:

@@ -61,7 +61,7 @@ def rounds(cluster: NetworkCluster) -> int:
 
 
 def kill_and_restart(cluster: NetworkCluster, kind: Target) -> None:
-    """Kill every switch in the middle of the job; start it anew, empty."""
+    """Kill every switch in the middle of the job; start it again, empty."""
     end = time.monotonic() + TIMEOUT_S
     while (number := rounds(cluster)) < STEPS:
         assert time.monotonic() < end

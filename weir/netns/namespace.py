@@ -88,7 +88,7 @@ def why_not() -> str | None:
 def gain_root() -> str | None:
     """See to it that this process can make network namespaces.
 
-    Where it may not, but an unprivileged user namespace is to be had, this program starts again in one, with
+    Where it may not, but an unprivileged user namespace is available, this program starts again in one, with
     the arguments that it got: the call does not return. So call it first of all.
 
     Returns:

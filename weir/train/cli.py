@@ -132,10 +132,10 @@ def choose_hosts(wanted: str) -> tuple[str, str]:
     one, and the call does not return.
 
     Args:
-        wanted: "processes", "namespaces", or "auto": namespaces where they are to be had.
+        wanted: "processes", "namespaces", or "auto": namespaces where they are available.
 
     Raises:
-        ConfigError: there are no namespaces to be had, and nothing else would do.
+        ConfigError: there are no namespaces available, and nothing else would do.
     """
     if wanted not in ("auto", "namespaces"):
         return wanted, ""

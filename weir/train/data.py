@@ -38,7 +38,7 @@ MODULES: Final = len(_MODULES)  # what the bag of words tells apart
 
 
 class TooFewSamplesError(ValueError):
-    """The data makes no step of so many workers with such a batch each."""
+    """The data makes no step of this many workers with such a batch each."""
 
 
 @dataclass(frozen=True)

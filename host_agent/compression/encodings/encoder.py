@@ -56,7 +56,7 @@ class Encoder:
 
     Args:
         rule: which encodings may be used.
-        sparsifier: chose what is to be written down.
+        sparsifier: chose what must be written down.
 
     Attributes:
         plans: the last one of each bucket, by its index.
@@ -77,10 +77,10 @@ class Encoder:
     def join(self, workers: int, slots: int, form: LaneFormat, *, max_lanes: int = 0) -> None:
         """Take note of the group that the buckets are summed over; again when it has changed.
 
-        ``max_lanes``: its switches take so many lanes of ADD in a packet; 0: any number.
+        ``max_lanes``: its switches take this many lanes of ADD in a packet; 0: any number.
 
         Raises:
-            ValueError: blocks of the rule are too small for so many values to a lane.
+            ValueError: blocks of the rule are too small for this many values to a lane.
         """
         wanted, sizes = self.rule.packet_block, block_sizes(form)
         if wanted is not None and wanted not in sizes:

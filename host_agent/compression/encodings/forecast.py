@@ -62,7 +62,7 @@ class JobSize:
 class PacketShape:
     """The packets of a reduce: lanes to a block, blocks to a packet, bytes of headers.
 
-    Behind a switch that takes packets of few lanes alone, blocks travel in parts of so many lanes, one to a
+    Behind a switch that takes packets of few lanes alone, blocks travel in parts of this many lanes, one to a
     packet; results of smaller ones are filled with zeros, which count as headers here.
     """
 
@@ -72,7 +72,8 @@ class PacketShape:
 
     @classmethod
     def of(cls, block: int, max_lanes: int) -> Self:
-        """Return that of a reduce in blocks of so many lanes, in packets of ``max_lanes``; 0: any number."""
+        """Return that of a reduce in blocks of this many lanes, in packets of ``max_lanes``; 0: any "
+        "number."""
         if max_lanes:
             part = min(block, max_lanes)
             return cls(part, 1, headers(SLOT_LANES) + (max_lanes - part) * LANE_BYTES // 2)
@@ -111,7 +112,7 @@ class Counts:
         return min(self.union[-1], -(-self.length // size))
 
     def share(self, mask_block: int | None, packet_block: int) -> float:
-        """Return the share of the packed vector's blocks of so many lanes that one worker has."""
+        """Return the share of the packed vector's blocks of this many lanes that one worker has."""
         if mask_block is None or packet_block <= mask_block:
             return self.shares[packet_block.bit_length() - 1]
         if mask_block == self.mask_block:
@@ -143,7 +144,7 @@ class Counts:
 
 
 def at_least_one(share: float, draws: float) -> float:
-    """Return the chance that one of so many independent draws (at least 1) is a hit, each with chance
+    """Return the chance that one of this many independent draws (at least 1) is a hit, each with chance
     ``share``.
     """
     whole = math.floor(draws)
@@ -289,7 +290,7 @@ def waiting_bytes(levels: int, job: JobSize) -> float:
 
 
 def _vector_bytes(lanes: float, wanted: float, packet_block: int, job: JobSize) -> float:
-    """Return the same of a vector of so many lanes, of which so many are wanted, and every worker has
+    """Return the same of a vector of this many lanes, of which this many are wanted, and every worker has
     them.
     """
     if not lanes:
@@ -309,7 +310,7 @@ def lists_bytes(region: Region, job: JobSize) -> float:
 
 
 def bitmap_bytes(blocks: float, job: JobSize) -> float:
-    """Return the same of the bitmap of a vector without masks, of so many blocks of SCALE_BLOCK."""
+    """Return the same of the bitmap of a vector without masks, of this many blocks of SCALE_BLOCK."""
     lanes = math.ceil(blocks / WORD)
     return _vector_bytes(lanes, lanes, fitting_block(lanes), job) if blocks >= WORTH_ASKING else 0.0
 

@@ -48,7 +48,7 @@ class PositionList:
     @classmethod
     @functools.lru_cache(maxsize=4096)
     def of(cls, blocks: int, capacity: int) -> "PositionList":
-        """Return the shortest form for so many blocks and positions."""
+        """Return the shortest form for this many blocks and positions."""
         capacity = min(capacity, blocks)
         if not capacity:
             return cls(blocks, 0, 0)

@@ -31,7 +31,7 @@ MOST_LEVELS = 3
 
 
 def words_for(length: int, mask_block: int) -> int:
-    """Return how many words the mask of a parameter with so many elements takes."""
+    """Return how many words the mask of a parameter with this many elements takes."""
     return -(-length // (mask_block * WORD_BITS))
 
 
@@ -108,7 +108,7 @@ class Masks:
 
 
 def _divided(words: Lanes, sizes: Mapping[str, int]) -> dict[str, Lanes]:
-    """Return each parameter's words, of so many one after another."""
+    """Return each parameter's words, of this many one after another."""
     parts, at = {}, 0
     for name, size in sizes.items():
         parts[name], at = words[at : at + size], at + size

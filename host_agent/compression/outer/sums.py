@@ -215,7 +215,7 @@ def make_sum(
     """Return the sum of a method: a sparsifier, or its name, or ROWS.
 
     Raises:
-        ValueError: there is no such method, or it has not so many bits.
+        ValueError: there is no such method, or it has not this many bits.
     """
     if method == ROWS:
         return RowSum(layout, density, 1 if bits is None else bits, seed)  # type: ignore[arg-type]

@@ -94,7 +94,7 @@ class Sampler:
 
 
 def steps_of(workers: int) -> int:
-    """Return m for so many workers: the greatest magnitude of one worker's integers."""
+    """Return m for this many workers: the greatest magnitude of one worker's integers."""
     return max(1, _MOST_IN_EIGHTH // (2 * workers))
 
 

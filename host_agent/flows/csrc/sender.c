@@ -147,7 +147,7 @@ int weir_flow_sender_idle(const weir_flow_sender *s) { return !s->tensors && flo
 
 /* ------------------------------------------------------------------------------------------- time-outs */
 
-/* How long to wait before asking, after so many questions in a row without an answer. */
+/* How long to wait before asking, after this many questions in a row without an answer. */
 static int64_t timeout_ns(const weir_flow_sender *s, uint32_t backoff)
 {
     return weir_backed_off(s->rtt.timeout_ns, backoff, s->rtt.most_ns);

@@ -18,7 +18,8 @@ _UNKNOWN: Final = ("amsgrad", "maximize", "differentiable")
 
 
 def rule_of(optimizer: torch.optim.Optimizer) -> RuleName:
-    """Return which steps an optimizer makes. Raises TypeError, in words, for one that is not supported."""
+    """Return which steps an optimizer makes. Raises TypeError, with the reason, for one that is not "
+    "supported."""
     name = type(optimizer).__name__
     if type(optimizer) not in _RULES:
         known = ", ".join(kind.__name__ for kind in _RULES)

@@ -137,7 +137,8 @@ class Schedule:
 
     @property
     def longest_wait(self) -> int:
-        """Return the period of contended workers: in any so many rounds they, too, meet everybody."""
+        """Return the period of contended workers: in any series of this many rounds they, too, meet "
+        "everybody."""
         return self.period * (EXCUSED + 1)
 
     def partition(self, number: int, contended: Collection[int] = ()) -> Partition:

@@ -23,7 +23,7 @@ from weir.host_agent.torch.process_group import WeirProcessGroup
 from weir.wire.definition import LAYER_CLASSES, SLOT_LANES
 
 PIECE = 131_072
-"""Our choice, lanes: 512 KiB takes long beside a round trip, and short beside a step."""
+"""Chosen here, lanes: 512 KiB takes long beside a round trip, and short beside a step."""
 
 
 @dataclass

@@ -181,7 +181,7 @@ class FlowRendezvous:
         self._store.set(f"flows/{where}-{worker}", "1")
 
     def leave(self, worker: int) -> None:
-        """Say that a worker is not to be waited for at any point, because it has left or is dead."""
+        """Say that a worker must not be waited for at any point, because it has left or is dead."""
         with contextlib.suppress(RuntimeError):  # then there is nobody to read it
             self._store.set(f"flows/left-{worker}", "1")
 

@@ -93,7 +93,7 @@ class FlowServer:
         terms: of the job.
         index: of the server, from 0.
         timeout: how long to wait for a first worker, and for any word of them.
-        state: folder in which it keeps its state; a server that is started anew with it goes on where it was.
+        state: folder in which it keeps its state; a server that is restarted with it goes on where it was.
             None: it is lost with the process.
 
     Raises:

@@ -190,7 +190,7 @@ class FlowSession:
     ) -> None:
         """Push a gradient, and wait until the servers have applied it and the next step may begin.
 
-        Our choice: hiding the round trip of a push behind the next step would make all pushes later by as
+        Chosen here: hiding the round trip of a push behind the next step would make all pushes later by as
         many as there are workers, which costs more than it saves.
 
         Args:
@@ -375,7 +375,7 @@ class FlowSession:
             self._change.notify_all()
 
     def _turn(self) -> bool:
-        """Send what is to be sent, look after servers that are silent; return whether it is over."""
+        """Send what must be sent, look after servers that are silent; return whether it is over."""
         with self._change:
             now = time.monotonic()
             if now - self._looked >= _LOOK_S:

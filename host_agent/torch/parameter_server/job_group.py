@@ -217,7 +217,7 @@ class JobGroup:
     ) -> Announcement:
         """Say what comes next, as worker 0, or hear it; all members call this.
 
-        careful: ask for care. mask_block: ask for masks of so many elements a bit, a power of two.
+        careful: ask for care. mask_block: ask for masks of this many elements a bit, a power of two.
         """
         found: Announcement = self.wait(self.submit(lambda: self.announced(command, careful, mask_block)))
         return found

@@ -46,7 +46,7 @@ class ChangeForecast:
 
     @property
     def is_due(self) -> bool:
-        """Return whether the changes of this step are to be counted."""
+        """Return whether the changes of this step must be counted."""
         return self._step % _COUNTED <= 1
 
     def count(self, changed: torch.Tensor) -> None:

@@ -39,7 +39,7 @@ class Member(Protocol):
         """Return a bucket's gradients, flat; of a server memory for their averages."""
 
     def settle(self, buckets: Mapping[int, torch.Tensor]) -> None:
-        """Do what is to be done when buckets were pushed: a server steps."""
+        """Do what must be done when buckets were pushed: a server steps."""
 
     def pull(self, index: int) -> PiggybackSteps:
         """Send, or take, what was changed of a bucket."""

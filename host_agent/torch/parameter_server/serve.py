@@ -20,7 +20,7 @@ def make_server(
     state: folder for what a server must not forget whose pushes travel by flows; others have none.
 
     Raises:
-        ValueError: the job has not so many servers.
+        ValueError: the job has not this many servers.
         RendezvousError, AgentError, JournalError: each says what is missing.
     """
     terms = await_terms(store, timeout)

@@ -43,7 +43,7 @@ class SlotServer:
         timeout: how long to wait for the others, and each exchange for progress.
 
     Raises:
-        ValueError: the job has not so many servers.
+        ValueError: the job has not this many servers.
         RendezvousError, AgentError: the job cannot be formed; the message says why.
     """
 

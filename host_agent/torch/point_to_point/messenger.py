@@ -59,7 +59,7 @@ class Members(Protocol):
 
 @dataclass(eq=False)
 class _Channel:
-    """One connection, from either side: what is to be written on it, in this order."""
+    """One connection, from either side: what must be written on it, in this order."""
 
     rank: int
     queue: "asyncio.Queue[tuple[bytes | memoryview, Callable[[], None] | None]]" = field(

@@ -55,7 +55,7 @@ void weir_user_end_send(weir_user *user);
 int weir_user_forward(weir_user *user, uint32_t job, const void *frame, uint32_t length);
 /* After a batch of frames: wake those that some were for. */
 void weir_user_notify(weir_user *user);
-/* Sleep until a frame may be there, or the lead is to be taken, or the time is over. */
+/* Sleep until a frame may be there, or the lead must be taken, or the time is over. */
 void weir_user_wait(weir_user *user, int64_t timeout_ns);
 
 #endif

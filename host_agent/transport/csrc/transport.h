@@ -68,9 +68,9 @@ typedef struct {
     uint32_t fill; /* for switches that make no packet longer by more than half a slot's lanes: blocks as
                             large as a slot are sent even when zero; of smaller ones a packet has half as many */
     uint32_t congestion; /* what narrows the window: WEIR_CONGESTION_... */
-    uint32_t max_lanes;  /* packets have one column, of so many lanes of ADD and a group of others; 0: any */
-    uint32_t wide;       /* packets of one block of WEIR_WIDE_LANES lanes of ADD may be sent */
-    uint32_t keep;       /* contributions to rounds that are over, for a switch that starts anew */
+    uint32_t max_lanes; /* packets have one column, of this many lanes of ADD and a group of others; 0: any */
+    uint32_t wide;      /* packets of one block of WEIR_WIDE_LANES lanes of ADD may be sent */
+    uint32_t keep;      /* contributions to rounds that are over, for a switch that restarts */
     int64_t initial_rto_ns, min_rto_ns, max_rto_ns;
     int64_t min_probe_ns;        /* lower bound of the timeout after which we ask */
     int64_t reordering_ns;       /* packets sent less than this apart may overtake each other */
@@ -133,7 +133,7 @@ void weir_transport_free(weir_transport *t);
 
 /* Begin to reduce `count` lanes in place; they belong to the transport until it is done. With no lanes it is
  * a barrier. `audiences`: per block who wants its result: a worker's path, or WEIR_AUDIENCE_EXCEPT and the path of
- * the only one that does not; other lanes are of no use afterwards, but for those of blocks that no other worker
+ * the only one that does not; other lanes are useless afterwards, but for those of blocks that no other worker
  * has: they stay. NULL: all want all. `operation` is a fingerprint of what the reduce is a part of: it, operator,
  * block size, `count`, audiences and how many reduces came before must be the same on all workers. `service` may be
  * NULL: front layer, lossless. Budgets are for ADD of some lanes that all want only. `floats`: of a vector of float32,

@@ -67,8 +67,8 @@ def _match(match: Match, width: int) -> dict[str, Any]:
 
 
 def rate(program: Any, frames: Sequence[bytes], ports: int, folder: Path) -> float:
-    """Return the rate of frames that leave, per second; each comes in at port 1 and leaves at one of so many
-    ports.
+    """Return the rate of frames that leave, per second; each comes in at port 1 and leaves at one of this
+    many ports.
 
     Raises RuntimeError when BMv2 does not say anything for long.
     """

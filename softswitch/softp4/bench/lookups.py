@@ -85,7 +85,7 @@ def frame_time(switch: Switch, frames: bytes, length: int, passes: int) -> tuple
 
 
 def measure(case: Lookups, size: int, passes: int) -> LookupTime:
-    """Return one table of so many entries; the fastest pass, for another process takes time and cache."""
+    """Return one table of this many entries; the fastest pass, for another process takes time and cache."""
     entries = case.entries(size, 1)
     with Switch(case.program) as switch:
         start = time.perf_counter()

@@ -57,7 +57,7 @@ class Arbiter:
     def update(self, stream: Hashable, role: str, election_id: int | None) -> list[Notice]:
         """Return a stream's MasterArbitrationUpdate. An ``election_id`` of None can never be primary.
 
-        Returns whom to tell what, a primary last. Raises ControlError when the stream is to be ended:
+        Returns whom to tell what, a primary last. Raises ControlError when the stream must be ended:
         FAILED_PRECONDITION for a change of role, INVALID_ARGUMENT for an election id in use,
         RESOURCE_EXHAUSTED for one stream or role too many.
         """

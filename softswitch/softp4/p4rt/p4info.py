@@ -221,7 +221,8 @@ class P4InfoIndex:
         return tuple(found)
 
     def _check_field(self, where: str, field: FieldInfo, bits: int) -> None:
-        """Raise ProgramError unless a field has so many bits, or is translated to another number of them."""
+        """Raise ProgramError unless a field has this many bits, or is translated to another number of "
+        "them."""
         translation = self._translation(field)
         if translation is None:
             if field.bits != bits:

@@ -242,7 +242,7 @@ def carry_over(old: Pipeline, new: Pipeline) -> None:
     """Write ``old``'s state into ``new``.
 
     That is profiles, entries, defaults, groups, sessions, meters, digests, value sets, and custom CRCs that
-    were changed. Counters and registers start anew, buckets full. Raises ControlError at the first thing that
+    were changed. Counters and registers restart, buckets full. Raises ControlError at the first thing that
     ``new`` cannot hold.
     """
     for profile in old.info.profiles.values():

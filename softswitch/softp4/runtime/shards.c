@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A shard is a range of the key's values, as near values mostly mean near cells: if threads took turns cell by cell,
 // caches would carry to each what their prefetching guesses, out of the other's hands (measured: two threads then did
-// no more than one). Where the ranges begin is cut anew when one thread takes longer than another, which may have a
+// no more than one). Where the ranges begin is cut again when one thread takes longer than another, which may have a
 // slower processor.
 //
 // Each thread runs the frames of its shard in their order, and meanwhile finds out whose the frames of some pieces are.

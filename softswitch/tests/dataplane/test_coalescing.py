@@ -44,7 +44,8 @@ def joined(frames: Sequence[bytes]) -> Iterator[Any]:
 
 
 def sent(frames: Sequence[bytes], room: int) -> list[bytes]:
-    """Return the messages in which frames that were joined arrive, over a socket that takes so many bytes."""
+    """Return the messages in which frames that were joined arrive, over a socket that takes this many "
+    "bytes."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with ours, theirs, joined(frames) as flush:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)

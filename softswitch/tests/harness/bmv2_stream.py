@@ -88,7 +88,7 @@ class Bmv2Stream:
 
         Raises:
             Bmv2DiedError: BMv2 ended.
-            grpc.RpcError: after so many seconds it still holds a packet.
+            grpc.RpcError: after this many seconds it still holds a packet.
         """
         left: list[list[tuple[int, bytes]]] = [[] for _ in frames]
         requests = (self._request(number, port, frame) for number, (port, frame) in enumerate(frames))
@@ -107,7 +107,7 @@ class Bmv2Stream:
         return head + b"\x22" + varint(len(frame)) + frame
 
     def alive(self, timeout: float = 0.0) -> None:
-        """Raise with BMv2's last words when it has died, or does within so many seconds."""
+        """Raise with BMv2's last words when it has died, or does within this many seconds."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             status = self._process.wait(timeout)
             self._log.seek(0)

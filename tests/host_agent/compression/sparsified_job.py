@@ -11,7 +11,7 @@ from weir.host_agent.compression.sparsifiers import Span, SparsifierOptions, cre
 
 
 def spans_of(sizes: Sequence[int]) -> list[Span]:
-    """Return a model of parameters with so many elements each."""
+    """Return a model of parameters with this many elements each."""
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
     return [
         Span(f"layer{number}", start, size, sum(sizes))

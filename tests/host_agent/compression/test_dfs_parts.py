@@ -94,7 +94,7 @@ class Job:
         return torch.stack(own).double().sum(dim=0)
 
     def resumed(self, workers: int) -> "Job":
-        """Return a job of so many workers that goes on where this one is."""
+        """Return a job of this many workers that goes on where this one is."""
         again = Job(workers, self.how)
         for number, rank in enumerate(again.ranks):
             if number < len(self.ranks):

@@ -119,7 +119,7 @@ class World:
     # ---------------------------------------------------------------------------------------- workers
 
     def starts(self, worker: int) -> None:
-        """Start a worker, or kill it and start it anew: what it held, and had not delivered, is gone."""
+        """Start a worker, or kill it and start it again: what it held, and had not delivered, is gone."""
         if worker in self.workers:
             self._lose(worker)
         rules = WorkerRules(
@@ -270,7 +270,7 @@ class World:
     # ---------------------------------------------------------------------------------------- the servers
 
     def crashes(self) -> None:
-        """Start a server anew from its folder: it is bit by bit where it was."""
+        """Start a server again from its folder: it is bit by bit where it was."""
         index = int(self.numbers.integers(self.servers_count))
         torn = self.numbers.bytes(int(self.numbers.integers(20)))
         before = self.servers[index]._arrays()

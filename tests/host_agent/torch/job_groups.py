@@ -59,7 +59,7 @@ class Job:
         return process
 
     def kill_and_restart(self, rank: int) -> None:
-        """Kill a process as ``kill -9`` does, and start it anew."""
+        """Kill a process as ``kill -9`` does, and start it again."""
         self.processes[rank].kill()
         self.processes[rank].join()
         self.processes[rank] = self._start(rank, *self._started[rank])

@@ -74,7 +74,7 @@ def values(count: int, seed: int, zeros: bool = False) -> torch.Tensor:
 
 
 def everything(count: int) -> list[torch.Tensor]:
-    """Return this rank's results of every collective, on vectors of so many elements."""
+    """Return this rank's results of every collective, on vectors of this many elements."""
     rank, size = dist.get_rank(), dist.get_world_size()
     results = []
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64):

@@ -46,7 +46,7 @@ def train(
 ) -> tuple[Tensor, float, int]:
     """Return the parameters at the end, their loss, and the greatest staleness that a step began with.
 
-    The end is after so many steps, and when the file ``over`` is there.
+    The end is after this many steps, and when the file ``over`` is there.
     """
     model = make_model()
     if rank:
