@@ -461,7 +461,7 @@ class AgentClient:
         )
 
     def _join_waits_for(self, job: str) -> str:
-        """Return what a join that is under way waits for, in words."""
+        """Return what a join that is under way waits for, as text."""
         try:
             return join_reason(whole_status(lambda request: self._stub.Status(request, timeout=FIRST_S)), job)
         except (grpc.RpcError, ValueError):  # the latter: the channel was closed

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The controller's port: limits, and one log line for what is refused, around the agent service.
 
-Whoever reaches the port may send anything. What is no request, too long, too often or too many at a time is
-refused here; the service sees the rest.
+Anyone who reaches the port may send anything. What is no request, too long, too often or too many at a time
+is refused here; the service sees the rest.
 """
 
 import asyncio

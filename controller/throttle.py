@@ -76,7 +76,7 @@ class Waiting:
     """The number of calls of one kind that wait, of each address.
 
     Args:
-        kind: in words, for several.
+        kind: as text, for several.
         of_one: how many of one address may wait.
         most: how many may wait in all.
     """

@@ -223,7 +223,7 @@ class LocalCluster:
                 raise ClusterError(f"the {_called(name)} died ({how}):\n{self._log(name)}")
 
     def lost_spines(self) -> dict[str, str]:
-        """Return the spines that have ended while others run: name -> how, in words."""
+        """Return the spines that have ended while others run: name -> how, as text."""
         spines = self._plan.spines if self._plan else ()
         return {name: how for name, how in self._lost().items() if name in spines}
 
@@ -235,7 +235,7 @@ class LocalCluster:
             return client.status()
 
     def _lost(self) -> dict[str, str]:
-        """Return the processes that have ended: name -> how, in words."""
+        """Return the processes that have ended: name -> how, as text."""
         looked = {name: self._lookout.look(process) for name, process in self._processes.items()}
         return {name: how for name, how in looked.items() if how}
 

@@ -148,7 +148,7 @@ def corpora(parameters: Parameters) -> dict[str, Samples]:
 
 
 def _fewer(samples: Samples, most: int) -> Samples:
-    """Return at most so many of the samples, evenly chosen, with the features that they have."""
+    """Return at most this many of the samples, evenly chosen, with the features that they have."""
     chosen = np.unique(np.linspace(0, len(samples) - 1, min(most, len(samples))).astype(np.int64))
     rows = [samples[int(sample)] for sample in chosen]
     numbers, features = np.unique(np.concatenate(rows), return_inverse=True)

@@ -103,7 +103,7 @@ def _table(
 
 
 def pipeline(given: Parameters, repeats: int) -> dict[str, list[float]]:
-    """Return packets per second into each pipeline, frames in memory, one thread; the two take turns."""
+    """Return packets per second into each pipeline, frames in memory, one thread; the two alternate."""
     load = native.contributions(JOB, given.workers, given.lanes)
     aggregator = native.Aggregator(JOB, given.workers, given.slots)
     rounds = max(20, 400_000 // (given.workers * given.slots))
@@ -187,8 +187,8 @@ def _single_packets() -> Iterator[None]:
 def _blind(place: Lab) -> None:
     """Let the hosts' kernels ignore results, which are for the load's raw sockets only.
 
-    With another MAC address, IP drops them at once; else it would look for a socket and answer with ICMP, on
-    the switch's time.
+    With another MAC address, IP drops them at once; otherwise it would look for a socket and answer with
+    ICMP, on the switch's time.
     """
     for index, namespace in enumerate(place.namespaces):
         namespace.links.set("eth0", mac=f"02:00:00:ff:00:{index:02x}")

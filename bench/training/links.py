@@ -172,7 +172,7 @@ _NAMED: Final = {"lr": "rate", "powersgd_rank": "rank", "update_share": "share",
 
 
 def _settings(config: TrainConfig) -> list[str]:
-    """Return those settings of a way that are not the usual ones, in words."""
+    """Return those settings of a way that are not the usual ones, as text."""
     usual = {name: TrainConfig.model_fields[name].default for name in _NAMED}
     usual["lr"] = PRESETS[config.model].lr
     return [

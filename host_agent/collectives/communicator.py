@@ -105,7 +105,7 @@ class Communicator(ABC):
     def operate(self, call: Call, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what ``work`` does with the arguments: what a call is made of, as its packets say.
 
-        Every worker is to be in the same operation at a time; where one is not, a reduction raises on every
+        Every worker must be in the same operation at a time; where one is not, a reduction raises on every
         worker. An operation that reduces nothing ends with a barrier. Inside another it is a part of that.
 
         Where ``work`` raises, this worker takes part in a last round, as one that failed. So the others,
@@ -131,7 +131,7 @@ class Communicator(ABC):
             self.call, self.fingerprint = None, 0
 
     def last_round(self, error: Exception) -> contextlib.AbstractContextManager[None]:
-        """Return what the last round of an operation in which this worker failed is to be within.
+        """Return what the last round of an operation in which this worker failed must be within.
 
         error: raised when the others know of it, or do not come to hear it.
         """
@@ -167,7 +167,7 @@ class Communicator(ABC):
     def sum_floats(self, values: npt.NDArray[np.float32], scales: FloatScales, block: int) -> bool:
         """Replace float32 values by their sums over all workers, where this can be done in their own memory.
 
-        Return whether it was; else nothing has happened. The same on every worker.
+        Return whether it was; otherwise nothing has happened. The same on every worker.
 
         Args:
             values: C-contiguous; of no use if the reduction fails.

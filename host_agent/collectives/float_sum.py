@@ -232,7 +232,7 @@ def packet_block_of(form: LaneFormat, values: int) -> int:
 
 
 def largest_block(lanes: int) -> int:
-    """Return the largest block of a power of two lanes that divides so many."""
+    """Return the largest block of a power of two lanes that divides this number."""
     return lanes & -lanes
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several workers in one process, whose lanes are reduced in memory by the arithmetic of the switch.
 
-For replays, calibrations and tests: nothing becomes a packet. The workers take turns, one at a time and in
+For replays, calibrations and tests: nothing becomes a packet. The workers run one at a time and in
 the order of their ranks, each from one reduction to the next; so a run repeats itself bit for bit, and the
 time that a worker takes between two reductions is its own.
 """

@@ -9,12 +9,12 @@ either sign, |q| <= m with
 and its lane is q_0 + q_1 2^w + ... + q_(f-1) 2^(w(f-1)) modulo 2^32. That is linear in the q: where the
 switch adds lanes modulo 2^32, each field's sum Q_k stands in the same place of the result.
 
-*No field reaches into the next.* |Q_k| <= n m < 2^(w-1), whoever is included. So with the bias 2^(w-1) added
-to every field, which the reader does once, each is an integer from 1 to 2^w - 1, all of them together are
-below 2^(wf) <= 2^32, and they are the digits of that number to the base 2^w: no carry, no wrap, one way to
-read them. No input can do otherwise: |q| <= m is what rounding leaves of it (below). Workers add no bias
-themselves, so that values of zero are a lane of zero, which is not sent, and a worker that is left out adds
-nothing.
+*No field reaches into the next.* |Q_k| <= n m < 2^(w-1), whichever workers are included. So with the bias
+2^(w-1) added to every field, which the reader does once, each is an integer from 1 to 2^w - 1, all of them
+together are below 2^(wf) <= 2^32, and they are the digits of that number to the base 2^w: no carry, no wrap,
+one way to read them. No input can do otherwise: |q| <= m is what rounding leaves of it (below). Workers add
+no bias themselves, so that values of zero are a lane of zero, which is not sent, and a worker that is left
+out adds nothing.
 
 *Quantum.* The values of a block share the largest magnitude a of all workers, as the bits of a float32, whose
 order is that of the numbers (the MAX operator agrees on it); 0 is a block of zeros, NOT_FINITE and more one
@@ -264,7 +264,7 @@ def lane_format(bits: LaneBits, error: float, workers: int) -> LaneFormat:
     """Return the form for ``bits`` and this many workers.
 
     32: whole lanes. 16: two fields. 8: four fields of 8 bits for up to 8 workers, three of 10 for up to 34.
-    "auto": the most fields whose error is no more than ``error``; else whole lanes.
+    "auto": the most fields whose error is no more than ``error``; otherwise whole lanes.
 
     Raises:
         ValueError: this many workers leave too few bits, or there are no such bits; says what there is.
@@ -309,7 +309,7 @@ class Precision:
             raise ValueError(f"non_finite {self.non_finite!r}: it must be {' or '.join(NON_FINITE)}")
 
     def __str__(self) -> str:
-        """Return the options in words: "lane_bits=8"."""
+        """Return the options as text: "lane_bits=8"."""
         words = ["exact" if self.exact else f"lane_bits={self.lane_bits}"]
         if self.lane_bits == "auto" and not self.exact:
             words.append(f"lane_error={self.lane_error:g}")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Vectors in parts, of which each rank wants one: what reduce_scatter, gather and all_to_all are made of.
 
-A block of lanes has one audience, so each part begins on a block of its own. Parts of one length take turns,
+A block of lanes has one audience, so each part begins on a block of its own. Parts of one length alternate,
 some blocks at a time: then the links of all ranks are in use all the time, not one after another.
 """
 
@@ -50,7 +50,7 @@ class Parts:
 
     @cached_property
     def starts(self) -> list[int] | None:
-        """Return where each part begins, if all are in one piece each: their units do not take turns."""
+        """Return where each part begins, if all are in one piece each: their units do not alternate."""
         if self.take_turns and self.lengths and self.lengths[0] > 1:
             return None
         return [self.unit * units for units in itertools.accumulate(self.lengths, initial=0)][:-1]

@@ -150,7 +150,7 @@ def _sum(
 
 
 def _block(width: int) -> int:
-    """Return lanes in a block where rows have so many: few blocks are of a row and its neighbour then."""
+    """Return lanes in a block where rows have this many: few blocks are of a row and its neighbour then."""
     block = SLOT_LANES
     while block > GROUP_LANES and width % block and width < 4 * block:
         block //= 2

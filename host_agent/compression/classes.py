@@ -68,7 +68,7 @@ class LayerClasses:
         return self._classes[name]
 
     def frontmost(self, names: Iterable[str]) -> int:
-        """Return the class of packets that carry these parameters: whoever waits for one of them waits for
+        """Return the class of packets that carry these parameters: anyone who waits for one of them waits for
         all.
         """
         return min(self._classes[name] for name in names)

@@ -136,7 +136,7 @@ class GradientExchange:
         )
         self.encoder = Encoder(parse_rule(rule), sparsifier)
         self.settings = _settings(sparsifier, rule, policy, error_feedback, exclude, lane_bits, lane_error)
-        """The method and its options in words, which must be the same on every worker."""
+        """The method and its options as text, which must be the same on every worker."""
         self.predictions = Predictions()
         self.ledger = Ledger()
         self.timer = time.perf_counter
@@ -268,7 +268,7 @@ class GradientExchange:
             self.encoder.settle(agreed.selection, known[: tally.size], agreed.notes)
 
     def _observed(self, total: Total) -> Summed:
-        """Return a bucket's sum where it is looked at: in main memory, if anything is to be learnt from it.
+        """Return a bucket's sum where it is looked at: in main memory, if anything must be learnt from it.
 
         The lanes are there in any case, so that nobody waits for a device.
         """
@@ -340,7 +340,7 @@ def _settings(
     lane_bits: LaneBits,
     lane_error: float,
 ) -> str:
-    """Return a method and its options in words: those that are as usual are left out."""
+    """Return a method and its options as text: those that are as usual are left out."""
     options = [f"{name}={getattr(sparsifier.options, name)}" for name in sparsifier.uses]
     if "density" in sparsifier.uses and sparsifier.options.warmup_steps:
         options.append(f"warmup_steps={sparsifier.options.warmup_steps}")

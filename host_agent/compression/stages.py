@@ -106,7 +106,7 @@ class Agreed:
         scales: of the packed vector.
         notes: numbers that the workers tell one another for the next plan: of all of them, but for
         piggybacks.
-        piggybacks: the notes themselves where they are still to travel, with the values; else no lanes.
+        piggybacks: the notes themselves where they are still to travel, with the values; otherwise no lanes.
         chosen: how many elements this worker chose that are not zero.
     """
 

@@ -119,7 +119,7 @@ def plan_moves(
 
     A move counts by what it saves on all links, or by what it takes from the busier of its two servers; it
     makes no server busier than the busiest one was, and leaves each at most its share of the elements.
-    Servers take turns, each with its costliest units first: what leaves one makes room for what comes.
+    Servers alternate, each with its costliest units first: what leaves one makes room for what comes.
 
     Args:
         reports: of all servers, in order.

@@ -52,7 +52,7 @@ class ServerMachine:
     """One server. For one thread at a time.
 
     The staleness of a push is the number of pushes, anybody's, that were applied since the model that its
-    gradient is of. It is workers - 1 where all take turns, and then each makes its part of a step, 1 /
+    gradient is of. It is workers - 1 where all alternate, and then each makes its part of a step, 1 /
     workers. A push that is staler makes 1 / (staleness + 1): delayed gradients of full size make training
     oscillate where it would converge without a delay (Zhang et al., "Staleness-aware Async-SGD", IJCAI 2016,
     who divide by the staleness). Where workers make all steps together, a step is that of their average.

@@ -282,7 +282,7 @@ class ElasticSlots:
     def _detached(self) -> Callable[[], None] | None:
         """Go back to the base slots, with the lock held; return what leaves the extension, without the lock.
 
-        None: there is no extension, or a reduction is under way there. Whoever decides to leave calls this
+        None: there is no extension, or a reduction is under way there. Anyone who decides to leave calls this
         before letting go of the lock: a reduction could begin in between, which nobody would abort.
         """
         assert self._growth is not None

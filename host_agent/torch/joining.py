@@ -55,7 +55,7 @@ def open_connection(
         timeout: how long to wait for the others, and each reduction for progress.
         start: starts a local cluster where there is no controller.
         slots: how many of the switch's the job is to have; 0: a share of what is free.
-        options: of the group, in words; all ranks must have the same.
+        options: of the group, as text; all ranks must have the same.
         local: see GroupOptions; None: as WEIR_LOCAL says.
         members: words for them; None: for ranks of a group.
         elastic: have few slots, and more while much is sent; not with ``slots``.

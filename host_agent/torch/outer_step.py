@@ -70,7 +70,7 @@ class OuterStep:
         outer_rate: of the outer step.
         outer_momentum: of the outer step, Nesterov's.
         decay: what is left after each outer step of what is kept.
-        ahead: what is kept stays in this worker's weights; else it waits beside them.
+        ahead: what is kept stays in this worker's weights; otherwise it waits beside them.
         overlap: steps that the optimizer makes while a sum is under way, fewer than ``every``.
         process_group: a "weir" group, by default the default one.
         seed: of a sparsifier's draws and of turns, the same on all ranks.

@@ -2,7 +2,7 @@
 """The rendezvous of a process group: its ranks find one controller and one job through torch's store.
 
 Rank 0 decides and publishes; the others read. Where no controller is named and all ranks are on one machine,
-rank 0 has a switch and a controller started for them: how, it is told by whoever registered the backend.
+rank 0 has a switch and a controller started for them: the code that registered the backend says how.
 """
 
 import contextlib
@@ -150,7 +150,7 @@ def agree(
         group: torch's name for it.
         timeout: how long to wait for the other ranks.
         start: starts a cluster, where one is needed.
-        options: that the ranks must agree on, in words.
+        options: that the ranks must agree on, as text.
         host: ranks that say the same are on one host; empty: this one is alone.
         members: words for them.
         prepare: done before this rank meets the others, who wait for it beyond ``timeout``.

@@ -12,7 +12,7 @@ They leave it one by one when others need the slots and they are idle::
 
 Nobody has to agree on the reduction with which they go back. One that leaves after n reductions on the
 extension contributes to no later one, so no round of a later one completes, and its lanes stay what they
-were: whoever is in one makes it on the base slots instead. And the leaver has completed the n-th, so all
+were: a worker inside one makes it on the base slots instead. And the leaver has completed the n-th, so all
 have contributed to it, and can complete it, as the switch repeats its results until all have left. So all
 workers go back after the same n.
 """

@@ -38,7 +38,7 @@ class TransportTimeout(TimeoutError):  # noqa: N818 - what callers know it as
     """No round completed for too long. The message says who waits for what, and what was seen last."""
 
     def __str__(self) -> str:
-        """Return the message, in words that programs look for."""
+        """Return the message, as text that programs look for."""
         return f"timed out: {super().__str__()}"
 
 

@@ -246,7 +246,7 @@ def run(outcome: Future[T], operation: Callable[[], T]) -> Callable[[], None]:
         return lambda: None
     try:
         return partial(outcome.set_result, operation())
-    except BaseException as error:  # whatever it is, it belongs to whoever waits
+    except BaseException as error:  # whatever it is, it belongs to anyone who waits
         return partial(outcome.set_exception, error)
 
 

@@ -350,7 +350,8 @@ class SlotTransport:
         return float(self._lib.weir_transport_rto(self.handle) / 1e9)
 
     def coalescing(self, room: int) -> float:
-        """Return for how many seconds results may lie before they are read, where there is room for so many.
+        """Return for how many seconds results may lie before they are read, where there is room for this
+        many.
 
         A driver that sleeps so long is woken for many at once.
         """

@@ -243,7 +243,7 @@ class Publisher(Generic[Address]):
         return out, self._deadline(now)
 
     def _next(self, now: int) -> Datagram[Address] | None:
-        """Return a repair or a packet of a new message, in turns where there are both."""
+        """Return a repair or a packet of a new message, alternately where there are both."""
         self._repair_next = not self._repair_next
         if self._repair_next:
             return self._repair(now) or self._new(now)

@@ -61,7 +61,7 @@ def switch(
             metavar="N=PORT",
             help="A port, repeatable. N=IFACE is a network interface (AF_PACKET), N=shm a shared-memory port "
             "for a process of this machine, N=udp:HOST:PORT:PEERHOST:PEERPORT one end of a tunnel to another "
-            "switch, N=claim:HOST:PORT:SECRETFILE one end of a tunnel to whoever proves that it has the "
+            "switch, N=claim:HOST:PORT:SECRETFILE one end of a tunnel to anyone who proves that it has the "
             "port's key, N=pcap:IN,OUT a capture file to play and one to write. Limits may follow: "
             f"{OPTIONS}. N=shm,rate=100mbit is as fast as a line of 100 Mbit/s, both ways.",
             show_default=False,

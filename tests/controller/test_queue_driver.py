@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BMv2's Thrift service takes what the driver says; whoever else answers is named."""
+"""BMv2's Thrift service takes what the driver says; any other service that answers is named."""
 
 import socket
 import threading

@@ -2,7 +2,7 @@
 """A command started as users start it: what it says, which processes come of it, how it ends, what it leaves.
 
 Its processes, and theirs, are found by a mark in their environment, whichever session they are in and
-whoever adopts them. What it may leave lies in folders of its own, but for shared memory and network
+a process that adopts them. What it may leave lies in folders of its own, but for shared memory and network
 namespaces: these are noted while its processes have them.
 """
 
@@ -117,7 +117,7 @@ class Started:
             time.sleep(_POLL_S)
 
     def left(self, timeout_s: float = 30.0) -> list[str]:
-        """Return, in words, what it leaves: processes after a while, namespaces, memory, folders."""
+        """Return, as text, what it leaves: processes after a while, namespaces, memory, folders."""
         deadline = time.monotonic() + timeout_s
         while (alive := self.processes()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)

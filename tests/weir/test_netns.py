@@ -216,7 +216,7 @@ def test_hosts_of_a_bridged_lab_reach_one_another_over_tcp() -> None:
 
 @pytest.mark.root
 def test_a_bridge_beside_the_switch_has_the_same_token_buckets() -> None:
-    """Both ends of every link take what a burst and a queue hold, whoever forwards."""
+    """Both ends of every link take what a burst and a queue hold, whichever device forwards."""
     with lab(2, rate="8kbit", bridged=True) as made:
         ends = [(made.switch, name) for port in made.interfaces for name in (port, f"bridge-{port}")]
         ends += [(host, name) for host in made.namespaces for name in ("eth0", "eth1")]

@@ -29,7 +29,7 @@ _BLUE, _GREY, _ORANGE = "#1f77b4", "#888888", "#ff7f0e"
 
 
 def name_of(finding: Finding) -> str:
-    """Return what was lost, in words."""
+    """Return what was lost, as text."""
     name, comma, again = finding.question.name.partition(",")
     name = _NAMES.get(name, name.replace("layer", "layer class").replace("magnitude", "magnitude class"))
     return name + comma + again

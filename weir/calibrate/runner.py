@@ -42,7 +42,7 @@ class Listener(Protocol):
         """Hear that a run is over; question None: a lossless one."""
 
     def found(self, finding: Finding, spared: int) -> None:
-        """Hear that a search is over; so many of the runs that were expected need not be made."""
+        """Hear that a search is over; this many of the runs that were expected need not be made."""
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class NetworkCluster:
         _check(self.processes, self.folder, self.lookout, lost if len(lost) < len(spines) else {})
 
     def lost_spines(self) -> dict[str, str]:
-        """Return spines that have ended: name -> how, in words."""
+        """Return spines that have ended: name -> how, as text."""
         spines = self.lab.plan.spines
         return {name: how for name in spines if (how := self.lookout.look(self.processes[name]))}
 

@@ -77,7 +77,7 @@ class Namespace:
 
 
 def why_not() -> str | None:
-    """Return why this process cannot make network namespaces, in words; None when it can."""
+    """Return why this process cannot make network namespaces, as text; None when it can."""
     try:
         Namespace().close()
     except (NamespaceError, OSError) as error:
@@ -92,7 +92,7 @@ def gain_root() -> str | None:
     the arguments that it got: the call does not return. So call it first of all.
 
     Returns:
-        None when this process can make namespaces; else why not, in words.
+        None when this process can make namespaces; otherwise why not, as text.
     """
     reason = why_not()
     if reason is None or _GAINED in os.environ:

@@ -319,7 +319,7 @@ class _Training:
 
 
 def _bucket_mb(model: torch.nn.Module, config: TrainConfig) -> int | None:
-    """Return how large DDP's buckets are to be; None: as it likes."""
+    """Return the size of DDP's buckets; None: DDP's default."""
     if config.method == "gloo-powersgd":
         return ONE_BUCKET_MB
     gradients = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)

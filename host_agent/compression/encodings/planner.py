@@ -152,7 +152,7 @@ class Planner:
         Args:
             layout: of the bucket.
             fixed: encodings that are not to be chosen here, by parameter.
-            packet_block: if that is not to be chosen, either; else None.
+            packet_block: if that is fixed, too; else None.
         """
         self._fixed = {**self._fixed, **fixed}
         key = (tuple((s.name, s.length, fixed.get(s.name)) for s in layout), packet_block)
@@ -356,7 +356,7 @@ class Planner:
     def in_lists(
         self, layout: BucketLayout, plan: EncodingPlan, capacities: Mapping[str, int]
     ) -> EncodingPlan:
-        """Return the plan with lists of positions, if they cost less than its mask tree; else as it is.
+        """Return the plan with lists of positions, if they cost less than its mask tree; otherwise as it is.
 
         capacities: blocks that each worker chooses at most, by parameter with a mask.
         """

@@ -31,7 +31,7 @@ class OuterSum(ABC):
     """One worker's part of the sums."""
 
     settings: str
-    """What must be the same on all workers, in words."""
+    """What must be the same on all workers, as text."""
 
     @abstractmethod
     def join(self, module: Parameters, communicator: Communicator, slots: int, max_lanes: int) -> None:

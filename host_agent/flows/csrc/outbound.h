@@ -72,7 +72,7 @@ static inline int flow_unsent(const flow_outbound *t) { return t->next < t->head
 
 int flow_to_resend(const flow_outbound *t);
 
-/* Whether the receiver has to say something before this can go on; else it waits for its turn. */
+/* Whether the receiver has to say something before this can go on; otherwise it waits for its turn. */
 int flow_awaits_answer(const flow_outbound *t);
 
 /* Whether only the receiver's word is missing, and it may not know that it is its turn. */

@@ -106,7 +106,7 @@ static void open_tensor(weir_flow_sender *s, flow_outbound *t)
     t->is_open = 1;
 }
 
-/* Open what the receiver can remember: so many tensors from the lowest that is not settled. */
+/* Open what the receiver can remember: this many tensors from the lowest that is not settled. */
 static void open_more(weir_flow_sender *s)
 {
     for (flow_outbound *t = s->tensors; t && may_open(s, t->head.tensor); t = t->later)

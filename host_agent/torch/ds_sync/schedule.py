@@ -130,8 +130,8 @@ class Schedule:
 
     @cached_property
     def period(self) -> int:
-        """Return rounds after which all repeats; in any so many, every two workers meet, if ``shuffles`` is
-        None.
+        """Return rounds after which all repeats; in any series of this many, every two workers meet, if
+        ``shuffles`` is None.
         """
         return self.cycle * max(map(len, self._levels))
 

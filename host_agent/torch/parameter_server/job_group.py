@@ -106,8 +106,8 @@ def await_word(store: Store, key: str, what: str, question: str, timeout: timede
     """Return the value that worker 0 writes into the store.
 
     Args:
-        what: the value means, in words.
-        question: for whoever waits in vain.
+        what: the value means, as text.
+        question: for anyone who waits in vain.
 
     Raises:
         RendezvousError: worker 0 has written nothing within the timeout.

@@ -3,7 +3,7 @@
 
 Links carry as much in one direction as in the other, at the same time. A push of fixed-point lanes is an ADD
 with a server as audience. Words that one member alone contributes are their own sum, so they can be
-piggybacked in the same reduction, with all others as audience; blocks of either kind take turns.
+piggybacked in the same reduction, with all others as audience; blocks of either kind alternate.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 _BATCH: Final = 16
 """Packets of one kind before those of the other kind: the kernel cuts a batch into packets of one size, and
-so many are worth one. A quarter of the slots where a job has few, so that both kinds are under way.
+this many are worth one. A quarter of the slots where a job has few, so that both kinds are under way.
 """
 
 

@@ -4,7 +4,7 @@
  * A ring has one producer and one consumer. So threads send one after the other, and one at a time leads: it receives
  * for all, and puts frames of the others' jobs into their inboxes, which are rings as well. A thread that has no more to
  * receive for now lets another lead. A leader that sleeps in vain, because a worker of its job is late, loses the lead to
- * whoever comes, whose results then do not go by way of a thread that must be woken first. A thread that is alone takes
+ * the next thread to come, whose results then do not go by way of a thread that must be woken first. A thread that is alone takes
  * a lock when it begins and when it ends, and to send. */
 #ifndef WEIR_SHARED_PORT_H
 #define WEIR_SHARED_PORT_H

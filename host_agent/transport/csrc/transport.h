@@ -163,7 +163,7 @@ int weir_transport_done(const weir_transport *t);
 int weir_transport_disagrees(const weir_transport *t); /* with other workers: it will never be done */
 int weir_transport_sendable(weir_transport *t, int64_t now_ns); /* would weir_transport_send write one? */
 int64_t weir_transport_deadline(const weir_transport *t);       /* when to come back; WEIR_NEVER when done */
-/* How long results may lie before they are read, where there is room for so many. */
+/* How long results may lie before they are read, where there is room for this many. */
 int64_t weir_transport_coalescing(const weir_transport *t, uint32_t room);
 const weir_report *weir_transport_report(const weir_transport *t);
 int64_t weir_transport_rto(const weir_transport *t);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Table entries written to, and read from, the switch and BMv2 over P4Runtime.
 
-Both run the same program, each in a process of its own, and take turns; one client drives both. Requests are
+Both run the same program, each in a process of its own, and alternate; one client drives both. Requests are
 made before the clock starts; replies are parsed while it runs.
 """
 
@@ -61,7 +61,7 @@ def contenders() -> list[str]:
 
 
 def compare(case: Program, entries: int, batch: int, repeats: int) -> dict[str, list[dict[str, float]]]:
-    """Return entries a second of each switch, by the kind of work, in every repetition; they take turns."""
+    """Return entries a second of each switch, by the kind of work, in every repetition; they alternate."""
     with contextlib.ExitStack() as stack:
         loads = {
             kind: Load(stack.enter_context(_switch(kind)), case, entries, batch).run for kind in contenders()

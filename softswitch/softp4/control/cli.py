@@ -263,7 +263,7 @@ def start_trace(
         list[int] | None,
         typer.Option(min=0, help="Only frames that arrive on this port; repeatable.", show_default=False),
     ] = None,
-    frames: Annotated[int | None, typer.Option(min=1, help="So many frames.", show_default=False)] = None,
+    frames: Annotated[int | None, typer.Option(min=1, help="Number of frames.", show_default=False)] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Every statement of actions, however long they are.")
     ] = False,

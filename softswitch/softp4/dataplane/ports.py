@@ -168,7 +168,7 @@ class PortLoop:
             self._interfaces[number] = index
 
     def _of_its_own(self, number: int, what: str, interface: str) -> int:
-        """Return the number of an interface that is to be a port. Raises PortError.
+        """Return the number of an interface that becomes a port. Raises PortError.
 
         That is when another port has it, or one that leads to the same network.
         """
@@ -202,7 +202,7 @@ class PortLoop:
         self._add("loop_add_udp", number, what, *numbers, int(batches_wanted()))
 
     def add_claimed(self, number: int, local: tuple[str, int], secret: Path) -> None:
-        """Make port ``number`` the end of a UDP tunnel to whoever proves that it has the port's key.
+        """Make port ``number`` the end of a UDP tunnel to anyone who proves that it has the port's key.
 
         Its other end may be anywhere that IP reaches, also behind a translation of addresses, and may move
         (``softp4.native.claims``). An empty local host is every address of this machine, IPv6 and IPv4.

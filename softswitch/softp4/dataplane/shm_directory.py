@@ -17,7 +17,7 @@ class ShmDirectory:
     cannot be made.
 
     Attributes:
-        path: leads to the directory until it is closed, whoever renames a folder above it.
+        path: leads to the directory until it is closed, even if somebody renames a folder above it.
     """
 
     def __init__(self, path: Path) -> None:

@@ -39,7 +39,7 @@ def library() -> ctypes.CDLL:
 
 
 def layout_problem(path: Path) -> str:
-    """Return why a port's file is refused (EPROTO) by this version of the rings, and what to do, in words."""
+    """Return why a port's file is refused (EPROTO) by this version of the rings, and what to do, as text."""
     try:
         head = path.read_bytes()[: _HEAD.size]
     except OSError as error:

@@ -105,7 +105,8 @@ class PipelineStore:
         run: lets the frames of all ports run through a switch from now on.
 
     Attributes:
-        lock: held by whoever reads or writes a pipeline's state, so that reads and writes see whole batches.
+        lock: held by anyone who reads or writes a pipeline's state, so that reads and writes see whole
+        batches.
     """
 
     def __init__(self, make_switch: Callable[[Program], Switch], run: Callable[[Switch], None]) -> None:

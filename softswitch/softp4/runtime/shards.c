@@ -99,7 +99,7 @@ static void make_known(sw_shards *s, uint32_t piece, const uint8_t *found)
     atomic_store_explicit(&s->looked[piece], s->turn, memory_order_release);
 }
 
-// The frame that a thread looks at after `looks` others: pieces take turns.
+// The frame that a thread looks at after `looks` others: pieces alternate.
 static uint32_t place(const sw_shards *s, uint32_t number, uint32_t looks)
 {
     return (looks / PIECE * s->threads + number) * PIECE + looks % PIECE;

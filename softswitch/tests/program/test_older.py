@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of older compilers: whatever BMv2 takes means the same here, or is refused in words.
+"""Programs of older compilers: whatever BMv2 takes means the same here, or is refused with a message.
 
 SOFTP4_BMV2_PROGRAMS names folders with compiled programs of BMv2's and PI's own, such as checkouts of both.
 """

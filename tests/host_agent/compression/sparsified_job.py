@@ -51,7 +51,7 @@ class Job:
     """Workers that sum what their sparsifiers let through.
 
     alone: one object acts for all workers in turn, which is faster and shows that nothing but the rank and
-    the residuals differs between them; else each has its own.
+    the residuals differs between them; otherwise each has its own.
     """
 
     def __init__(

@@ -461,7 +461,7 @@ def interrupted() -> Any:
 def sums_in_groups() -> list[list[float]]:
     groups = [dist.new_group(ranks) for ranks in ([0, 1], [1, 2], None, [0, 1, 2])]
     sums = []
-    for _ in range(2):  # groups take turns on the port
+    for _ in range(2):  # groups alternate on the port
         for group in [*groups, dist.group.WORLD]:
             value = torch.full((300,), float(10 ** dist.get_rank()))
             if dist.get_rank(group) >= 0:

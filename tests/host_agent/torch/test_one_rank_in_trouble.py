@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trouble of one rank, or of what started it: the others learn of it soon, and in words."""
+"""The trouble of one rank, or of what started it: the others learn of it soon, and with the reason."""
 
 import logging
 import multiprocessing

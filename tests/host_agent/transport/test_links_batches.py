@@ -67,7 +67,8 @@ def _link(port: int) -> UdpLink:
 def test_sums_are_the_same(
     lab: Veths, monkeypatch: pytest.MonkeyPatch, mtu: int, block: int, batches: str, network: str
 ) -> None:
-    """Through real interfaces, whoever segments batches, and whatever becomes of single packets of them."""
+    """Through real interfaces, whichever side segments batches, and whatever becomes of single packets of "
+    "them."""
     lab.set_mtu(mtu)
     if batches == "off":
         monkeypatch.setenv("SOFTP4_BATCHES", "off")

@@ -52,7 +52,7 @@ static void set_lengths(uint8_t *frame, size_t len)
     store(frame + UDP_LENGTH, len - UDP);
 }
 
-// The batch looks like one long datagram, with the pseudo header's sum for whoever segments it to go on from.
+// The batch looks like one long datagram, with the pseudo header's sum for anyone who segments it to go on from.
 static void coalesce(struct msghdr *message, const gso_batch *batch, uint8_t *note)
 {
     uint8_t *frame = message->msg_iov[1].iov_base;

@@ -8,7 +8,7 @@
 enum { COALESCE_HEADERS = 42 }; // Ethernet, IPv4, UDP
 
 // Whether a frame can be of a batch: one UDP datagram in IPv4 and nothing more, without a checksum of its own,
-// which whoever segments would replace, and with an identification that means nothing (RFC 6864), for the same reason.
+// which anyone who segments would replace, and with an identification that means nothing (RFC 6864), for the same reason.
 int coalesce_can(const uint8_t *frame, uint32_t len);
 int coalesce_alike(const uint8_t *a,
                    const uint8_t *b); // whether two such frames can be of one batch, but for lengths

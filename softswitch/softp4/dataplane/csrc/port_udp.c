@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ports that are one end of a UDP tunnel: every frame is the payload of one datagram, as it is. So switches
 // can be linked without root, on one machine or several. What others than the peer send is not received. The peer is
-// a fixed one, or whoever claims the port with its key, from anywhere (claim.h).
+// a fixed one, or anyone who claims the port with its key, from anywhere (claim.h).
 //
 // Frames of one length that follow one another leave as a batch, which the kernel segments (UDP_SEGMENT) where single
 // datagrams are wanted, and come in as one where the kernel has gathered them (UDP_GRO).
