@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The soft switch against BMv2 and against a hand-written C aggregator.
 
-All run the slot protocol, self-clocked: every slot always has a round under way. Over veth pairs they take
-turns, the senders on the same two cores; the soft switch by AF_PACKET, as the others, and without veth over
-shared memory.
+All run the slot protocol, self-clocked: every slot always has a round under way. Over veth pairs they
+alternate, the senders on the same two cores; the soft switch by AF_PACKET, as the others, and without veth
+over shared memory.
 """
 
 import contextlib

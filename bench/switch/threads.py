@@ -99,7 +99,7 @@ def _table(where: str, given: Parameters, rates: Mapping[str, list[float]], note
 def in_memory(given: Parameters, run: Run) -> list[Turn]:
     """Return turns until as many as repetitions were steady, or there were ``turns`` times as many.
 
-    Frames of hundreds of rounds, so many that no cache holds them, are handed over two rounds at a time.
+    Frames of hundreds of rounds, more than any cache holds, are handed over two rounds at a time.
     """
     threads, workers, slots = sorted({*given.threads}), given.workers, given.slots
     load = native.contributions(JOB, workers, given.lanes)

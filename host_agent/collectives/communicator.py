@@ -170,7 +170,7 @@ class Communicator(ABC):
         Return whether it was; otherwise nothing has happened. The same on every worker.
 
         Args:
-            values: C-contiguous; of no use if the reduction fails.
+            values: C-contiguous; undefined if the reduction fails.
             scales: that all workers agreed on.
             block: as in ``reduce_lanes``; or WIDE_LANES, where ``wide`` allows.
         """

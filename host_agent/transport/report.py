@@ -48,7 +48,7 @@ class Verdict(IntEnum):
 
     @property
     def refused(self) -> bool:
-        """Return whether the payload was of no use: neither applied nor obeyed, nor a harmless duplicate."""
+        """Return whether the payload was useless: neither applied nor obeyed, nor a harmless duplicate."""
         return self >= Verdict.SHORT
 
 

@@ -239,8 +239,8 @@ class SlotTransport:
         allows wide packets 1024, for ADD without budgets and audiences. service: this worker's
         own; budgets are for ADD only. operation: 32-bit fingerprint of what the reduce is a part of, the same
         on every worker. audiences: for each block who wants its result, the same on every worker: the path of
-        one, or with AUDIENCE_EXCEPT of the only one that does not; blocks that this one does not want are of
-        no use afterwards. None: all want all. Not together with budgets. floats: the lanes hold float32
+        one, or with AUDIENCE_EXCEPT of the only one that does not; blocks that this one does not want are
+        undefined afterwards. None: all want all. Not together with budgets. floats: the lanes hold float32
         values, and in the end the sums', for ADD without budgets and audiences; if the reduce fails, nothing
         of use.
         Raises TypeError or ValueError for anything else, RuntimeError while the last reduce is not done.

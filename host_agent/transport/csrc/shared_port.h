@@ -45,7 +45,7 @@ void weir_user_join(weir_user *user, uint32_t job);
 void weir_user_leave(weir_user *user);
 /* Receive nothing for a while: let another lead. */
 void weir_user_yield(weir_user *user);
-/* The port if this thread is to receive from it, because it leads or nobody else does, or NULL; and its inbox, which is to
+/* The port if this thread must receive from it, because it leads or nobody else does, or NULL; and its inbox, which must
  * be emptied first, or NULL. A frame of length 0 in there only wakes it. */
 sp4_port *weir_user_turn(weir_user *user, sp4_port **inbox);
 /* The port to send to, between begin and end. */

@@ -594,7 +594,7 @@ def test_refusals_are_in_words_and_change_nothing(tmp_path: Path) -> None:
     loud = replace(push, payload=infinite)
     old = Message(Kind.JOIN, 0, 0)
     said = [server.handle(message) for message in (stranger, ahead, cut, unsaid, loud, later, old)]
-    words = ("join", "never sent", "decoded", "never defined", "NaN", "routing epoch 2", "again")
+    words = ("join", "never sent", "decoded", "never defined", "NaN", "routing epoch 2", "restarted")
     for (answer,), word in zip(said, words, strict=True):
         assert answer.kind is Kind.REFUSAL
         assert word in answer.sentence

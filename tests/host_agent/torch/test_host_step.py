@@ -188,7 +188,7 @@ def test_training_has_the_bits_of_a_flat_group(world: World, flat: World, method
 
 
 def of_groups() -> list[list[float]]:
-    """Return results over sub-groups, of one host, of one rank a host, and across, by turns."""
+    """Return results over sub-groups, of one host, of one rank a host, and across, one after the other."""
     memberships = [[0, 1], [0, 2, 4], [0, 1, 2], [2, 3], [0, 1, 2, 3]]  # led by who has the host's port
     groups = [dist.new_group(ranks) for ranks in memberships]
     results = []

@@ -365,7 +365,7 @@ def test_an_exception_in_any_layers_sum_surfaces_on_every_rank(
 
 def refused() -> None:
     ddp, optimizers = make("usual")
-    with pytest.raises(ValueError, match="needs the optimizers"):
+    with pytest.raises(ValueError, match="at least one optimizer"):
         weir.torch.LayersFirst(ddp)
     with pytest.raises(ValueError, match="a piece has a multiple of 256"):
         weir.torch.LayersFirst(ddp, *optimizers, piece=100)

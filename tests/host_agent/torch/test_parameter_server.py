@@ -192,7 +192,7 @@ def test_what_filters_hold_back_is_late_and_bounded(cluster: weir.LocalCluster) 
 def test_a_filter_and_a_method_that_both_choose_are_refused() -> None:
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(ValueError, match="take method dense"):
+    with pytest.raises(ValueError, match="use method dense"):
         weir.torch.ParameterServer(model, optimizer, sparsifier="topk", push_filter="0.1", rank=0, workers=1)
 
 
