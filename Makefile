@@ -22,7 +22,7 @@ setup: .venv/ready  ## .venv with Weir and all that its tests need; every other 
 	$(BIN)/python -c 'from softp4.native.build import compiler; compiler()' 2>/dev/null || $(BIN)/pip install --quiet ziglang
 	touch $@
 
-demo: .venv/ready  ## train a small model over slow links, its gradients summed by the switch, beside plain Gloo
+demo: .venv/ready  ## train a small model over slow links: the switch sums its gradients, then Gloo does
 	$(BIN)/weir train --workers 4 --model cnn --lr 0.5 --set clip_norm=1 --method dfs --density 0.05 --epochs 3 --set evaluate_every=11 \
 		--links 100mbit --hosts auto
 

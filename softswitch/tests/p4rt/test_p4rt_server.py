@@ -95,7 +95,7 @@ def test_constant_entries_can_be_read(any_switch: Controller) -> None:
 
 
 _REFUSED = {
-    "already exists": ("INSERT", "stations", {"dst": ("exact", _MAC)}, "drop", {}, {}, "ALREADY_EXISTS"),
+    "there already": ("INSERT", "stations", {"dst": ("exact", _MAC)}, "drop", {}, {}, "ALREADY_EXISTS"),
     "not there": ("MODIFY", "stations", {"dst": ("exact", 9)}, "drop", {}, {}, "NOT_FOUND"),
     "nothing to delete": ("DELETE", "stations", {"dst": ("exact", 9)}, None, {}, {}, "NOT_FOUND"),
     "no type": ("UNSPECIFIED", "stations", {"dst": ("exact", 9)}, "drop", {}, {}, "INVALID_ARGUMENT"),
@@ -421,7 +421,7 @@ _REFUSED_SESSIONS = {
     "number zero": ("INSERT", {"session_id": 0}, "INVALID_ARGUMENT"),
     "number too large": ("INSERT", {"session_id": 1 << 20}, "INVALID_ARGUMENT"),
     "class of service": ("INSERT", {"session_id": 9, "class_of_service": 1}, "UNIMPLEMENTED"),
-    "already exists": ("INSERT", {"session_id": 8}, "ALREADY_EXISTS"),
+    "there already": ("INSERT", {"session_id": 8}, "ALREADY_EXISTS"),
     "not there": ("MODIFY", {"session_id": 9}, "NOT_FOUND"),
     "nothing to delete": ("DELETE", {"session_id": 9}, "NOT_FOUND"),
 }
