@@ -200,7 +200,7 @@ Plugin = Annotated[
     typer.Option(
         metavar="FILE",
         callback=plugins,
-        help="Python file with methods of your own, see add-a-method.md. May be given more than once.",
+        help="Python file with your own methods, see docs/guides/add-a-method.md. Repeatable.",
     ),
 ]
 

@@ -25,7 +25,9 @@ _OBSERVER: Final = 1  # the smallest election id there is: every controller may 
 
 _Switch = Annotated[str | None, typer.Argument(help="A switch of the topology.")]
 _Topology = Annotated[Path | None, typer.Option(metavar="FILE", help="Topology file, YAML or JSON.")]
-_Grpc = Annotated[str | None, typer.Option(help="Where any switch serves P4Runtime, instead of a topology.")]
+_Grpc = Annotated[
+    str | None, typer.Option(help="Address of a switch's P4Runtime service, instead of a topology.")
+]
 _DeviceId = Annotated[int, typer.Option(help="With --grpc: the switch's device id.")]
 _Push = Annotated[
     Path | None, typer.Option(help="Give the switch this program first (BMv2 JSON, its P4Info beside it).")
@@ -50,8 +52,8 @@ def shell(
 ) -> None:
     """Open p4runtime-shell on a switch, with the P4Info of the program that it runs.
 
-    Nothing is pushed unless asked for, and anyone who else controls the switch goes on: the shell reads. It
-    may write where nobody else does, or with --write.
+    The shell pushes nothing by default, and the switch keeps its controller: the shell reads. It can write
+    if the switch has no other controller, or with --write.
     """
     if topology_file is not None:
         target = _of_topology(topology_file, switch)

@@ -32,16 +32,18 @@ def calibrate(
     ] = None,
     max_steps: Annotated[
         int | None,
-        typer.Option(metavar="STEPS", help="Steps of each epoch at most; default: the model's own."),
+        typer.Option(
+            metavar="STEPS", help="Largest number of steps in each epoch; default: the model's own."
+        ),
     ] = None,
     method: Annotated[
-        str, typer.Option(help="As for weir train, sparsifiers only; dense: all is sent.")
+        str, typer.Option(help="As for weir train, sparsifiers only; dense: everything is sent.")
     ] = "dense",
     plugin: Plugin = None,
     density: Annotated[float, typer.Option(help="As for weir train.")] = 0.05,
     assigned: options.Assigned = None,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate; default: the model's own.")] = None,
-    momentum: Annotated[float, typer.Option(help="Of SGD, which trains.")] = 0.0,
+    momentum: Annotated[float, typer.Option(help="Momentum of SGD.")] = 0.0,
     loss_budget: Annotated[
         float | None,
         typer.Option(
@@ -62,12 +64,12 @@ def calibrate(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="The policy; a picture goes beside it. Default: policy-MODEL.json."
+            metavar="FILE", help="File for the policy; a picture goes beside it. Default: policy-MODEL.json."
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Find how much of its gradients a model can miss, by layer class and by magnitude class.
+    """Find how much of its gradients a model can lose, by layer class and by magnitude class.
 
     Trains without loss, then repeatedly with a share of the blocks lost at the source: each worker loses its
     own blocks in every step. Searches for the largest share that costs no more than the tolerance. Needs no
