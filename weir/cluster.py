@@ -200,9 +200,13 @@ class LocalCluster:
         self._plan = None
 
     def environment(self, rank: int) -> dict[str, str]:
-        """Return what a worker's environment needs so that ``init_process_group("weir")`` finds its place.
+        """Return the environment variables with which ``init_process_group("weir")`` finds this cluster.
 
-        Raises ValueError for a rank this cluster has no host for.
+        Args:
+            rank: of the worker, from 0.
+
+        Raises:
+            ValueError: the cluster has no host for this rank.
         """
         if not 0 <= rank < self.workers:
             raise ValueError(f"rank {rank}: this cluster has {self.workers} workers, 0 to {self.workers - 1}")
