@@ -85,8 +85,8 @@ def test_docstrings_begin_with_a_verb_and_never_with_a_question(folder: str) -> 
 
 def public_functions() -> Iterator[tuple[str, Callable[..., Any]]]:
     """Yield the functions, and the methods of the classes, that ``weir`` and ``weir.torch`` export."""
-    for module, name in ((module, name) for module in (weir, weir.torch) for name in module.__all__):
-        thing = getattr(module, name)
+    exported = [(name, getattr(package, name)) for package in (weir, weir.torch) for name in package.__all__]
+    for name, thing in exported:
         if inspect.isfunction(thing):
             yield name, thing
         elif inspect.isclass(thing):
