@@ -43,7 +43,7 @@ class Limits:
     choices: tuple[str | int, ...]
 
     def __str__(self) -> str:
-        """Return what is allowed, in words."""
+        """Return what is allowed, as text."""
         bounds = (("above", self.above), ("at least", self.least), ("at most", self.most))
         words = [f"{word} {bound:g}" for word, bound in bounds if bound is not None]
         return ", ".join(map(str, self.choices)) if self.choices else " and ".join(words)
@@ -117,7 +117,7 @@ class Floor:
     values: Mapping[str, str]
 
     def __str__(self) -> str:
-        """Return the column and the two rows in words."""
+        """Return the column and the two rows as text."""
         return f"{self.column}: {self.contender} against {self.against}"
 
     def reached(self, tables: Iterable[Table]) -> float | None:

@@ -49,7 +49,7 @@ def list_cases(
     name: Annotated[str, typer.Argument(metavar="[SUITE[/CASE]]", help="Of which; default: all.")] = "",
     as_json: Json = False,
 ) -> None:
-    """List the benchmarks; of a single one, the parameters that it takes."""
+    """List the benchmarks, or the parameters of one benchmark."""
     cases = _cases(name) if name else [case for suite in SUITES.values() for case in suite]
     if as_json:
         print_json([_as_figures(case) for case in cases])
@@ -65,7 +65,7 @@ def list_cases(
         table.add_row(case.path, case.takes, case.summary)
     console.print(table)
     console.print(
-        "Times are those of two idle cores. Parameters: weir bench list SUITE/CASE", style="dim", markup=False
+        "Times hold for two idle cores. Parameters: weir bench list SUITE/CASE", style="dim", markup=False
     )
 
 
@@ -125,8 +125,8 @@ def run(
         typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the case. Repeatable."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="The smallest sizes: tries a case out.")] = False,
-    repeats: Annotated[int | None, typer.Option(min=1, help="Repetitions, after one that warms up.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Runs, each with a seed of its own.")] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Repetitions, after one for warm-up.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Runs, each with a different seed.")] = None,
     seed: Annotated[
         int | None, typer.Option(min=1, help="The first seed; without --seeds, the only one.")
     ] = None,
@@ -210,7 +210,7 @@ def verify(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run small versions of what the pages state, and fail where a ratio is below its floor.
+    """Run small versions of the documented ratios, and fail if one is below its floor.
 
     Without a name, also make short records again, and fail where a figure has moved.
 

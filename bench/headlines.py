@@ -58,9 +58,8 @@ CLAIMS: Final[tuple[Claim, ...]] = (
     Claim(
         "links",
         "Training over slow links",
-        "to the same accuracy {powersgd} times as soon as with torch's PowerSGD hook, {fp16} times as soon "
-        "as "
-        "with its fp16 hook, and {gloo} times as soon as with dense Gloo",
+        "reaches the same accuracy {powersgd} times as fast as torch's PowerSGD hook, {fp16} times as fast "
+        "as its fp16 hook, and {gloo} times as fast as dense Gloo",
         "A small CNN with method `dfs`, 4 workers, links of 100 Mbit/s; peers over the same links on the "
         "kernel's bridge. Range over seeds. PowerSGD has rank 2; other ranks and rates were not tried.",
         {
@@ -69,15 +68,16 @@ CLAIMS: Final[tuple[Claim, ...]] = (
             "gloo": _to_target("Gloo"),
         },
         _LINKS,
-        "to the same accuracy 1.8 times as soon as with torch's PowerSGD hook, 4.7 times as soon as with its "
-        "fp16 hook, and 9 times as soon as with dense Gloo",
+        "reaches the same accuracy 1.8 times as fast as torch's PowerSGD hook, 4.7 times as fast as its fp16 "
+        "hook, and 9 times as fast as dense Gloo",
     ),
     Claim(
         "compress",
         "A transformer with AdamW, in few bytes",
         "{kept} of dense training's gain over one worker with {up} of the bytes of Gloo's ring, and "
         "{kept_third} with {up_third}; torch's PowerSGD hook of rank 4 keeps {powersgd} with {powersgd_up}",
-        "`weir.torch.compress`, whole and a third in turn: a GPT of 0.37 million parameters, 4 workers, 300 "
+        "`weir.torch.compress`, with all rows at every step, and with a third of them in rotation: a GPT of "
+        "0.37 million parameters, 4 workers, 300 "
         "steps, medians of three seeds, each way at the best rate of the first seed. Bytes are those of all "
         "steps; the first 40 send more.",
         {
@@ -95,8 +95,8 @@ CLAIMS: Final[tuple[Claim, ...]] = (
     Claim(
         "servers",
         "Parameter servers whose pushes switches sum",
-        "{saved} less data than Gloo's ring, and equal accuracy {mlp} (MLP), {lm} (language model) and "
-        "{resnet} (ResNet-18) times as soon",
+        "sends {saved} less data than Gloo's ring, and reaches the same accuracy {mlp} (MLP), {lm} (language "
+        "model) and {resnet} (ResNet-18) times as fast",
         "Method `dfs`, 4 workers; the MLP over links of 200 Mbit/s, the others over 1 Gbit/s. Range over "
         "seeds. The dense parameter server over TCP, beside it, answers pieces of 128 KiB.",
         {
@@ -112,7 +112,8 @@ CLAIMS: Final[tuple[Claim, ...]] = (
             "resnet": _x_ring("resnet18"),
         },
         {name: command for each in _SERVERS.values() for name, command in each.items()},
-        "95 % less data than Gloo's ring, and equal accuracy 0.98, 1.19 and 1.41 times as soon",
+        "sends 95 % less data than Gloo's ring, and reaches the same accuracy 0.98, 1.19 and 1.41 times as "
+        "fast",
     ),
     Claim(
         "placement",
@@ -140,7 +141,8 @@ CLAIMS: Final[tuple[Claim, ...]] = (
         "Dense all-reduce over links",
         "dense all-reduce {times} times as fast as Gloo",
         "46 MB, 4 workers, links of 100 Mbit/s to 1 Gbit/s; Gloo over the kernel's bridge with its offloads "
-        "on, in turns in the same processes. A ring of four sends each value one and a half times, so 1.46 "
+        "on, alternating with Weir in the same processes. A ring of four sends each value one and a half "
+        "times, so 1.46 "
         "is "
         "the most that the line allows.",
         {"times": Figure(("allreduce",), "ms", "Weir", "Gloo", where={"links": _RATES})},
@@ -174,8 +176,8 @@ CLAIMS: Final[tuple[Claim, ...]] = (
         "bmv2",
         "The soft switch beside BMv2",
         "{times} times BMv2's packet rate",
-        "The same program on the same interfaces, AF_PACKET on veth, packets of 256 lanes, without trains of "
-        "packets (`SOFTP4_TRAINS=off` before the command). How BMv2 was compiled is part of the ratio.",
+        "The same program on the same interfaces, AF_PACKET on veth, packets of 256 lanes, without GSO/GRO "
+        "batches (`SOFTP4_BATCHES=off` before the command). How BMv2 was compiled is part of the ratio.",
         {
             "times": Figure(
                 ("switch-rate",),
@@ -186,7 +188,7 @@ CLAIMS: Final[tuple[Claim, ...]] = (
                 form="{:.0f}",
             )
         },
-        {"switch-rate": "sudo SOFTP4_TRAINS=off weir bench run switch/rate --repeats 3 --set seconds=1"},
+        {"switch-rate": "sudo SOFTP4_BATCHES=off weir bench run switch/rate --repeats 3 --set seconds=1"},
         "46 times BMv2's packet rate",
     ),
     Claim(
@@ -408,7 +410,7 @@ PUBLISHED: Final[tuple[Published, ...]] = (
         "DLCP",
         "+84.3 % throughput of training",
         "Over a TCP that fills its queues; DCTCP gains the same "
-        "([published set-ups](benchmarks.md#published-set-ups)). V100 machines are not to be had here.",
+        "([published set-ups](benchmarks.md#published-set-ups)). No V100 machines were available.",
     ),
     Published(
         "H7",
@@ -446,13 +448,13 @@ PUBLISHED: Final[tuple[Published, ...]] = (
         "ExDyna",
         "density at its target, no build-up, balanced",
         "`weir bench run gradients/density`; build-up 1.00 and imbalance 1.41 in "
-        "[methods side by side](benchmarks.md#methods-side-by-side). GPUs: 16 are not to be had here.",
+        "[methods side by side](benchmarks.md#methods-side-by-side). 16 GPUs were not available.",
     ),
     Published(
         "H13",
         "OmniReduce",
         "8.2 times NCCL's throughput, 1.4 to 2.9 times at 100 Gbit/s",
-        "Not to be had here: 16 machines with GPUs and NCCL between them.",
+        "Not measured: 16 machines with GPUs, connected by NCCL, were not available.",
     ),
     Published(
         "H14",
@@ -466,7 +468,7 @@ PUBLISHED: Final[tuple[Published, ...]] = (
         "H15",
         "SwitchML",
         "5.5 and 2.27 times; the same rate for any number of workers",
-        "Only the second half: no Tofino is to be had here.",
+        "Only the second half was measured: no Tofino was available.",
         ("scale", "scale-fast"),
     ),
     Published(
@@ -481,7 +483,8 @@ PUBLISHED: Final[tuple[Published, ...]] = (
         "H17",
         "Libra",
         "1.5 to 4 times sparse aggregation",
-        "Not to be had here: a Tofino. Weir's switches skip absent blocks instead of keeping hot keys.",
+        "Not measured: no Tofino was available. Weir's switches skip absent blocks instead of keeping hot "
+        "keys.",
     ),
     Published(
         "H18",

@@ -46,7 +46,7 @@ def _section(claim: Claim, records: Mapping[str, Record]) -> Iterator[str]:
     missing = [name for name in claim.records if name not in records]
     if missing:
         commands = "\n".join(f"{claim.commands[name]} --record {name}" for name in missing)
-        yield "Not all records are there yet: these words are of earlier runs. The commands:\n"
+        yield "Some records are missing: these figures are from earlier runs. The commands:\n"
         yield f"```\n{commands}\n```\n"
     for name in claim.records:
         if name in missing:

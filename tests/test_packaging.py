@@ -376,7 +376,7 @@ class TestInstalled:
     def test_a_command_names_the_extras_it_lacks(self, environment: Path, wheel: Path, command: str) -> None:
         done = self.run(environment, "weir", command)
         extras = _COMMANDS[command].extras
-        words = f"weir {command} needs more than a training environment"
+        words = f"weir {command} needs additional packages"
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == f"weir: {words}: pip install 'weir-ina[{','.join(extras)}]'\n"
         assert set(extras) <= set(metadata(wheel).get_all("Provides-Extra", ()))

@@ -71,7 +71,7 @@ _COMMANDS: Final = {
     "calibrate": _Command(
         "weir.calibrate.cli",
         "calibrate",
-        "Find how much of its gradients a model can miss.",
+        "Find how much of its gradients a model can lose.",
         ("train",),
     ),
     "clean": _Command(

@@ -56,8 +56,8 @@ def shell(
 ) -> None:
     """Open p4runtime-shell on a switch, with the P4Info of the program that it runs.
 
-    Nothing is pushed unless asked for, and whoever else controls the switch goes on: the shell reads. It may
-    write where nobody else does, or with --write.
+    The shell pushes nothing by default, and the switch keeps its controller: the shell reads. It can write
+    if the switch has no other controller, or with --write.
     """
     if topology_file is not None:
         target = _of_topology(topology_file, switch)
@@ -126,7 +126,8 @@ def _of_topology(path: Path, name: str | None) -> _Target:
 
 
 def _larger_than_its_controllers(target: _Target) -> int:
-    """Return an election id with which the switch is taken over, whoever has it or had it last."""
+    """Return an election id with which the switch is taken over, whichever controller has it or had it
+    last."""
     try:
         credentials = None if target.tls is None else target.tls.channel_credentials()
         with Session(target.grpc, device_id=target.device_id, credentials=credentials) as session:

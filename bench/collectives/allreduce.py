@@ -84,7 +84,7 @@ def _table(rows: Sequence[Row], given: Parameters) -> Table:
         peers=(GLOO,),
         floor="of the least",
         notes=(
-            "every sum was compared with Gloo's; Weir 16, Weir 8: values of so many bits, precision.md",
+            "every sum was compared with Gloo's; Weir 16, Weir 8: values of this many bits, precision.md",
             BRIDGED,
             "of the least: the least time over the time; over links, what their payload rate allows: the "
             "rate without the headers of full packets, from Ethernet up "
@@ -212,6 +212,6 @@ def _timed(
 
 
 def check(ours: torch.Tensor, theirs: torch.Tensor, contender: Contender, workers: int) -> None:
-    """Raise AssertionError unless a sum is right, within what values of so many bits lose."""
+    """Raise AssertionError unless a sum is right, within what values of this many bits lose."""
     lost = lane_format(contender.lane_bits, 0.0, workers).error * workers * _LARGEST
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=max(1e-5, lost))

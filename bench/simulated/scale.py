@@ -79,7 +79,7 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
 
 
 def network_for(workers: int) -> tuple[Topology, int]:
-    """Return a network with a host for each of so many workers, in full racks, and its tiers."""
+    """Return a network with a host for each of this many workers, in full racks, and its tiers."""
     racks = -(-workers // MAX_CHILDREN)
     if racks == 1:
         return leaf_spine(1, 1, workers), 1
@@ -89,7 +89,7 @@ def network_for(workers: int) -> tuple[Topology, int]:
 
 
 def simulate(workers: int, parameters: Parameters, seed: int = 1) -> Outcome:
-    """Let so many workers sum a vector each. Raises AssertionError when one has not the sum of all."""
+    """Let this many workers sum a vector each. Raises AssertionError when one has not the sum of all."""
     topology, _ = network_for(workers)
     faults = Faults(delay=round(parameters.delay * 1000), loss=parameters.loss)
     link = LinkSpec(round(parameters.gigabits * 1e9), faults)

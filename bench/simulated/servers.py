@@ -28,7 +28,7 @@ from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.compression.encodings import SCALE_BLOCK
 from weir.host_agent.parameter_server.commands import COMMAND_LANES
 from weir.host_agent.parameter_server.terms import BUCKET_BYTES
-from weir.host_agent.torch.parameter_server.rounds import Rider, RidingCommunicator
+from weir.host_agent.torch.parameter_server.rounds import Piggyback, PiggybackCommunicator
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.simulator.clock import SECOND
@@ -118,22 +118,22 @@ def _submit(
 ) -> None:
     """Give a member its part of a step."""
     member = _Recorder(job, rank)
-    group, server = RidingCommunicator(member, MOST_SLOTS), setting.workers
+    group, server = PiggybackCommunicator(member, MOST_SLOTS), setting.workers
     group.reduce(np.full(COMMAND_LANES, rank == 0, np.uint32), Op.OR)
-    riders: list[Rider] = []
+    piggybacks: list[Piggyback] = []
     for count, blocks in zip(buckets, chosen, strict=True):
         values = np.ones(SCALE_BLOCK // setting.values_a_lane, np.uint32)
         mine = blocks[rank] if rank < server else np.zeros(blocks.shape[1], np.bool_)
         group.reduce(mine.astype(np.uint32), Op.MAX, GROUP_LANES)
         lanes = (mine[:, np.newaxis] * values).reshape(-1).astype(np.uint32)
         block = min(values.size, SLOT_LANES)
-        group.riders, riders = riders, []
+        group.piggybacks, piggybacks = piggybacks, []
         group.reduce_lanes(lanes, Op.ADD, block, audience=np.full(lanes.size // block, server, np.int16))
         changed = blocks.any(axis=0) & (rank == server)
         words = np.repeat(changed.astype(np.uint32), SLOT_LANES)
         assert words.size >= count
-        riders = [Rider(words, np.full(changed.size, server, np.int16))]
-    group.ride(riders)
+        piggybacks = [Piggyback(words, np.full(changed.size, server, np.int16))]
+    group.reduce_piggybacks(piggybacks)
 
 
 class _Recorder(Communicator):

@@ -126,7 +126,7 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
 
 
 def simulate(way: Way, spec: NetworkSpec, workers: int, elements: int, budget: float) -> Outcome:
-    """Return one all-reduce of so many elements."""
+    """Return one all-reduce of this many elements."""
     waits = Waits.of(spec.rate_bps, DELAY_NS / SECOND)
     with _network(spec, workers) as (network, plan):
         hosts = [host.name for host in plan.workers]

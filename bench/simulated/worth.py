@@ -57,7 +57,7 @@ class Way:
     lanes: LaneBits | None = None
 
     def bytes(self, values: float, workers: int) -> float:
-        """Return the payload that one worker sends for so many values; it receives as much."""
+        """Return the payload that one worker sends for this many values; it receives as much."""
         if self.ring:
             return 2 * (workers - 1) / workers * self.bits / 8 * values
         if self.counts:

@@ -28,8 +28,8 @@ def compare(
         str,
         typer.Option(
             metavar="NAMES",
-            help="Methods and peers, comma-separated; all: the methods, peers: those without Weir, such as "
-            "torch's hooks over Gloo. weir methods lists them.",
+            help="Methods and peers, comma-separated; all: every method of Weir. peers: the peers without "
+            "Weir, such as torch's hooks over Gloo. weir methods lists them.",
         ),
     ] = DEFAULT_METHODS,
     seeds: Annotated[int, typer.Option(help="Trainings of each method; mean and spread are shown.")] = 1,

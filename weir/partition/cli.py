@@ -14,8 +14,8 @@ def partition(
     data: Annotated[
         list[Path],
         typer.Argument(
-            help="Folders of text files, whose words are features, or a file in svmlight's format. A text's "
-            "label is the folder that it is from."
+            help="Folders of text files, or one file in svmlight's format. The words of a text are its "
+            "features; its folder is its label."
         ),
     ],
     *,
@@ -38,9 +38,9 @@ def partition(
     hashing: Annotated[
         Literal["none", "plain", "compositional", "local", "clustered"],
         typer.Option(
-            help="Features that share a parameter: none; any (plain); two each, shared with others each "
-            "(compositional); those that the same machines use (local); and of these, those that say the "
-            "same of the label (clustered)."
+            help="Features that share a parameter: none; any (plain); two parameters for each feature, "
+            "each shared with other features (compositional); features that the same machines use (local); "
+            "of these, features with a similar effect on the label (clustered)."
         ),
     ] = "none",
     buckets: Annotated[

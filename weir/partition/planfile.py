@@ -21,8 +21,8 @@ _MOST: Final = 1 << 40
 class Source:
     """The data of a plan: folders of text, or one file in svmlight's format.
 
-    lines: of text in a sample; 0: a file each. hold_out: every so many samples are not placed nor trained on,
-    but measured on; 0: none.
+    lines: of text in a sample; 0: a file each. hold_out: one of this many samples are not placed nor trained
+    on, but measured on; 0: none.
     """
 
     paths: tuple[Path, ...]

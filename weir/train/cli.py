@@ -57,7 +57,9 @@ def train(context: typer.Context, **settings: Any) -> None:
             kind, remark = choose_hosts(given.get("hosts", "processes"))
             chosen = make_config(**{**given, "hosts": kind})
         if find_method(chosen.method).kind == "peer":
-            raise ConfigError(f"--method {chosen.method}: a peer; weir compare and weir bench run those")
+            raise ConfigError(
+                f"--method {chosen.method}: a peer without Weir; weir compare and weir bench run peers"
+            )
     except ConfigError as error:
         typer.echo(f"weir train: {error}", err=True)
         raise typer.Exit(2) from None
@@ -138,10 +140,10 @@ def choose_hosts(wanted: str) -> tuple[str, str]:
     one, and the call does not return.
 
     Args:
-        wanted: "processes", "namespaces", or "auto": namespaces where they are to be had.
+        wanted: "processes", "namespaces", or "auto": namespaces where they are available.
 
     Raises:
-        ConfigError: there are no namespaces to be had, and nothing else would do.
+        ConfigError: there are no namespaces available, and nothing else would do.
     """
     if wanted not in ("auto", "namespaces"):
         return wanted, ""
@@ -154,6 +156,6 @@ def choose_hosts(wanted: str) -> tuple[str, str]:
         raise ConfigError(f"--hosts namespaces: {reason}")
     return "processes", (
         f"No network namespaces here: {reason}.\n"
-        "So the workers share memory with the switch, whose ports keep to the links' rate, and Gloo runs "
-        "over loopback at any rate: compare accuracy and bytes, not times."
+        "The workers share memory with the switch, and its ports keep to the links' rate. Gloo runs over "
+        "loopback without a rate: compare accuracy and bytes, not times."
     )

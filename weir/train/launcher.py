@@ -55,7 +55,7 @@ def train(config: TrainConfig, console: Console, *, as_json: bool = False) -> in
     if deployment is not None and config.network != NetworkSpec():
         console.print(
             "weir train: --topology, --links, loss and background build a network on this machine; "
-            "this worker (RANK is set) joins one that is there",
+            "this worker (RANK is set) joins an existing one",
             style="red", markup=False, soft_wrap=True,
         )  # fmt: skip
         return USAGE

@@ -240,16 +240,16 @@ OuterSteps = Annotated[
     int | None,
     typer.Option(
         metavar="STEPS",
-        help="Steps that each worker makes by itself between two outer steps, which sum how far the workers "
-        "have come. Given without --method: method outer. Default: 20.",
+        help="Local steps of each worker between two outer steps. An outer step sums the workers' "
+        "progress. Without --method, this selects method outer. Default: 20.",
     ),
 ]
 OuterMethod = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="For method outer: the part that is sent. rows: rows in turn, the same of all workers; or a "
-        "sparsifier, such as dense or chunk-topk.",
+        help="For method outer: the part that is sent. rows: a rotating set of rows, the same on all "
+        "workers; or a sparsifier, such as dense or chunk-topk.",
     ),
 ]
 OuterDensity = Annotated[
@@ -260,8 +260,8 @@ OuterBits = Annotated[
     int | None,
     typer.Option(
         metavar="BITS",
-        help="For method outer: bits of a value on its way up: 1 (rows alone), 8, 16 or 32. Default: 1 with "
-        "rows, else the sparsifier's own.",
+        help="For method outer: bits of a value on its way up: 1 (only with rows), 8, 16 or 32. Default: 1 "
+        "with rows; otherwise the sparsifier's own.",
     ),
 ]
 OuterRate = Annotated[
@@ -279,13 +279,13 @@ OuterDecay = Annotated[
     float,
     typer.Option(
         metavar="SHARE",
-        help="For method outer: share that is left after each outer step of what is not sent yet.",
+        help="For method outer: the share of unsent values that is kept after each outer step.",
     ),
 ]
 OuterAhead = Annotated[
     bool,
     typer.Option(
-        help="For method outer: keep what is not sent yet in the worker's own weights, not beside them.",
+        help="For method outer: keep unsent values in the worker's own weights, not in a separate buffer.",
     ),
 ]
 OuterOverlap = Annotated[
@@ -307,8 +307,8 @@ SwaEpochs = Annotated[
     int,
     typer.Option(
         metavar="EPOCHS",
-        help="For method ds-sync: average the parameters of the last EPOCHS epochs; 0: take those of the "
-        "last step.",
+        help="For method ds-sync: average the parameters of the last EPOCHS epochs; 0: use the last step's "
+        "parameters.",
     ),
 ]
 

@@ -204,7 +204,7 @@ def train_placed(
     Raises:
         PlacementError: the file is no plan.
         WorkerError: a process failed; says which, and how.
-        NamespaceError: there are none to be had.
+        NamespaceError: there are none available.
     """
     plan = PlanFile.load(file)
     machines = plan.placement.machines

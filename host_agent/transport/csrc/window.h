@@ -8,7 +8,7 @@
  * Losses say nothing here, unless they are counted as marked, and except that silence halves the window, at most
  * once per observation too.
  *
- * A slot's round is as long as the slowest worker's way, so where queues fill by turns, here and elsewhere, every
+ * A slot's round is as long as the slowest worker's way, so where different queues fill at different times, here and elsewhere, every
  * observation has a mark. Who says how long results took therefore opens the window by one whenever the way was
  * without marks for as long as the shortest of late: a round trip without the others' queues. */
 #ifndef WEIR_WINDOW_H
@@ -73,7 +73,7 @@ static inline void weir_window_turn(weir_window *w)
     weir_window_observe(w);
 }
 
-/* So many results came in, of which some were marked. */
+/* This many results came in, of which some were marked. */
 static inline void weir_window_results(weir_window *w, uint32_t results, uint32_t marked)
 {
     w->results += results;

@@ -286,7 +286,8 @@ def test_a_lock_of_another_user_is_not_followed(tmp_path: Path) -> None:
 def test_a_library_is_loaded_from_the_folder_that_was_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever owns the folder above can rename it at any moment, also just before the library is loaded."""
+    """Anyone who owns the folder above can rename it at any moment, also just before the library is "
+    "loaded."""
     above = tmp_path / "above"
     monkeypatch.setenv("SOFTP4_CACHE", str(above / "cache"))
     own = build.build_library("t", extra=SOURCE, flags=["-DANSWER=1"])
