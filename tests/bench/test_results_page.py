@@ -10,7 +10,7 @@ import pytest
 from weir.bench import records, report
 from weir.bench.again import Moved, make_again
 from weir.bench.case import Run
-from weir.bench.claims import Claim, Figure
+from weir.bench.claims import Claim, Figure, Published
 from weir.bench.headlines import CLAIMS, PUBLISHED
 from weir.bench.records import Record
 from weir.bench.results import MOST, Column, Row, Table
@@ -65,7 +65,21 @@ def test_a_claim_has_commands_for_all_its_records_and_words_until_they_are_there
 def test_published_figures_are_those_from_h1_to_h20() -> None:
     numbers = [number for each in PUBLISHED for number in each.number.split(", ")]
     assert numbers == [f"H{number}" for number in range(1, 21)]
-    assert all(each.claims or each.words for each in PUBLISHED)
+    for each in PUBLISHED:
+        measured = bool(each.claims or each.command)
+        assert measured == bool(each.twin) == bool(each.counter), each.number
+        assert each.words
+        if not measured:
+            assert each.words.startswith(("Not measured: ", "Not built: "))
+
+
+@pytest.mark.parametrize("each", [each for each in PUBLISHED if each.command], ids=lambda each: each.number)
+def test_commands_of_published_figures_are_commands(each: Published) -> None:
+    words = each.command.removeprefix("sudo ").split()
+    assert words[0] == "weir"
+    if words[1:3] == ["bench", "run"]:
+        (case,) = find(words[3])
+        case.parameters(dict(word.split("=", 1) for word in words if "=" in word))
 
 
 def test_a_record_reads_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
