@@ -63,8 +63,8 @@ CLAIMS: Final[tuple[Claim, ...]] = (
         "with its fp16 hook, and {gloo} times as soon as with dense Gloo",
         "A small CNN with method `dfs`, 4 workers, links of 100 Mbit/s; peers over the same links on the "
         "kernel's bridge. Range over seeds, on idle cores; on busy ones a step was 3.4 instead of 9.0 times "
-        "as fast as Gloo's ([plain links](benchmarks.md#training-over-plain-links)). PowerSGD has rank 2; other "
-        "ranks and rates were not tried.",
+        "as fast as Gloo's ([plain links](benchmarks.md#training-over-plain-links)). PowerSGD has rank 2; "
+        "other ranks and rates were not tried.",
         {
             "powersgd": _to_target("Gloo, PowerSGD hook"),
             "fp16": _to_target("Gloo, fp16 hook"),

@@ -24,7 +24,7 @@ _INCAST: Final = {
 }
 _PERMUTATION: Final = {"racks": "3", "hosts": "3", "kilobytes": "128", "rounds": "1"}
 _CLEAN: Final = {"model": "mlp", "topology": "single", "loss": "0", "background": "none"}
-_REPLAYED: Final = {"scale": "10000", "gigabits": "1"}
+_REPLAYED: Final = {"scale": "2000", "gigabits": "1"}
 _STEP: Final = {"workers": "4", "parameters": "50000"}
 _COMMUNITIES: Final = {"machines": "8", "buckets": "8", "samples": "400", "text": "no"}
 
@@ -185,8 +185,8 @@ CASES: Final[tuple[Case, ...]] = (
         "minutes",
         {"scale": "10000", "workers": "2", "gigabits": "1"},
         floors=(
-            Floor("ms", "Weir, 32 bits", "ring over", 1.3, _REPLAYED),
-            Floor("ms", "Weir, 8 bits", "ring over", 5, _REPLAYED),
+            Floor("ms", "Weir, 32 bits", "ring over", 1.4, _REPLAYED),
+            Floor("ms", "Weir, 8 bits", "ring over", 4.5, _REPLAYED),
         ),
     ),
     Case(

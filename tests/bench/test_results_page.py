@@ -32,6 +32,23 @@ def test_every_bold_figure_of_the_readme_is_a_claim() -> None:
     assert MARK.search(text)
 
 
+def unknown(text: str) -> list[str]:
+    """Return the ratios and shares outside of claims that no page of results has."""
+    results = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs/results").glob("*.md"))
+    known = set(re.findall(r"\d[\d.,]*\d|\d", results))
+    return [
+        each for each in re.findall(r"(\d[\d.,]*\d|\d) (?:times|%)", MARK.sub("", text)) if each not in known
+    ]
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/index.md", "docs/start/faq.md", "docs/start/install.md"])
+def test_figures_without_a_command_stand_in_the_results(name: str) -> None:
+    assert not unknown((ROOT / name).read_text(encoding="utf-8"))
+    assert unknown("Weir is 1234.5 times as fast, and <!-- claim bmv2 -->9.87 times<!-- end -->") == [
+        "1234.5"
+    ]
+
+
 def test_a_figure_that_no_run_produced_differs_from_its_page() -> None:
     page = "so **<!-- claim spraying -->sprayed flows have 3 % of it<!-- end -->**"
     assert quoted(page, RECORDS) != page
