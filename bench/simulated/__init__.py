@@ -24,7 +24,7 @@ _INCAST: Final = {
 }
 _PERMUTATION: Final = {"racks": "3", "hosts": "3", "kilobytes": "128", "rounds": "1"}
 _CLEAN: Final = {"model": "mlp", "topology": "single", "loss": "0", "background": "none"}
-_REPLAYED: Final = {"scale": "2000", "gigabits": "1"}
+_REPLAYED: Final = {"gigabits": "1"}
 _STEP: Final = {"workers": "4", "parameters": "50000"}
 _COMMUNITIES: Final = {"machines": "8", "buckets": "8", "samples": "400", "text": "no"}
 

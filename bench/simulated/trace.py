@@ -56,7 +56,7 @@ class Parameters:
     """The trace and the links."""
 
     model: str = parameter("llama-1b", "shape of the model", choices=worth.MODELS)
-    scale: int = parameter(1000, "by which parameters and computing times are divided", least=1)
+    scale: int = parameter(2000, "by which parameters and computing times are divided", least=1)
     tokens: int = parameter(32768, "of a worker in a step", least=1)
     teraflops: float = parameter(50.0, "that a worker computes", unit="TFLOP/s", above=0)
     workers: int = parameter(4, "of each rack", least=2, most=32)
@@ -134,7 +134,7 @@ def _row(way: Way, one: Outcome, parameters: Parameters, gigabits: float, twin: 
         },
         {"rate": f"{gigabits:g} Gbit/s"},
         twin,
-        {} if way.algorithm else {"values in sums": one.counts["lanes"]},
+        {} if way.algorithm else {"lanes in sums": one.counts["lanes"]},
         ideal,
     )
 
