@@ -10,7 +10,7 @@ model (`worth`), which computes what is larger: it is the least that lines allow
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 from weir.agent_service import MOST_SLOTS
 from weir.bench.case import Run, parameter
@@ -19,7 +19,6 @@ from weir.bench.simulated import worth
 from weir.bench.simulated.fabric import FRONT, Fabric, Outcome
 from weir.bench.simulated.step import sums
 from weir.bench.simulated.transports import Done
-from weir.host_agent.collectives.packing import LaneBits
 from weir.simulator.clock import SECOND
 from weir.simulator.congestion import Algorithm
 from weir.simulator.network import Network
@@ -34,7 +33,7 @@ class Way:
 
     name: str
     algorithm: Algorithm | None = None
-    bits: LaneBits = 32
+    bits: Literal[32, 16, 8] = 32
 
     @property
     def ideal(self) -> worth.Way:
