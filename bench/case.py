@@ -150,6 +150,8 @@ class Case:
         module: of ``Parameters`` and ``run``, in the suite's folder; by itself, the name.
         values: the parameters that differ from the module's own defaults.
         floors: see ``weir bench verify``; none of them may depend on the machine.
+        counted: parameters of a small run, of which ``weir bench verify`` looks at nothing but whether the
+            mechanisms did something; it is left out where the machine cannot run it.
     """
 
     suite: str
@@ -162,6 +164,7 @@ class Case:
     module: str = ""
     values: Mapping[str, str] = field(default_factory=dict)
     floors: Sequence[Floor] = ()
+    counted: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def path(self) -> str:

@@ -214,7 +214,8 @@ def verify(
 
     Without a name, also make short records again, and fail where a figure has moved.
 
-    Only cases whose figures do not depend on the machine have floors: virtual time, and counted bytes.
+    Only cases whose figures do not depend on the machine have floors: virtual time, and counted bytes. Where
+    links between network namespaces can be made, Gloo's must carry many frames at a time.
     """
     from weir.train.running import interruptible
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from softp4.runtime.queueing import parse_rate
 from weir.agent_service import MOST_SLOTS
 from weir.bench.case import Run, parameter
+from weir.bench.ranks import least_seconds
 from weir.bench.results import Column, Row, Table
 from weir.bench.simulated.step import DELAY_NS
 from weir.bench.simulated.transports import Rings, TcpServers
@@ -36,6 +37,7 @@ from weir.simulator.host import Work
 from weir.simulator.link import Faults
 from weir.simulator.network import Allocation, LinkSpec, Network
 from weir.simulator.tcp import TcpConfig
+from weir.train.wirebytes import TCP_PAYLOAD
 from weir.wire.definition import GROUP_LANES, RELIABLE_DSCP, SLOT_LANES, Op
 
 _BUCKET: Final = BUCKET_BYTES // 4
@@ -204,12 +206,14 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
     }
     rows = []
     for count in parameters.workers:
+        least = _least(size, count, rate)
         for name, step in contenders.items():
             run.say(f"{count} workers, {name} ...")
             found = step(count)
             link = {"models in": found.server_in, "models out": found.server_out}
             models = {way: carried / (4 * size) if carried else None for way, carried in link.items()}
-            rows.append(Row(name, {"ms": 1000 * found.seconds, **models}, {"workers": f"{count} workers"}))
+            values = {"ms": 1000 * found.seconds, **models}
+            rows.append(Row(name, values, {"workers": f"{count} workers"}, floor=least.get(name)))
     yield Table(
         f"A step of {size:,} parameters, links of {rate / 1e6:g} Mbit/s, one server, virtual time",
         (
@@ -221,4 +225,19 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
         ),
         tuple(rows),
         peers=("Gloo's ring", "PS over TCP"),
+        floor="line",
+        notes=(
+            "line: the least time that the links' payload rate allows, of a server over TCP its own link",
+        ),
     )
+
+
+def _least(parameters: int, workers: int, rate: int) -> dict[str, float]:
+    """Return the milliseconds that lines need at least, where all values travel."""
+    model = least_seconds(parameters, workers, rate, ring=False)
+    return {
+        "Gloo's ring": 1e3 * least_seconds(parameters, workers, rate, ring=True),
+        "PS over TCP": 1e3 * 32 * parameters * workers / (rate * TCP_PAYLOAD),
+        "Weir's PS": 1e3 * model,
+        "Weir's PS, 16 bits up": 1e3 * model,  # the model comes back in 32
+    }

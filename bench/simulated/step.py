@@ -32,7 +32,7 @@ from weir.report.words import duration
 from weir.simulator.clock import SECOND
 from weir.simulator.congestion import Algorithm
 from weir.simulator.link import Faults
-from weir.simulator.network import LinkSpec, Network
+from weir.simulator.network import Allocation, LinkSpec, Network
 from weir.train.config import PRESETS, make_config
 from weir.train.models import parameter_count
 from weir.train.task import make_task
@@ -135,18 +135,20 @@ def simulate(way: Way, spec: NetworkSpec, workers: int, elements: int, budget: f
             tcp = replace(waits.tcp(), algorithm=way.algorithm, dscp=RELIABLE_DSCP)
             transport = Rings(network, hosts, tcp, 4 * elements)
         else:
-            transport = _sums(network, hosts, elements, budget if way.lossy else 0.0, way.bits)
+            job = network.admit(hosts, slots=MOST_SLOTS)
+            transport = sums(job, elements, way.bits, budget if way.lossy else 0.0)
         network.run(transport.begin(), limit=_LIMIT_S)
         return Outcome([network.clock.now / 1e9], counts=dict(transport.end()))
 
 
-def _sums(network: Network, hosts: list[str], elements: int, budget: float, bits: LaneBits) -> Sums:
+def sums(job: Allocation, elements: int, bits: LaneBits = 32, budget: float = 0.0) -> Sums:
     """Return sums of a gradient, all blocks non-zero. budget: of the lanes, in one account."""
+    workers = len(job.workers)
     scales = -(-elements // SCALE_BLOCK)
-    blocks = -(-scales * lane_format(bits, 0.0, len(hosts)).lanes(SCALE_BLOCK) // SLOT_LANES)
+    blocks = -(-scales * lane_format(bits, 0.0, workers).lanes(SCALE_BLOCK) // SLOT_LANES)
     numbers = np.random.default_rng(0)
     exponents, lanes = [], []
-    for _ in hosts:
+    for _ in range(workers):
         exponents.append(numbers.integers(1, 255, scales, dtype=np.uint32))
         lanes.append(numbers.integers(1, 1 << 32, blocks * SLOT_LANES, dtype=np.uint32))
     service = ServiceClass(layer=_LAYER)
@@ -157,9 +159,8 @@ def _sums(network: Network, hosts: list[str], elements: int, budget: float, bits
             accounts=np.zeros(blocks, np.uint16),
             budgets=np.array([int(budget * blocks * SLOT_LANES)], np.uint64),
         )
-    job = network.admit(hosts, slots=MOST_SLOTS)
     front = ServiceClass(layer=_LAYER)
-    return Sums(job, lanes, exponents, [service] * len(hosts), front, exponent_block=SLOT_LANES)
+    return Sums(job, lanes, exponents, [service] * workers, front, exponent_block=SLOT_LANES)
 
 
 @contextmanager
