@@ -217,7 +217,7 @@ def _turns(place: Place, spec: Spec, density: float) -> dict[str, list[Sample]]:
 
 
 def _in_turn(spec: Spec) -> list[str]:
-    """Return the contenders that take turns in the same processes: all but MPI."""
+    """Return the contenders that alternate in the same processes: all but MPI."""
     return [name for name in spec.given.contenders if name not in mpi.LIBRARIES]
 
 
