@@ -168,7 +168,7 @@ static void complete(weir_transport *t, const weir_result *h, const uint8_t *lan
         travelled(t, slot, marked, now_ns);
     else {
         if (t->ready.length)
-            weir_rate_result(&t->rate, now_ns);
+            weir_rate_result(&t->rate, (uint32_t)__builtin_popcount(h->groups), now_ns);
         else
             weir_rate_pause(&t->rate);
         weir_window_share(&t->window, weir_rate_share(&t->rate));
