@@ -171,6 +171,15 @@ CASES: Final[tuple[Case, ...]] = (
     ),
     Case(
         "simulated",
+        "share",
+        "A job beside bursts in its own class, lossless and with a loss budget, and rings over TCP; "
+        "then beside TCP streams.",
+        "minutes",
+        {"blocks": "64", "steps": "1", "seconds": "0.2"},
+        seeds=3,
+    ),
+    Case(
+        "simulated",
         "worth",
         "A training step by link rate, model and workers, by an ideal model: rings, Weir, the hub's "
         "processor.",

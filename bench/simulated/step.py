@@ -128,7 +128,7 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
 def simulate(way: Way, spec: NetworkSpec, workers: int, elements: int, budget: float) -> Outcome:
     """Return one all-reduce of this many elements."""
     waits = Waits.of(spec.rate_bps, DELAY_NS / SECOND)
-    with _network(spec, workers) as (network, plan):
+    with disturbed_network(spec, workers) as (network, plan):
         hosts = [host.name for host in plan.workers]
         transport: Transport
         if way.algorithm is not None:
@@ -164,16 +164,22 @@ def sums(job: Allocation, elements: int, bits: LaneBits = 32, budget: float = 0.
 
 
 @contextmanager
-def _network(spec: NetworkSpec, workers: int) -> Iterator[tuple[Network, NetworkPlan]]:
-    """Yield the network of ``spec`` with its background traffic."""
+def disturbed_network(
+    spec: NetworkSpec, workers: int, *, seed: int = 1, offset: float = 0.0, bursts: bool = True
+) -> Iterator[tuple[Network, NetworkPlan]]:
+    """Yield the network of ``spec`` with its background traffic.
+
+    offset: before the first burst, in times from one burst to the next. bursts: there are some.
+    """
     plan = make_plan(spec, workers, grpc=lambda name: f"unix:/{name}")
     link = LinkSpec(spec.rate_bps, Faults(delay=DELAY_NS))  # what is lost is lost in the switches
-    with Network(plan.topology, seed=1, link=link, queueing=Queueing(depth_packets=spec.depth)) as network:
-        _disturb(network, plan)
+    with Network(plan.topology, seed=seed, link=link, queueing=Queueing(depth_packets=spec.depth)) as network:
+        if bursts:
+            _disturb(network, plan, offset)
         yield network, plan
 
 
-def _disturb(network: Network, plan: NetworkPlan) -> None:
+def _disturb(network: Network, plan: NetworkPlan, offset: float) -> None:
     """Send bursts as ``weir.background`` does, on the virtual clock."""
     spec = incast(plan)
     if spec is None:
@@ -193,4 +199,4 @@ def _disturb(network: Network, plan: NetworkPlan) -> None:
                 station.send(own[number % victims][flow])
         network.clock.after(step, burst, number + 1)
 
-    network.clock.after(0, burst, 0)
+    network.clock.after(round(offset * step), burst, 0)

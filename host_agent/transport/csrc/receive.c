@@ -167,6 +167,11 @@ static void complete(weir_transport *t, const weir_result *h, const uint8_t *lan
     if (weir_on_path(t))
         travelled(t, slot, marked, now_ns);
     else {
+        if (t->ready.length)
+            weir_rate_result(&t->rate, (uint32_t)__builtin_popcount(h->groups), now_ns);
+        else
+            weir_rate_pause(&t->rate);
+        weir_window_share(&t->window, weir_rate_share(&t->rate));
         weir_window_trip(&t->window, now_ns, slot->sends == 1 ? now_ns - slot->sent_ns : 0, marked);
         weir_window_results(&t->window, 1, marked != 0);
     }

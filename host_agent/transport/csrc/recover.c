@@ -79,6 +79,7 @@ static void suspect(weir_transport *t, uint32_t s, int64_t now_ns)
 
 static void ask(weir_transport *t, uint32_t s, int64_t now_ns)
 {
+    t->window.lost = 1;
     suspect(t, s, now_ns);
     if (t->slots[s].attempts < UINT8_MAX) t->slots[s].attempts++;
     weir_send_again(t, s, WEIR_DUE_EARLY);

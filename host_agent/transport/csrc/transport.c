@@ -204,6 +204,7 @@ int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, ui
     t->heard = 0;
     t->earliest = WEIR_NEVER;
     weir_replay_stop(t);
+    weir_rate_pause(&t->rate);
     memset(t->nonzero, 0, t->nonzero_words * sizeof *t->nonzero);
     open_slots(t);
     return 0;
