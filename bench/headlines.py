@@ -63,7 +63,8 @@ def _few_bytes(name: str, model: str, title: str, conditions: str, rates: str, e
         "{kept} of dense training's gain over one worker with {up} of the bytes of Gloo's ring, and "
         "{kept_third} with {up_third}; torch's PowerSGD hook of rank 4 keeps {kept_powersgd} with "
         "{up_powersgd}",
-        f"`weir.torch.compress`, with all rows at every step, and with a third of them in rotation: {conditions}",
+        "`weir.torch.compress`, with all rows at every step, and with a third of them in rotation: "
+        f"{conditions}",
         figures,
         {record: command},
         earlier,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job beside others in its own class: bursts that nothing slows down, and a TCP stream.
 
-The real switch program and transport, two racks and two spines. Bursts go to one worker of each rack by
-turns. The stream goes from another rack to the first worker.
+The real switch program and transport, two racks and two spines. Bursts go to one worker of each rack,
+alternately. The stream goes from another rack to the first worker.
 """
 
 from collections.abc import Iterator

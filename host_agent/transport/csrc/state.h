@@ -71,7 +71,7 @@ struct weir_transport {
     weir_config config;
     weir_rtt rtt;
     weir_window window;
-    weir_rate rate; /* of results, while more is to be sent */
+    weir_rate rate; /* of results, while more waits to be sent */
     weir_path path; /* in place of `window`, but for its limit, if the path is shared with strangers */
     slot_state *slots;
     int64_t *deadlines; /* per slot: when to send again */
