@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-# Else every process of the tests compiles every test, and every command Weir.
+# Otherwise, every process of the tests compiles every test, and every command compiles Weir.
 unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup demo test check bench wheels image docs pages verify clean
 
@@ -22,25 +22,26 @@ setup: .venv/ready  ## .venv with Weir and all that its tests need; every other 
 	$(BIN)/python -c 'from softp4.native.build import compiler; compiler()' 2>/dev/null || $(BIN)/pip install --quiet ziglang
 	touch $@
 
-demo: .venv/ready  ## train a small model over slow links, its gradients summed by the switch, beside plain Gloo
+demo: .venv/ready  ## train a small model over slow links: the switch sums its gradients, then Gloo does
 	$(BIN)/weir train --workers 4 --model cnn --lr 0.5 --set clip_norm=1 --method dfs --density 0.05 --epochs 3 --set evaluate_every=11 \
 		--links 100mbit --hosts auto
 
 test: check  ## every test; what a machine lacks skips by name, or fails: WEIR_REQUIRE=root,bmv2,simple_switch,p4c,mininet,tshark
 	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-check: .venv/ready  ## formatting, lint, types, spelling, C warnings, generated files
+check: .venv/ready  ## formatting, lint, types, spelling, wording, C warnings, generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/codespell --ignore-words-list ect README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs softswitch/docs p4src/README.md examples/README.md weir
+	$(BIN)/python -m tests.harness.wording
 	$(BIN)/python -m weir.wire.generate --check
 	$(BIN)/python p4src/build.py --check
 	$(BIN)/python -m tests.native.check_c
 
-wheels: .venv/ready  ## wheels with compiled C for x86-64 (manylinux2014), by zig: build/wheels
+wheels: .venv/ready  ## wheels with compiled C for x86-64 and 64-bit Arm (manylinux2014), by zig: build/wheels
 	$(BIN)/python -c 'import ziglang' 2>/dev/null || $(BIN)/pip install --quiet ziglang
-	$(BIN)/python deploy/wheels.py --machine x86_64 --out build/wheels
+	$(BIN)/python deploy/wheels.py --machine x86_64 aarch64 --out build/wheels
 
 image: wheels  ## an OCI image without torch, for hub, controller and switch: build/weir.tar
 	$(BIN)/python deploy/image.py --wheels build/wheels --out build/weir.tar

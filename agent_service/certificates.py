@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reasons why TLS fails, in words: of gRPC one hears only that the other side is unavailable."""
+"""The reasons why TLS fails, as text: of gRPC one hears only that the other side is unavailable."""
 
 import contextlib
 import math
@@ -104,7 +104,7 @@ def file_problem(cert: Path | None, key: Path | None, ca: Path | None, now: floa
 
 
 def connection_problem(address: str, cert: Path | None, key: Path | None, ca: Path | None) -> str:
-    """Return why TLS with the server at an address fails, in words; "" if nothing is known to be wrong.
+    """Return why TLS with the server at an address fails, as text; "" if nothing is known to be wrong.
 
     Connects to it, so it takes up to some seconds. ``address``: ``host:port`` or ``unix:/path``.
     """
@@ -217,7 +217,7 @@ def _handshake(serving: ssl.SSLContext, asking: ssl.SSLContext) -> tuple[ssl.SSL
 
 
 def _name(parts: Any) -> str:
-    """Return a distinguished name in words: its common name, else its organization, else all of it."""
+    """Return a distinguished name as text: its common name, else its organization, else all of it."""
     found = {key: value for part in parts for key, value in part}
     for key in ("commonName", "organizationalUnitName", "organizationName"):
         if key in found:

@@ -105,8 +105,8 @@ class Membership:
         lease_s: silence that costs the membership.
         fill: keep results at most half a slot's lanes longer than the packets of their round, because the
             switch cannot lengthen packets more.
-        narrow: send packets of one column, with so many lanes of ADD, 32 or 64, and 32 of other operators,
-            because the switch takes no others; 0: it takes all.
+        max_lanes: send packets of one column, with this many lanes of ADD, 32 or 64, and 32 of other
+            operators, because the switch takes no others; 0: it takes all.
         wide: wide packets may be sent, as all switches and ways of the job take them.
         paths: of each rank, as audiences name it: the numbers on its way to the root of the job's tree, 5
             bits for each tier, its own at its leaf lowest.
@@ -130,7 +130,7 @@ class Membership:
     lease_s: float
     fill: bool
     paths: tuple[int, ...]
-    narrow: int = 0
+    max_lanes: int = 0
     wide: bool = False
     key: bytes = field(default=bytes(KEY_BYTES), repr=False)
     claimed: ClaimedPort | None = None
@@ -461,7 +461,7 @@ class AgentClient:
         )
 
     def _join_waits_for(self, job: str) -> str:
-        """Return what a join that is under way waits for, in words."""
+        """Return what a join that is under way waits for, as text."""
         try:
             return join_reason(whole_status(lambda request: self._stub.Status(request, timeout=FIRST_S)), job)
         except (grpc.RpcError, ValueError):  # the latter: the channel was closed
@@ -564,7 +564,7 @@ def _membership(job: str, rank: int, reply: Any, controller: str) -> Membership:
         lease_s=reply.lease_s,
         fill=reply.fill,
         paths=tuple(reply.paths),
-        narrow=(reply.sum_lanes or GROUP_LANES) if reply.narrow else 0,
+        max_lanes=(reply.sum_lanes or GROUP_LANES) if reply.narrow else 0,
         wide=reply.wide,
         key=reply.key,
         claimed=claimed_port(reply.claimed, controller) if reply.HasField("claimed") else None,

@@ -2,7 +2,8 @@
 """The heartbeats that keep a worker a member, and the news of its job that comes back, in one thread.
 
 A stream that breaks because the controller is gone, or has no room for it, is opened again for as long as the
-lease lasts, so that a controller that restarts and remembers its jobs (``--state``) finds its members again.
+lease lasts, so that a controller that restarts and remembers its jobs (``--state-file``) finds its members
+again.
 """
 
 import threading

@@ -40,7 +40,7 @@ class TlsFiles:
         return cls(*paths) if any(paths) else None
 
     def channel_credentials(self) -> Any:
-        """Return the credentials of a client. Raises TlsError when a file cannot be used, or not any more."""
+        """Return the credentials of a client. Raises TlsError when a file cannot be used, or no longer."""
         self._check()
         return grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.cert))
 
@@ -53,7 +53,7 @@ class TlsFiles:
         return grpc.ssl_server_credentials([pair], _read(self.ca), self.ca is not None)
 
     def problem(self, address: str) -> str:
-        """Return why TLS with the server at an address fails, in words; "" if nothing is known."""
+        """Return why TLS with the server at an address fails, as text; "" if nothing is known."""
         return connection_problem(address, self.cert, self.key, self.ca)
 
     def _check(self) -> None:

@@ -52,7 +52,7 @@ class WaitLines:
         return True
 
     def over(self) -> None:
-        """Begin anew: the wait is over, or it is another one."""
+        """Begin again: the wait is over, or it is another one."""
         self._began = None
 
 
@@ -62,7 +62,7 @@ def next_line(after_s: float) -> float:
 
 
 def join_reason(status: Any, job: str) -> str:
-    """Return what a join waits for, in words, of a ``StatusReply``."""
+    """Return what a join waits for, as text, of a ``StatusReply``."""
     mine = next((one for one in status.jobs if one.name == job), None)
     if mine is None:
         return f"job {job!r}, which the controller does not know yet"

@@ -43,7 +43,7 @@ class Limits:
     choices: tuple[str | int, ...]
 
     def __str__(self) -> str:
-        """Return what is allowed, in words."""
+        """Return what is allowed, as text."""
         bounds = (("above", self.above), ("at least", self.least), ("at most", self.most))
         words = [f"{word} {bound:g}" for word, bound in bounds if bound is not None]
         return ", ".join(map(str, self.choices)) if self.choices else " and ".join(words)
@@ -117,7 +117,7 @@ class Floor:
     values: Mapping[str, str]
 
     def __str__(self) -> str:
-        """Return the column and the two rows in words."""
+        """Return the column and the two rows as text."""
         return f"{self.column}: {self.contender} against {self.against}"
 
     def reached(self, tables: Iterable[Table]) -> float | None:
@@ -150,6 +150,8 @@ class Case:
         module: of ``Parameters`` and ``run``, in the suite's folder; by itself, the name.
         values: the parameters that differ from the module's own defaults.
         floors: see ``weir bench verify``; none of them may depend on the machine.
+        counted: parameters of a small run, of which ``weir bench verify`` looks at nothing but whether the
+            mechanisms did something; it is left out where the machine cannot run it.
     """
 
     suite: str
@@ -162,6 +164,7 @@ class Case:
     module: str = ""
     values: Mapping[str, str] = field(default_factory=dict)
     floors: Sequence[Floor] = ()
+    counted: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def path(self) -> str:

@@ -143,6 +143,9 @@ class Published:
     Attributes:
         claims: Weir's beside it.
         words: what must be known to compare them, or why there is none.
+        twin: what Weir's is compared with.
+        counter: that shows that the mechanism acted.
+        command: of figures that are no claim's; empty: those of the claims, or there is no figure.
     """
 
     number: str
@@ -150,3 +153,6 @@ class Published:
     figure: str
     words: str
     claims: Sequence[str] = ()
+    twin: str = ""
+    counter: str = ""
+    command: str = ""

@@ -49,7 +49,7 @@ def list_cases(
     name: Annotated[str, typer.Argument(metavar="[SUITE[/CASE]]", help="Of which; default: all.")] = "",
     as_json: Json = False,
 ) -> None:
-    """List the benchmarks; of a single one, the parameters that it takes."""
+    """List the benchmarks, or the parameters of one benchmark."""
     cases = _cases(name) if name else [case for suite in SUITES.values() for case in suite]
     if as_json:
         print_json([_as_figures(case) for case in cases])
@@ -65,7 +65,7 @@ def list_cases(
         table.add_row(case.path, case.takes, case.summary)
     console.print(table)
     console.print(
-        "Times are those of two idle cores. Parameters: weir bench list SUITE/CASE", style="dim", markup=False
+        "Times hold for two idle cores. Parameters: weir bench list SUITE/CASE", style="dim", markup=False
     )
 
 
@@ -122,11 +122,11 @@ def run(
     name: Annotated[str, typer.Argument(metavar="SUITE[/CASE]", help="weir bench list shows them.")],
     assigned: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the case; may be given repeatedly."),
+        typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the case. Repeatable."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="The smallest sizes: tries a case out.")] = False,
-    repeats: Annotated[int | None, typer.Option(min=1, help="Repetitions, after one that warms up.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Runs, each with a seed of its own.")] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Repetitions, after one for warm-up.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Runs, each with a different seed.")] = None,
     seed: Annotated[
         int | None, typer.Option(min=1, help="The first seed; without --seeds, the only one.")
     ] = None,
@@ -135,12 +135,15 @@ def run(
     ] = None,
     journal: Annotated[
         Path | None,
-        typer.Option(help="File that keeps every simulation that has ended: the same command goes on there."),
+        typer.Option(
+            metavar="FILE",
+            help="File that keeps every simulation that has ended: the same command goes on there.",
+        ),
     ] = None,
     plugin: Plugin = None,
-    out: Annotated[Path, typer.Option(help="Folder of the figures (JSON) and pictures (PNG).")] = Path(
-        "runs/bench"
-    ),
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder of the figures (JSON) and pictures (PNG).")
+    ] = Path("runs/bench"),
     record: Annotated[
         str,
         typer.Option(metavar="NAME", help="Also write bench/records/NAME.json, for weir bench results."),
@@ -207,11 +210,12 @@ def verify(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run small versions of what the pages state, and fail where a ratio is below its floor.
+    """Run small versions of the documented ratios, and fail if one is below its floor.
 
     Without a name, also make short records again, and fail where a figure has moved.
 
-    Only cases whose figures do not depend on the machine have floors: virtual time, and counted bytes.
+    Only cases whose figures do not depend on the machine have floors: virtual time, and counted bytes. Where
+    links between network namespaces can be made, Gloo's must carry many frames at a time.
     """
     from weir.train.running import interruptible
 

@@ -23,7 +23,7 @@ console: Final = Console(stderr=True)
 class Journal:
     """Outcomes of runs in a file, a line of JSON each, so that a grid that was stopped goes on.
 
-    A run is known by its arguments in words. The file says nothing of the code that made it: begin a new one
+    A run is known by its arguments as text. The file says nothing of the code that made it: begin a new one
     when that has changed. A line that was cut off, or is damaged, is left out.
     """
 

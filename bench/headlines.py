@@ -63,7 +63,8 @@ def _few_bytes(name: str, model: str, title: str, conditions: str, trained: str,
         "{kept} of dense training's gain over one worker with {up} of the bytes of Gloo's ring, and "
         "{kept_third} with {up_third}; torch's PowerSGD hook of rank 4 keeps {kept_powersgd} with "
         "{up_powersgd}",
-        f"`weir.torch.compress`, whole and a third in turn: {conditions}",
+        "`weir.torch.compress`, with all rows at every step, and with a third of them in rotation: "
+        f"{conditions}",
         figures,
         {record: command},
         earlier,
@@ -79,19 +80,20 @@ CLAIMS: Final[tuple[Claim, ...]] = (
     Claim(
         "links",
         "Training over slow links",
-        "to the same accuracy {powersgd} times as soon as with torch's PowerSGD hook, {fp16} times as soon "
-        "as "
-        "with its fp16 hook, and {gloo} times as soon as with dense Gloo",
+        "reaches the same accuracy {powersgd} times as fast as torch's PowerSGD hook, {fp16} times as fast "
+        "as its fp16 hook, and {gloo} times as fast as dense Gloo",
         "A small CNN with method `dfs`, 4 workers, links of 100 Mbit/s; peers over the same links on the "
-        "kernel's bridge. Range over seeds. PowerSGD has rank 2; other ranks and rates were not tried.",
+        "kernel's bridge. Range over seeds, on idle cores; on busy ones a step was 3.4 instead of 9.0 times "
+        "as fast as Gloo's ([plain links](benchmarks.md#training-over-plain-links)). PowerSGD has rank 2; "
+        "other ranks and rates were not tried.",
         {
             "powersgd": _to_target("Gloo, PowerSGD hook"),
             "fp16": _to_target("Gloo, fp16 hook"),
             "gloo": _to_target("Gloo"),
         },
         _LINKS,
-        "to the same accuracy 1.8 times as soon as with torch's PowerSGD hook, 4.7 times as soon as with its "
-        "fp16 hook, and 9 times as soon as with dense Gloo",
+        "reaches the same accuracy 1.8 times as fast as torch's PowerSGD hook, 4.7 times as fast as its fp16 "
+        "hook, and 9 times as fast as dense Gloo",
     ),
     _few_bytes(
         "compress",
@@ -130,8 +132,8 @@ CLAIMS: Final[tuple[Claim, ...]] = (
     Claim(
         "servers",
         "Parameter servers whose pushes switches sum",
-        "{saved} less data than Gloo's ring, and equal accuracy {mlp} (MLP), {lm} (language model) and "
-        "{resnet} (ResNet-18) times as soon",
+        "sends {saved} less data than Gloo's ring, and reaches the same accuracy {mlp} (MLP), {lm} (language "
+        "model) and {resnet} (ResNet-18) times as fast",
         "Method `dfs`, 4 workers; the MLP over links of 200 Mbit/s, the others over 1 Gbit/s. Range over "
         "seeds. The dense parameter server over TCP, beside it, answers pieces of 128 KiB.",
         {
@@ -147,7 +149,8 @@ CLAIMS: Final[tuple[Claim, ...]] = (
             "resnet": _x_ring("resnet18"),
         },
         {name: command for each in _SERVERS.values() for name, command in each.items()},
-        "95 % less data than Gloo's ring, and equal accuracy 0.98, 1.19 and 1.41 times as soon",
+        "sends 95 % less data than Gloo's ring, and reaches the same accuracy 0.98, 1.19 and 1.41 times as "
+        "fast",
     ),
     Claim(
         "placement",
@@ -175,7 +178,8 @@ CLAIMS: Final[tuple[Claim, ...]] = (
         "Dense all-reduce over links",
         "dense all-reduce {times} times as fast as Gloo",
         "46 MB, 4 workers, links of 100 Mbit/s to 1 Gbit/s; Gloo over the kernel's bridge with its offloads "
-        "on, in turns in the same processes. A ring of four sends each value one and a half times, so 1.46 "
+        "on, alternating with Weir in the same processes. A ring of four sends each value one and a half "
+        "times, so 1.46 "
         "is "
         "the most that the line allows.",
         {"times": Figure(("allreduce",), "ms", "Weir", "Gloo", where={"links": _RATES})},
@@ -209,8 +213,8 @@ CLAIMS: Final[tuple[Claim, ...]] = (
         "bmv2",
         "The soft switch beside BMv2",
         "{times} times BMv2's packet rate",
-        "The same program on the same interfaces, AF_PACKET on veth, packets of 256 lanes, without trains of "
-        "packets (`SOFTP4_TRAINS=off` before the command). How BMv2 was compiled is part of the ratio.",
+        "The same program on the same interfaces, AF_PACKET on veth, packets of 256 lanes, without GSO/GRO "
+        "batches (`SOFTP4_BATCHES=off` before the command). How BMv2 was compiled is part of the ratio.",
         {
             "times": Figure(
                 ("switch-rate",),
@@ -221,7 +225,7 @@ CLAIMS: Final[tuple[Claim, ...]] = (
                 form="{:.0f}",
             )
         },
-        {"switch-rate": "sudo SOFTP4_TRAINS=off weir bench run switch/rate --repeats 3 --set seconds=1"},
+        {"switch-rate": "sudo SOFTP4_BATCHES=off weir bench run switch/rate --repeats 3 --set seconds=1"},
         "46 times BMv2's packet rate",
     ),
     Claim(
@@ -412,24 +416,28 @@ PUBLISHED: Final[tuple[Published, ...]] = (
         "−87.17 % of OmniReduce's communication cost, at most",
         "The same recorded gradients. DFS's own models, densities and cost unit are not published.",
         ("cost",),
+        "OmniReduce, lists and bitmaps with as many bits a value",
+        "bytes with every header; tests compare them with the transport's",
     ),
     Published(
         "H2",
         "DFS",
         "−74.12 % of ResNet-18's training time",
         "Published over a dense parameter server on a cluster. Here: four workers, a server and a switch "
-        "share "
-        "two processors.",
+        "share two processors.",
         ("servers",),
+        "Gloo's ring; a dense server over TCP",
+        "bytes of a worker's link",
     ),
     Published(
         "H3",
         "Parameter Flow",
         "up to 4.3 times a parameter server's speed",
         "Published over MXNet's server. Here the dense server answers by pieces, as BytePS does; against "
-        "whole "
-        "tensors the ratio was larger and is not claimed.",
+        "whole tensors the ratio was larger and is not claimed.",
         ("servers",),
+        "a dense server over TCP, in pieces of 128 KiB",
+        "bytes of a worker's link",
     ),
     Published(
         "H4, H5",
@@ -437,13 +445,20 @@ PUBLISHED: Final[tuple[Published, ...]] = (
         "−75 % of the data at −0.6 points; −77 % pulled, −79 % pushed",
         "Digits instead of MNIST; the table by threshold and schedule: "
         "[parameter-server.md](../guides/parameter-server.md#parameter-flow). No record yet.",
+        twin="the same server without a filter",
+        counter="values held back, by direction",
+        command="weir bench run training/filters",
     ),
     Published(
         "H6",
         "DLCP",
         "+84.3 % throughput of training",
         "Over a TCP that fills its queues; DCTCP gains the same "
-        "([published set-ups](benchmarks.md#published-set-ups)). V100 machines are not to be had here.",
+        "([published set-ups](benchmarks.md#published-set-ups)). No V100 machines were available.",
+        twin="DCTCP, and CUBIC, through the same queues",
+        counter="trimmed packets",
+        command="weir bench run simulated/dlcp-testbed --set kilobytes=1024 --set depth=32,128 "
+        "--set tensors=5 --set contenders=jafgi --seeds 5",
     ),
     Published(
         "H7",
@@ -451,72 +466,97 @@ PUBLISHED: Final[tuple[Published, ...]] = (
         "p99 −91.8 % of DCTCP's, −88.6 % of pFabric's",
         "Not confirmed: on 144 simulated hosts DCTCP is faster where both wait equally long "
         "([published set-ups](benchmarks.md#published-set-ups)). Theirs: buffers, tensors and time-outs "
-        "are not "
-        "known. pFabric is not built: tensors of one length are all equally short.",
+        "are not known. pFabric is not built: tensors of one length are all equally short.",
         ("incast", "incast-few"),
+        "DCTCP in the same class, with the same waits",
+        "trimmed packets; DCTCP's time-outs",
     ),
     Published(
         "H8",
         "MLT",
         "up to 62.2 % end to end",
-        "Not confirmed: no gain in `simulated/mlt`, whose queues hold every incast.",
+        "Not confirmed: no gain in eight simulated machines, whose queues hold every incast "
+        "([published set-ups](benchmarks.md#published-set-ups)).",
+        twin="DCTCP, in Weir's class",
+        counter="trimmed packets: none",
+        command="weir bench run simulated/mlt --set kilobytes=1024",
     ),
     Published(
         "H9, H10",
         "MLT, DLCP",
         "0.7 to 3.3 % loss at equal rounds, 10 % at equal quality; small 1.6 %, large 0.1 %; front 1.1 %, "
         "back 0.4 %",
-        "`weir calibrate` measures it per model, with error feedback, which tolerates far more: "
-        "[calibrate.md](../guides/calibrate.md). No record: other models.",
+        "Measured per model, with error feedback, which tolerates far more: "
+        "[calibrate.md](../guides/calibrate.md#results). No record: other models.",
+        twin="the same seeds without loss",
+        counter="share of blocks lost",
+        command="weir calibrate --model cnn --no-error-feedback --epochs 3",
     ),
     Published(
         "H11",
         "DS-Sync",
         "up to 94 % end to end",
-        "Not confirmed: [methods.md](../guides/methods.md#ds-sync-divide-and-shuffle). The bottlenecked "
-        "cluster is not described.",
+        "Not confirmed: sums of dense gradients take less time than its groups "
+        "([methods.md](../guides/methods.md#ds-sync-divide-and-shuffle)). The bottlenecked cluster is not "
+        "described.",
+        twin="Gloo's ring; dense sums by the switch",
+        counter="bytes of a worker's link",
+        command="sudo weir bench run training/links --set model=cnn --set methods=ds-sync,dfs,dense "
+        "--set peers=gloo,ps --set links=10mbit --set loss=0 --set epochs=3 --set evaluate_every=11",
     ),
     Published(
         "H12",
         "ExDyna",
         "density at its target, no build-up, balanced",
         "`weir bench run gradients/density`; build-up 1.00 and imbalance 1.41 in "
-        "[methods side by side](benchmarks.md#methods-side-by-side). GPUs: 16 are not to be had here.",
+        "[methods side by side](benchmarks.md#methods-side-by-side). 16 GPUs were not available.",
+        twin="block top-k: build-up 3.83",
+        counter="values of each worker",
+        command="weir bench run gradients/density",
     ),
     Published(
         "H13",
         "OmniReduce",
         "8.2 times NCCL's throughput, 1.4 to 2.9 times at 100 Gbit/s",
-        "Not to be had here: 16 machines with GPUs and NCCL between them.",
+        "Not measured: 16 machines with GPUs, connected by NCCL, were not available.",
     ),
     Published(
         "H14",
         "OmniReduce",
         "all-reduce time by density of blocks",
-        "Over links of 100 Mbit/s to 1 Gbit/s: [benchmarks.md](benchmarks.md#where-the-time-goes). Not at 10 "
-        "and 100 Gbit/s: a worker's thread moves about 1 GB/s.",
+        "Over links of 100 Mbit/s to 1 Gbit/s, by density: "
+        "[benchmarks.md](benchmarks.md#where-the-time-goes). Not at 10 and 100 Gbit/s: a worker's thread "
+        "moves about 1 GB/s.",
         ("allreduce",),
+        "Gloo in the same processes, in turns",
+        "frames at a time on Gloo's link; processor seconds",
     ),
     Published(
         "H15",
         "SwitchML",
         "5.5 and 2.27 times; the same rate for any number of workers",
-        "Only the second half: no Tofino is to be had here.",
+        "Only the second half was measured: no Tofino was available.",
         ("scale", "scale-fast"),
+        "the same sum of 32, or of 16 workers",
+        "bytes of each worker's link, the same for all sizes",
     ),
     Published(
         "H16",
         "ATP",
         "+38 to 66 % throughput in a shared cluster",
-        "Four jobs in virtual time, one seed, against rings: "
-        "[jobs that share a fabric](benchmarks.md#jobs-that-share-a-fabric). ATP's server fallback is not "
-        "built.",
+        "Four jobs in virtual time, one seed: a p99 of 0.35 of rings "
+        "([jobs that share a fabric](benchmarks.md#jobs-that-share-a-fabric)). ATP's servers, which sum "
+        "what finds no slot, are not built.",
+        twin="rings over DCTCP, in Weir's class",
+        counter="trimmed packets",
+        command="weir bench run simulated/jobs --set depth=32 --set steps=4 --seeds 1",
     ),
     Published(
         "H17",
         "Libra",
         "1.5 to 4 times sparse aggregation",
-        "Not to be had here: a Tofino. Weir's switches skip absent blocks instead of keeping hot keys.",
+        "Not measured: no Tofino was available. Weir's switches skip absent blocks instead of keeping hot "
+        "keys.",
     ),
     Published(
         "H18",
@@ -524,6 +564,8 @@ PUBLISHED: Final[tuple[Published, ...]] = (
         "−90 % of the traffic, 1.6 times as fast",
         "Published against random placement, for all samples at once. Here against a hash, which is better.",
         ("placement",),
+        "the same samples and parameters, placed by a hash",
+        "bytes between machines; equal accuracy",
     ),
     Published(
         "H19",
@@ -531,6 +573,8 @@ PUBLISHED: Final[tuple[Published, ...]] = (
         "1.40 to 1.47 times to accuracy",
         "Here: bits a value of dense gradients; accuracies are in [precision.md](../guides/precision.md).",
         ("packed",),
+        "the faster of rings over CUBIC and BBR; 32 bits a value",
+        "share of the line",
     ),
     Published(
         "H20",

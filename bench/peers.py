@@ -21,8 +21,9 @@ class Contender:
 
     Attributes:
         words: in tables.
-        group: "gloo"; "gloo-4": four groups, each for a piece of the tensor; "weir"; "local": Weir's ranks
-            reduce in the host's memory; "none": nothing is summed.
+        group: "gloo"; "weir"; "local": Weir's ranks reduce in the host's memory; "mpi": of
+            `weir.bench.collectives.mpi`; "none": nothing is summed.
+        pieces: of the tensor, each summed by a Gloo group of its own, side by side.
         lane_bits: of a value in Weir's packets.
         halves: torch's hook that halves floats, by its name in ``weir.train.peers``; empty: without it.
         rank: of torch's PowerSGD hook; 0: without it.
@@ -31,20 +32,29 @@ class Contender:
     """
 
     words: str
-    group: Literal["gloo", "gloo-4", "weir", "local", "none"]
+    group: Literal["gloo", "weir", "local", "mpi", "none"]
+    pieces: int = 1
     lane_bits: LaneBits = 32
     halves: str = ""
     rank: int = 0
     hook: dict[str, Any] | None = field(default=None, hash=False)
     one_bucket: bool = False
 
+    @property
+    def peer(self) -> bool:
+        """Whether it sums without Weir."""
+        return self.group in ("gloo", "mpi")
+
 
 CONTENDERS: Final = {
     "gloo": Contender(GLOO, "gloo"),
-    "gloo-4": Contender("4 Gloo groups", "gloo-4"),
+    "gloo-4": Contender("4 Gloo groups", "gloo", pieces=4),
+    "gloo-20": Contender("20 Gloo groups", "gloo", pieces=20),
+    "mpich": Contender("MPICH", "mpi"),
+    "openmpi": Contender("Open MPI", "mpi"),
     "weir": Contender("Weir", "weir"),
-    "weir-16": Contender("Weir 16", "weir", 16),
-    "weir-8": Contender("Weir 8", "weir", 8),
+    "weir-16": Contender("Weir 16", "weir", lane_bits=16),
+    "weir-8": Contender("Weir 8", "weir", lane_bits=8),
     "weir-local": Contender("Weir local", "local"),
 }
 """Those that sum tensors, by name. "Weir 16", "Weir 8": values of 16 and 8 bits, see precision.md."""
@@ -79,9 +89,8 @@ def all_reduce(data: "torch.Tensor", contender: Contender, place: "Place") -> No
     """Sum a tensor over all ranks, in place."""
     import torch.distributed as dist
 
-    if contender.group == "gloo-4":
-        groups = place.pieces()
-        parts = zip(data.tensor_split(len(groups)), groups, strict=True)
+    if contender.pieces > 1:
+        parts = zip(data.tensor_split(contender.pieces), place.pieces(contender.pieces), strict=True)
         works = [dist.all_reduce(part, group=group, async_op=True) for part, group in parts]
         for work in works:
             assert work is not None

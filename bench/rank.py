@@ -14,16 +14,13 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Final, cast
+from typing import cast
 
 import torch
 import torch.distributed as dist
 
 import weir.torch
 from weir.host_agent.collectives.packing import LaneBits
-
-PIECES: Final = 4
-"""Gloo groups that stand side by side."""
 
 
 class Place:
@@ -36,7 +33,7 @@ class Place:
 
     def __init__(self, device: str) -> None:
         self.rank, self.size, self.device = dist.get_rank(), dist.get_world_size(), device
-        self._pieces: list[dist.ProcessGroup] = []
+        self._pieces: dict[int, list[dist.ProcessGroup]] = {}
         self._weir: dict[tuple[LaneBits, bool], weir.torch.WeirProcessGroup] = {}
 
     @property
@@ -46,11 +43,11 @@ class Place:
         assert group is not None
         return group
 
-    def pieces(self) -> list[dist.ProcessGroup]:
-        """Return Gloo groups for pieces of one tensor."""
-        if not self._pieces:
-            self._pieces = [dist.new_group(backend="gloo") for _ in range(PIECES)]
-        return self._pieces
+    def pieces(self, number: int) -> list[dist.ProcessGroup]:
+        """Return that many Gloo groups, for pieces of one tensor."""
+        if number not in self._pieces:
+            self._pieces[number] = [dist.new_group(backend="gloo") for _ in range(number)]
+        return self._pieces[number]
 
     def weir(self, bits: LaneBits = 32, *, local: bool = False) -> weir.torch.WeirProcessGroup:
         """Return Weir's group with ``bits`` to a value. local: its ranks reduce in the host's memory."""

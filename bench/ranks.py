@@ -107,15 +107,15 @@ def every_network(
     ip: bool = False,
     shape: Shape = SINGLE,
 ) -> Iterator[Links]:
-    """Yield shared memory, with so many threads of the switch, and links of each rate.
+    """Yield shared memory, with this many threads of the switch, and links of each rate.
 
     ip: each rate twice, with cables to the switch and with ports that are claimed over IP. shape: of the
     network of links.
 
-    Links only where namespaces are to be had, and said if not.
+    Links only where namespaces are available, and said if not.
 
     Raises:
-        UnavailableError: there is nothing but links to measure on, and they are not to be had.
+        UnavailableError: there is nothing but links to measure on, and they are not available.
     """
     reason = gain_root() if rates else None
     for count in threads:

@@ -45,7 +45,7 @@ class Row:
     """Results of one contender in one setting.
 
     Attributes:
-        contender: in words.
+        contender: as text.
         values: by column.
         setting: what tells this row from others of the same contender.
         twin: the contender that is the same without the mechanism.
@@ -69,7 +69,7 @@ class Row:
 
     @property
     def label(self) -> str:
-        """Setting and contender, in words."""
+        """Setting and contender, as text."""
         return ", ".join(
             [*(str(each) for each in self.setting.values() if each not in ("", None)), self.contender]
         )
@@ -82,7 +82,7 @@ class Table:
     Attributes:
         peers: contenders with which every other one is compared in the same setting.
         better: whether less of the first column is better, or more.
-        floor: what a row's floor is, in words; heads the column of the share that was reached.
+        floor: what a row's floor is, as text; heads the column of the share that was reached.
         notes: what must be known to read the table.
     """
 
@@ -128,7 +128,7 @@ class Table:
 
     @property
     def impossible(self) -> list[str]:
-        """Rows that are better than what is possible, in words: what was measured or the floor is wrong."""
+        """Rows that are better than what is possible, as text: what was measured or the floor is wrong."""
         shares = ((row, self.of_floor(row)) for row in self.rows)
         return [
             f"{row.label}: {share:.1%} of {self.floor}" for row, share in shares if share and share > MOST
@@ -136,7 +136,7 @@ class Table:
 
     @property
     def idle(self) -> list[str]:
-        """Mechanisms that did nothing, in words."""
+        """Mechanisms that did nothing, as text."""
         return [f"{row.label}: no {name}" for row in self.rows for name, n in row.counts.items() if not n]
 
 

@@ -46,7 +46,7 @@ def _section(claim: Claim, records: Mapping[str, Record]) -> Iterator[str]:
     missing = [name for name in claim.records if name not in records]
     if missing:
         commands = "\n".join(f"{claim.commands[name]} --record {name}" for name in missing)
-        yield "Not all records are there yet: these words are of earlier runs. The commands:\n"
+        yield "Some records are missing: these figures are from earlier runs. The commands:\n"
         yield f"```\n{commands}\n```\n"
     for name in claim.records:
         if name in missing:
@@ -114,14 +114,20 @@ def _published(published: Sequence[Published], records: Mapping[str, Record]) ->
         found = [by_name[name] for name in each.claims]
         return "; ".join(f"[{one.title}](#{_anchor(one)}): {one.said(records)}" for one in found) or "–"
 
+    def command(each: Published) -> str:
+        return f"`{each.command}`" if each.command else "with the claim" if each.claims else "–"
+
     lines = [
-        f"| {each.number} | {each.system} | {each.figure} | {ours(each)} | {each.words} |"
+        f"| {each.number} | {each.system} | {each.figure} | {ours(each)} | {each.twin or '–'} | "
+        f"{each.counter or '–'} | {command(each)} | {each.words} |"
         for each in published
     ]
     head = (
         "Figures of the systems that Weir builds on, as their papers or code state them, and Weir's beside "
-        "them. Their\nconditions differ from Weir's; the last column says how, or why there is no figure.\n\n"
-        "| | system | published | Weir | conditions |\n| --- | --- | --- | --- | --- |\n"
+        "them. Their\nconditions differ from Weir's; the last column says how, or why there is no figure. A "
+        "twin is compared\nwith Weir's figure; a counter shows that the mechanism acted.\n\n"
+        "| | system | published | Weir | twin | counter | command | conditions |\n"
+        "| --- | --- | --- | --- | --- | --- | --- | --- |\n"
     )
     return head + "\n".join(lines) + "\n"
 

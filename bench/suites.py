@@ -2,12 +2,12 @@
 """The suites of benchmarks, how a case is found in them, and whether the cases keep their floors."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
 from weir.bench import collectives, gradients, simulated, switch, training
-from weir.bench.case import Case, Floor, Run
+from weir.bench.case import Case, Floor, Run, UnavailableError
 from weir.bench.results import Table
 
 SUITES: Final[Mapping[str, tuple[Case, ...]]] = {
@@ -62,12 +62,25 @@ def verify(cases: Sequence[Case], run: Run) -> Iterator[Verdict | str]:
         Verdicts, and sentences as of ``problems``.
     """
     for case in cases:
+        if case.counted:
+            yield from _idle(case, run)
         for values, floors in groupby(case.floors, key=lambda floor: dict(floor.values)):
             run.say(f"{case.path} {' '.join(f'{name}={value}' for name, value in values.items())}")
             tables = [one for one in case.run(case.parameters(values), run) if isinstance(one, Table)]
             for floor in floors:
                 yield Verdict(case, floor, floor.reached(tables))
             yield from problems(case, tables)
+
+
+def _idle(case: Case, run: Run) -> Iterator[str]:
+    """Run the case once for its counts. Yield sentences as of ``problems``."""
+    run.say(f"{case.path} {' '.join(f'{name}={value}' for name, value in case.counted.items())}")
+    try:
+        outputs = list(case.run(case.parameters(case.counted), replace(run, repeats=1)))
+    except UnavailableError as error:
+        run.say(f"{case.path}: {error}")
+        return
+    yield from problems(case, (one for one in outputs if isinstance(one, Table)))
 
 
 def problems(case: Case, tables: Iterable[Table]) -> Iterator[str]:

@@ -22,31 +22,47 @@ app = typer.Typer(
 )
 
 _Topology = Annotated[Path, typer.Argument(metavar="TOPOLOGY", help="Topology file, YAML or JSON.")]
-_Listen = Annotated[str, typer.Option(help="Where agents find the controller: HOST:PORT or unix:/path.")]
+_Listen = Annotated[
+    str,
+    typer.Option(metavar="ADDRESS", help="Where agents find the controller: HOST:PORT or unix:/path."),
+]
 _ReadyFile = Annotated[
     Path | None,
-    typer.Option(help="Write a JSON file (address, pid) once agents can join; removed at the end."),
+    typer.Option(
+        metavar="FILE", help="Write a JSON file (address, pid) once agents can join; removed at the end."
+    ),
 ]
-_P4Dir = Annotated[Path | None, typer.Option(help="Compiled P4 programs; default: this installation's own.")]
+_P4Dir = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Compiled P4 programs; default: this installation's own."),
+]
 _TlsCert = Annotated[
-    Path | None, typer.Option(help="Certificate chain of the controller (PEM); with it, TLS is served.")
+    Path | None,
+    typer.Option(metavar="FILE", help="Certificate chain of the controller (PEM); with it, TLS is served."),
 ]
-_TlsKey = Annotated[Path | None, typer.Option(help="Private key of the certificate (PEM).")]
+_TlsKey = Annotated[Path | None, typer.Option(metavar="FILE", help="Private key of the certificate (PEM).")]
 _TlsCa = Annotated[
-    Path | None, typer.Option(help="Authority that must have signed the agents' certificates (PEM).")
+    Path | None,
+    typer.Option(metavar="FILE", help="Authority that must have signed the agents' certificates (PEM)."),
 ]
 _JoinTimeout = Annotated[float, typer.Option(min=0.1, help="Seconds a join waits for the other ranks.")]
 _Lease = Annotated[float, typer.Option(min=0.5, help="Seconds a member may be silent before it is lost.")]
 _SpineTimeout = Annotated[
     float, typer.Option(min=0.1, help="Seconds a spine may be out of reach before leaves send elsewhere.")
 ]
-_State = Annotated[
-    Path | None, typer.Option(help="Remember running jobs in this file, so that they survive a restart.")
+_StateFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Remember running jobs in this file, so that they survive a restart."),
 ]
 _Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every change of a switch.")]
 _Address = Annotated[
     str,
-    typer.Option("--controller", envvar="WEIR_CONTROLLER", help="HOST:PORT or unix:/path of the controller."),
+    typer.Option(
+        "--controller",
+        metavar="ADDRESS",
+        envvar="WEIR_CONTROLLER",
+        help="HOST:PORT or unix:/path of the controller.",
+    ),
 ]
 
 
@@ -63,7 +79,7 @@ def controller(
     join_timeout: _JoinTimeout = 60.0,
     lease: _Lease = 10.0,
     spine_timeout: _SpineTimeout = 2.0,
-    state: _State = None,
+    state_file: _StateFile = None,
     verbose: _Verbose = False,
 ) -> None:
     """Program the switches of a topology and let agents join jobs, until interrupted.
@@ -82,7 +98,7 @@ def controller(
             join_timeout_s=join_timeout,
             lease_s=lease,
             spine_timeout_s=spine_timeout,
-            state_file=state,
+            state_file=state_file,
             verbose=verbose,
         )
     except STARTUP_ERRORS as error:

@@ -60,7 +60,7 @@ def bands(qos: Qos, most: int) -> list[Band]:
 
 
 def _bands(treatments: dict[int, Enqueue], together: int) -> list[Band]:
-    """Return the queues when so many neighbouring queues of Weir's classes share theirs."""
+    """Return the queues when this many neighbouring queues of Weir's classes share theirs."""
     own = sorted({treatments[code].queue for code in WEIR_CLASSES}, reverse=True)
     shared = {queue: own[number - number % together] for number, queue in enumerate(own)}
     members: dict[tuple[int, int], list[int]] = defaultdict(list)

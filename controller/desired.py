@@ -190,7 +190,7 @@ class _Point:
     """A switch's part in a job.
 
     up: the classes' ways to the parents; none at the root. parents: ports and addresses that these are heard
-    from. number: this switch's at its parents. whole: its sums are not to be trimmed on their way up.
+    from. number: this switch's at its parents. whole: its sums must not be trimmed on their way up.
     """
 
     switch: Switch

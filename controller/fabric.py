@@ -133,7 +133,7 @@ class Fabric:
 
     def _want(self) -> None:
         qos = self._topology.qos
-        lanes = {job.id: self._topology.narrow(job.switches) for job in self._jobs}
+        lanes = {job.id: self._topology.max_lanes(job.switches) for job in self._jobs}
         for name, reconciler in self.reconcilers.items():
             switch = reconciler.switch
             state = desired_state(self._topology, switch, self._jobs, self._alive, self._of_job)

@@ -45,7 +45,7 @@ class Failover:
     def fence(self, alive: Collection[str]) -> bool:
         """Let jobs stop accepting results of spines that are not alive; True if some job did.
 
-        What the switches below must hold has changed then; ``fenced`` is to be called when the change has a
+        What the switches below must hold has changed then; ``fenced`` must be called when the change has a
         number.
         """
         changed = False

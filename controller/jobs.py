@@ -40,7 +40,7 @@ class JobError(Exception):
 
 
 def takes_share(slots: int, revocable: bool) -> bool:
-    """Return whether a job that wants so many slots gets a share of the free ones, up to these."""
+    """Return whether a job that wants this many slots gets a share of the free ones, up to these."""
     return not slots or (revocable and slots > MOST_SLOTS)
 
 
@@ -49,7 +49,7 @@ class JoinSpec:
     """The request of one worker to join a job.
 
     ``slots`` 0: as there are, up to MOST_SLOTS; more than MOST_SLOTS of a revocable
-    job: as there are, up to so many. ``process`` names the operating system's process, for jobs that share
+    job: as there are, up to this many. ``process`` names the operating system's process, for jobs that share
     one; empty: unknown. ``wire_version``: of the packets that it sends; 0: older than 3.
     ``ranks``: those of a process group that the worker is, for messages; none: ``rank``. ``keyed``: it makes
     the check of its packets with the job's key. ``revocable``: the job gives its slots back when others need

@@ -28,7 +28,7 @@ _LOCAL: Final = "this machine"
 
 @dataclass(frozen=True)
 class Junk:
-    """Bytes that are no request, so many of them."""
+    """Bytes that are no request, this many of them."""
 
     size: int
 
@@ -46,7 +46,7 @@ def check_join(request: Any) -> None:
     _name("job", request.job, MOST_NAME)
     if request.host and not re.fullmatch(NAME, request.host):
         raise _refusal(
-            f"host {_quoted(request.host)} is no host's name: those have 1 to 63 letters, digits, '_', '.' "
+            f"host {_quoted(request.host)} is not a valid host name: use 1 to 63 letters, digits, '_', '.' "
             f"and '-'"
         )
     _name("ip", request.ip, MOST_ADDRESS)
@@ -95,7 +95,7 @@ def address_of(peer: str) -> str:
 
 def _name(what: str, text: str, most: int) -> None:
     if len(text) > most:
-        raise _refusal(f"{what} {_quoted(text)} has {len(text)} characters: it may have {most}")
+        raise _refusal(f"{what} {_quoted(text)} has {len(text)} characters; the limit is {most}")
     if not text.isprintable():
         raise _refusal(f"{what} {_quoted(text)} has characters that cannot be printed")
 

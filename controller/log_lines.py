@@ -13,7 +13,7 @@ class LogLines:
 
     Args:
         log: where to.
-        first: of a kind, so many lines are written at once; then how many more there were.
+        first: of a kind, this many lines are written at once; then how many more there were.
     """
 
     def __init__(self, log: logging.Logger, first: int = 1) -> None:

@@ -172,7 +172,7 @@ def _parse(data: bytes) -> tuple[_JobRecord, ...]:
     found = parse_object(data).get("format")
     if found != _FORMAT:
         said = "it names no format" if found is None else f"its format is {found!r:.60}"
-        raise ValueError(f"{said}, not {_FORMAT!r}: it is damaged, or of another version of Weir")
+        raise ValueError(f"{said}, not {_FORMAT!r}: the file is damaged, or another version of Weir wrote it")
     try:
         jobs = _File.model_validate_json(data).jobs
     except ValidationError as error:

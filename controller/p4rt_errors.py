@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""P4Runtime's errors in words.
+"""P4Runtime's errors as text.
 
 A refused write carries one status per update of the batch, inside a status inside the trailing metadata
 (specification 1.3, section 10). What people need is: which update, and why.

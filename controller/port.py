@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The controller's port: limits, and one log line for what is refused, around the agent service.
 
-Whoever reaches the port may send anything. What is no request, too long, too often or too many at a time is
-refused here; the service sees the rest.
+Anyone who reaches the port may send anything. What is no request, too long, too often or too many at a time
+is refused here; the service sees the rest.
 """
 
 import asyncio
@@ -154,8 +154,8 @@ class Port:
         if wait is None:
             raise JobError(
                 Refusal.EXHAUSTED,
-                f"too many wrong tokens for {call.what} from {call.who}: the token was not looked at; "
-                f"try again in some seconds",
+                f"too many wrong tokens for {call.what} from {call.who}: the token was not checked; try "
+                f"again in a few seconds",
             )
         if wait:
             await asyncio.sleep(wait)

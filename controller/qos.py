@@ -112,7 +112,7 @@ TRIM_AT: Final = (2 * MARK_AT // 3, 32, 48)  # by magnitude class
 """Where packets lose their lanes. The smallest magnitudes begin below MARK_AT: as long as their loss holds
 the queue, no window closes. The others begin above it, so that senders slow down before any of them is
 lost, and each where the one before has lost all, staggered as WRED's often are. The last leaves a quarter
-of the usual 64 places to what may not be trimmed. The distances are our choice."""
+of the usual 64 places to what may not be trimmed. The distances are chosen here."""
 
 WEIR_CLASSES: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
     {

@@ -49,17 +49,17 @@ def _call(connection: socket.socket, method: str, arguments: bytes) -> None:
     connection.sendall(header + arguments + bytes([_STOP]))
     kind, length = struct.unpack(">II", _exactly(connection, 8))
     if length > _LONGEST_NAME:
-        raise QueueDriverError(f"{method} is answered with what is no Thrift: is it a simple_switch?")
+        raise QueueDriverError(f"{method} got an answer that is not Thrift: is this a simple_switch?")
     _exactly(connection, length + 4)  # the name again, and the number of the call
     if kind != _VERSION | _REPLY:
         raise QueueDriverError(f"{method} is refused: is it a simple_switch?")
     field, number = struct.unpack(">BH", _exactly(connection, 3))
     if (field, number) != (_I32, 0):
-        raise QueueDriverError(f"{method} is answered with what is no number")
+        raise QueueDriverError(f"{method} got an answer that is not a number")
     (status,) = struct.unpack(">i", _exactly(connection, 4))
     _exactly(connection, 1)  # the end of the answer
     if status:
-        raise QueueDriverError(f"{method} is refused with {status}: is there such a port?")
+        raise QueueDriverError(f"{method} failed with {status}: does this port exist?")
 
 
 def _i32(number: int, value: int) -> bytes:

@@ -155,7 +155,7 @@ class JobRegistry:
     def join(self, spec: JoinSpec, now: float, timeout_s: float) -> Job:
         """Add a worker to the job it names, which is created if need be.
 
-        The whole gathering fails when the first of its members runs out of patience.
+        The whole gathering fails when the first of its members times out.
 
         Raises:
             JobError: the request is refused; nothing has changed.
@@ -413,7 +413,7 @@ class JobRegistry:
             if job.name == name and not job.knows(token):
                 raise JobError(
                     Refusal.DENIED,
-                    f"job {name!r} exists and has another token; give all its workers the same one, "
+                    f"job {name!r} already exists with another token; give all its workers the same token, "
                     f"or choose another name for your job",
                 )
 
@@ -432,8 +432,8 @@ class JobRegistry:
             )
             raise JobError(
                 Refusal.TAKEN,
-                f"job {spec.job!r} is already running, {who}; it can be joined again when it is over "
-                f"(a silent worker is given up after {self.lease_s:g} s)",
+                f"job {spec.job!r} is already running, {who}; join again after it ends (a silent worker is "
+                f"given up after {self.lease_s:g} s)",
             )
 
     def _refuse_taken_place(self, spec: JoinSpec, member: Member) -> None:
@@ -479,7 +479,7 @@ class JobRegistry:
         """Return whether enough slots for a job are free now."""
         switches = self._switches(job)
         pools = [self.pools[name] for name in switches]
-        aligned = bool(self._topology.narrow(switches))
+        aligned = bool(self._topology.max_lanes(switches))
         try:
             found = _take(pools, job, aligned)
         except SlotExhaustedError:
@@ -515,7 +515,7 @@ class JobRegistry:
             for member in job.members.values():
                 _refuse_taken(job.name, member, self._jobs.values())
             pools = [self.pools[name] for name in switches]
-            job.slots = _take(pools, job, aligned=bool(self._topology.narrow(switches)))
+            job.slots = _take(pools, job, aligned=bool(self._topology.max_lanes(switches)))
         except JobError as error:
             self._effects.append(GatherFailed(job, error))
             return
@@ -548,10 +548,9 @@ class JobRegistry:
     def _gather_late(self, job: Job) -> None:
         del self._gathering[job.name]
         there = ", ".join(map(str, _by_rank(job.members.values())))
-        message = (
-            f"job {job.name!r} is not complete: {job.missing()} of {job.size} did not join in time; "
-            f"there: {there}. Check that those workers run, and use this controller, job name and size"
-        )
+        message = f"job {job.name!r} is not complete: {job.missing()} of {job.size} did not join in time; "
+        f"joined: {there}. Check that the missing workers run, and that they use this controller, job name "
+        "and size"
         self._effects.append(GatherFailed(job, JobError(Refusal.LATE, message)))
 
     def _check_leases(self, job: Job, now: float) -> None:

@@ -65,7 +65,8 @@ class Controller:
     def __init__(self, topology: Topology, settings: Settings) -> None:
         self._settings = settings
         self._topology = topology
-        # Whoever starts later takes over from a controller that hangs; one that restarts, from itself.
+        # A controller that starts later takes over from a controller that hangs; one that restarts, from
+        # itself.
         self._fabric = Fabric(
             topology,
             settings.p4_dir,

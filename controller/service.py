@@ -291,9 +291,9 @@ class AgentService:
     async def _program(self, job: Job) -> None:
         self._fabric.update(self._registry.programmed())
         left = min(job.deadline - time.monotonic(), self._join_timeout_s)
-        patience = max(left, MIN_PROGRAM_TIME_S)
+        timeout = max(left, MIN_PROGRAM_TIME_S)
         try:
-            await self._fabric.settled(job.switches, patience)
+            await self._fabric.settled(job.switches, timeout)
         except SwitchError as error:
             message = (
                 f"job {job.name!r} cannot start, a switch could not be programmed: {without_ids(str(error))}"
@@ -330,7 +330,7 @@ class AgentService:
 
     def _reply(self, job: Job, spec: JoinSpec, subscriber: int = 0) -> Any:
         switch = self._topology.switch(spec.host.switch)
-        narrow = self._topology.narrow(job.switches)
+        max_lanes = self._topology.max_lanes(job.switches)
         publisher = job.first
         return agent_pb2.JoinReply(
             job_id=job.id,
@@ -345,8 +345,8 @@ class AgentService:
             shm_dir=spec.host.shm or "",
             paths=paths(self._topology, job),
             fill=any(self._topology.switch(name).fills for name in job.switches),
-            narrow=bool(narrow),
-            sum_lanes=narrow,
+            narrow=bool(max_lanes),
+            sum_lanes=max_lanes,
             wide=self._topology.wide(member.host for member in job.members.values()),
             switch_port=spec.host.port,
             switch_name=switch.name,

@@ -76,7 +76,7 @@ class Waiting:
     """The number of calls of one kind that wait, of each address.
 
     Args:
-        kind: in words, for several.
+        kind: as text, for several.
         of_one: how many of one address may wait.
         most: how many may wait in all.
     """
@@ -120,7 +120,7 @@ class Repeats:
         self._kinds: dict[str, _Kind] = {}
 
     def admit(self, kind: str, line: str, now: float, level: int = logging.WARNING, first: int = 1) -> bool:
-        """Return whether a line is to be written now: the ``first`` ones are; others count until ``due``."""
+        """Return whether a line must be written now: the ``first`` ones are; others count until ``due``."""
         kind = kind if kind in self._kinds or len(self._kinds) < _MOST_KINDS else "others"
         found = self._kinds.get(kind)
         if found is None:

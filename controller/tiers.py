@@ -31,7 +31,7 @@ def qos_problems(topology: Wiring) -> Iterator[str]:
             if place.switch not in known:
                 yield f"qos.{kind}: switch {place.switch!r} is not listed (known: {', '.join(sorted(known))})"
             elif kind == "losses" and known[place.switch].bfrt:
-                yield f"qos.losses: switch {place.switch} is a Tofino, whose program loses nothing on purpose"
+                yield f"qos.losses: switch {place.switch} is a Tofino, and its program has no drop simulator"
             elif kind == "queues" and known[place.switch].thrift is None:
                 yield (
                     f"qos.queues: switch {place.switch} has no thrift address: rates and depths of a soft "

@@ -172,7 +172,7 @@ def _classes(treatments: dict[int, Enqueue], lanes: int) -> Iterator[TableEntry]
     """Yield queue and colour of each DSCP, and the depth of each queue from which on packets are marked.
 
     The colour is that of the drop precedence, where packets may be trimmed elsewhere. A queue has one
-    depth, the smallest of its classes' (our choice), in cells of the chip's buffer, for packets of so many
+    depth, the smallest of its classes' (chosen here), in cells of the chip's buffer, for packets of this many
     lanes.
     """
     cells = -(-(_HEADERS + lanes * LANE_BYTES) // _CELL)

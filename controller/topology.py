@@ -149,8 +149,8 @@ def parse_by_name(text: bytes, path: Path) -> Any:
         return parse_json(text) if kind == "JSON" else _parse_yaml(text)
     except ModuleNotFoundError:
         raise ValueError(
-            f"{path} is read as YAML, for which PyYAML is not installed: pip install 'weir-ina[controller]', "
-            "or write it in JSON, in a file whose name ends in .json"
+            f"{path} is YAML, but PyYAML is not installed. Run pip install 'weir-ina[controller]', or "
+            f"write the topology as JSON in a file that ends in .json"
         ) from None
     except ValueError as error:
         raise ValueError(f"{path} is not {kind}: {error}") from None

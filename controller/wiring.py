@@ -112,7 +112,7 @@ class Switch(_Model):
         if self.ports is not None and not self.bfrt:
             raise ValueError(f"ports can be set up where the program is {BFRT_PROGRAM}, not {self.program}")
         if self.claimed is not None and self.target != "soft":
-            raise ValueError(f"ports that hosts claim are those of target soft, not {self.target}")
+            raise ValueError(f"only a switch with target soft has ports that hosts claim, not {self.target}")
         return self
 
     @property
@@ -148,7 +148,7 @@ class Switch(_Model):
         return self.bfrt and self.lanes > GROUP_LANES
 
     @property
-    def narrow(self) -> int:
+    def max_lanes(self) -> int:
         """Return how many lanes packets of ADD may have, and of one column only; 0: any number, of all."""
         return self.lanes if self.target == "tofino" else 0
 
@@ -216,9 +216,9 @@ class Wiring(_Model):
                 return switch
         raise KeyError(f"the topology has no switch {name!r}")
 
-    def narrow(self, switches: Iterable[str]) -> int:
+    def max_lanes(self, switches: Iterable[str]) -> int:
         """Return how many lanes of ADD these switches all take in a packet; 0: any number."""
-        return min(filter(None, (self.switch(name).narrow for name in switches)), default=0)
+        return min(filter(None, (self.switch(name).max_lanes for name in switches)), default=0)
 
     def wide(self, hosts: Iterable[Host]) -> bool:
         """Return whether wide packets pass between these hosts. Of many switches, any may be in between."""

@@ -35,6 +35,7 @@ include_patterns = [
     "CONTRIBUTING.md",
     "SECURITY.md",
 ]
+highlight_language = "text"
 html_theme = "furo"
 html_title = "Weir"
 html_show_sourcelink = False

@@ -50,8 +50,8 @@ def main() -> int:
     )
     parser.add_argument("--grpc-port", type=int, default=50051, help="of P4Runtime (default 50051)")
     parser.add_argument("--cpu-port", type=int, default=510, help="port of the controller (default 510)")
-    parser.add_argument("--control", metavar="COMMAND", help="what fills the tables")
-    parser.add_argument("--run", metavar="COMMAND", help="what to run on h1")
+    parser.add_argument("--control", metavar="COMMAND", help="script that fills the tables")
+    parser.add_argument("--run", metavar="COMMAND", help="command to run on h1")
     options = parser.parse_args()
     if not options.program.exists():
         parser.error(f"--program: there is no file {options.program}")

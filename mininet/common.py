@@ -80,8 +80,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--rate",
-        help="of every link, both ways, by tc, and of the queues of every switch port, e.g. 100mbit; at most "
-        "1gbit (default: as fast as it goes)",
+        help="rate of every link, in both directions, and of every switch port's queues, e.g. 100mbit; at "
+        "most 1gbit (default: no limit)",
     )
     parser.add_argument(
         "--loss",
@@ -99,7 +99,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "its link; needs --rate",
     )
     parser.add_argument(
-        "--run", metavar="COMMAND", help="what to run on every host; without it, Mininet's CLI"
+        "--run", metavar="COMMAND", help="command to run on every host (default: Mininet's CLI)"
     )
     parser.add_argument(
         "--pcap", metavar="DIR", help="capture every port of every switch there: weir pcap audit DIR/*"
@@ -124,7 +124,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace, racks: int
     pcap = Path(options.pcap).resolve() if options.pcap else None
     if pcap:
         pcap.mkdir(parents=True, exist_ok=True)
-        os.environ["SOFTP4_TRAINS"] = "off"  # else a capture has a train of packets as one
+        os.environ["SOFTP4_BATCHES"] = "off"  # else a capture has a GSO batch as one packet
     switch = partial(P4Switch, kind=options.switch, port_options=plan["port_options"], pcap=pcap)
     link = TCLink if plan["rate_bps"] else Link
     net = Mininet(topo=Planned(plan=plan), switch=switch, link=link, controller=None)
@@ -217,11 +217,11 @@ def environment(folder: Path, plan: dict, options: argparse.Namespace, rank: int
     """Return what a rank's environment has besides this process's, as torchrun and operations.md say."""
     hosts = plan["workers"]
     name, workers = hosts[rank]["name"], len(hosts) - options.servers
-    meeting = {"MASTER_ADDR": hosts[0]["ip"], "MASTER_PORT": "29500"}
+    rendezvous = {"MASTER_ADDR": hosts[0]["ip"], "MASTER_PORT": "29500"}
     ranks = {"RANK": str(rank), "WORLD_SIZE": str(workers), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     return {
         "PATH": f"{Path(weir()).parent}:{os.environ['PATH']}",
-        **meeting,
+        **rendezvous,
         **(ranks if rank < workers else {}),
         "WEIR_CONTROLLER": f"unix:{folder}/controller.sock",
         "WEIR_HOST": name,

@@ -131,7 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    how = ", ".join(f"{name}: {' '.join(given) or 'as fast as it goes'}" for name, given in LINKS.items())
+    how = ", ".join(f"{name}: {' '.join(given) or 'no limit'}" for name, given in LINKS.items())
     parser.add_argument("--workers", type=int, default=2, help="number of workers, even, 2 to 30 (default 2)")
     parser.add_argument(
         "--network", nargs="+", choices=[*networks(2), "all"], default=["rack"], help="default: rack"
@@ -142,7 +142,9 @@ def main() -> None:
     parser.add_argument("--switch", nargs="+", choices=SWITCHES, default=SWITCHES, help="default: both")
     parser.add_argument("--repeat", type=int, default=3, help="trainings with each switch (default 3)")
     parser.add_argument("--seed", type=int, default=1, help="of the first repetition (default 1)")
-    parser.add_argument("--train", metavar="COMMAND", default=TRAIN, help=f"what to run (default: {TRAIN})")
+    parser.add_argument(
+        "--train", metavar="COMMAND", default=TRAIN, help=f"command to run (default: {TRAIN})"
+    )
     parser.add_argument("--reference", action="store_true", help="train over Gloo, too")
     parser.add_argument("--audit", action="store_true", help="capture every port, and check the packets")
     options = parser.parse_args()

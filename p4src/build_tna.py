@@ -217,7 +217,7 @@ def main() -> None:
     """Compile, or check with ``--check``: the command line."""
     parser = argparse.ArgumentParser(description="Compile the program for Tofino and write its report.")
     parser.add_argument("--check", action="store_true", help="exit 1 when the report is of other sources")
-    parser.add_argument("--out", type=Path, help="leave what bf_switchd loads in this folder")
+    parser.add_argument("--out", type=Path, help="folder for the files that bf_switchd loads")
     options = parser.parse_args()
     if options.check:
         if lines := stale():

@@ -58,7 +58,7 @@ class Congestion(Protocol):
         """Take in an acknowledgement."""
 
     def on_loss(self, in_flight: int, lost: int, sent: int) -> None:
-        """Begin recovery: ``lost`` bytes are to be sent again, ``in_flight`` are left under way."""
+        """Begin recovery: ``lost`` bytes must be sent again, ``in_flight`` are left under way."""
 
     def on_recovered(self) -> None:
         """End recovery: all that was under way when it began has arrived."""
@@ -165,7 +165,7 @@ class Dctcp(LossBased):
     def __init__(self, initial_window: int) -> None:
         super().__init__(initial_window)
         self.alpha = 1.0
-        self._alpha_end = 0  # alpha is measured anew when this is acknowledged
+        self._alpha_end = 0  # alpha is measured again when this is acknowledged
         self._measured = self._marked = 0  # bytes delivered, and marked, since then
         self._cut_end = -1  # marks cut a window at most once: not before this is acknowledged
 

@@ -21,7 +21,8 @@ from weir.wire.definition import Op
 
 @dataclass(frozen=True)
 class Work:
-    """One reduce to do: in place, after a ``pause`` of so many nanoseconds (the training step before it)."""
+    """One reduce to do: in place, after a ``pause`` of this many nanoseconds (the training step before "
+    "it)."""
 
     op: Op
     block: int

@@ -100,7 +100,7 @@ class Network:
         link: of hosts. trunk: between switches; like ``link`` unless given. A link's ``faults`` may be
             changed at any time (`link`).
         queueing: of every switch port; its rate is the link's.
-        host_priorities: hosts send by DSCP class, as switches do; else first come, first served.
+        host_priorities: hosts send by DSCP class, as switches do; otherwise first come, first served.
     """
 
     def __init__(

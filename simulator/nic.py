@@ -25,7 +25,7 @@ class Source(Protocol):
 class Nic:
     """Eight queues, the one of the greatest DSCP class first; one queue for all without ``priorities``.
 
-    Frames wait without limit, as a host has memory for what it sends; sources of one queue take turns.
+    Frames wait without limit, as a host has memory for what it sends; sources of one queue alternate.
     """
 
     __slots__ = ("_clock", "_free_at", "_link", "_queues", "_scheduled", "_waiting", "priorities")

@@ -54,7 +54,7 @@ class Station:
         self._nic.serve(source, queue)
 
     def receive(self, frame: bytes) -> None:
-        """Give a frame that arrived from the link to whoever has its port."""
+        """Give a frame that arrived from the link to anyone who has its port."""
         handler = None
         if frame[12:14] == _IPV4 and frame[14] == 0x45 and len(frame) >= 38:
             handler = self._handlers.get(frame[23] << 16 | frame[36] << 8 | frame[37])

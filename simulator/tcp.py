@@ -25,7 +25,7 @@ __all__ = ["MSS", "Range", "Receiver", "Sender", "TcpConfig"]
 SACK_BLOCKS = 3  # as many as fit beside Linux's time stamps
 _MS = 1_000_000
 _DUPLICATES = 3  # segments that arrived later than one that did not: it is lost
-_MOST_PATIENCE = 16
+_MOST_REORDERING_QUARTERS = 16
 _KINDS: Final[Mapping[Algorithm, Callable[[int], Congestion]]] = {
     "bbr": Bbr,
     "cubic": Cubic,
@@ -173,7 +173,7 @@ class Sender:
         self._segments: deque[_Segment] = deque()  # sent and not acknowledged, in order
         self._by_start: dict[int, _Segment] = {}
         self._flying: OrderedDict[int, _Segment] = OrderedDict()  # by start, in order of sending
-        self._lost: list[int] = []  # starts of what is to be sent again, sorted
+        self._lost: list[int] = []  # starts of what must be sent again, sorted
         self._ahead = 0  # segments that have arrived beyond a gap
         self._limited = False  # the window, not the application or the interface, kept data back
         self._resume = 0  # the pace allows the next segment then
@@ -188,7 +188,8 @@ class Sender:
         self._newest_rtt = 0
         self._furthest = 0  # the end of what has arrived
         self._reordered = False  # was ever seen
-        self._patience, self._patience_from = 1, 0  # quarters of a round-trip time; raised when that arrives
+        # Quarters of a round-trip time; raised when that arrives.
+        self._reordering_quarters, self._reordering_from = 1, 0
         self._reorder_at: int | None = None  # when what may only be late counts as lost
         # The probe of the tail.
         self._probe_at: int | None = None
@@ -379,9 +380,9 @@ class Sender:
             self._probed = None  # it was the probe
             return
         self._reordered = True
-        if self.acknowledged >= self._patience_from:
-            self._patience = min(self._patience + 1, _MOST_PATIENCE)
-            self._patience_from = self.next
+        if self.acknowledged >= self._reordering_from:
+            self._reordering_quarters = min(self._reordering_quarters + 1, _MOST_REORDERING_QUARTERS)
+            self._reordering_from = self.next
         if self._undo is not None:
             self._undo -= 1
             if self._undo == 0:
@@ -402,11 +403,11 @@ class Sender:
 
     def _find_lost(self, now: int) -> int:
         """Take for lost what was sent so long before something that has arrived; bytes."""
-        lost, wait, patience = [], 0, self._reordering_window()
+        lost, wait, window = [], 0, self._reordering_window()
         for segment in self._flying.values():
             if segment.order >= self._newest:
                 break
-            left = segment.sent + self._newest_rtt + patience - now
+            left = segment.sent + self._newest_rtt + window - now
             if left <= 0:
                 lost.append(segment)
             else:
@@ -426,7 +427,7 @@ class Sender:
             return 0
         if self._times.least is None or self._times.smooth is None:
             return 0
-        return int(min(self._patience * self._times.least / 4, self._times.smooth))
+        return int(min(self._reordering_quarters * self._times.least / 4, self._times.smooth))
 
     def _lose(self, segment: _Segment) -> None:
         self._leave(segment)

@@ -18,7 +18,7 @@ import pytest
 from softp4.device import Device
 from tests.harness.ports import free_port
 from tests.harness.session import interruptible, pytest_configure, pytest_runtest_setup, short_path
-from tests.p4rt.p4rt_client import PATIENCE, Controller
+from tests.p4rt.p4rt_client import TIMEOUT, Controller
 
 # Programs that tests start find the switch and its tests here, too.
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -79,7 +79,7 @@ def bmv2() -> Iterator[str]:
             f"unix:{address}",
         ]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as process:
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + TIMEOUT
             while not _accepts(address):
                 assert process.poll() is None, "simple_switch_grpc ended"
                 assert time.monotonic() < deadline, "simple_switch_grpc does not serve"

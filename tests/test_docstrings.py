@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 
+import weir
 import weir.torch
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -83,9 +84,9 @@ def test_docstrings_begin_with_a_verb_and_never_with_a_question(folder: str) -> 
 
 
 def public_functions() -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield the functions, and the methods of the classes, that ``weir.torch`` exports."""
-    for name in weir.torch.__all__:
-        thing = getattr(weir.torch, name)
+    """Yield the functions, and the methods of the classes, that ``weir`` and ``weir.torch`` export."""
+    exported = [(name, getattr(package, name)) for package in (weir, weir.torch) for name in package.__all__]
+    for name, thing in exported:
         if inspect.isfunction(thing):
             yield name, thing
         elif inspect.isclass(thing):
@@ -94,7 +95,7 @@ def public_functions() -> Iterator[tuple[str, Callable[..., Any]]]:
                     yield f"{name}.{member}", function
 
 
-def test_public_functions_of_weir_torch_list_their_arguments() -> None:
+def test_public_functions_list_their_arguments() -> None:
     wrong = []
     for name, function in public_functions():
         taken = [

@@ -87,7 +87,7 @@ class Capture:
 def test_workers_on_udp_sockets_are_summed_by_the_program(
     switch: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SOFTP4_TRAINS", "off")  # a capture shows a train as one packet
+    monkeypatch.setenv("SOFTP4_BATCHES", "off")  # a capture shows a GSO batch as one packet
     with network_cluster(WORKERS, switch=switch) as cluster:
         captures = [Capture(cluster.lab.at_host(rank)) for rank in range(WORKERS)]
         workers = [start(cluster, rank, tmp_path) for rank in range(WORKERS)]
@@ -103,7 +103,7 @@ def test_workers_on_udp_sockets_are_summed_by_the_program(
 
 
 @pytest.mark.long
-def test_the_same_in_trains(tmp_path: Path) -> None:
+def test_the_same_in_batches(tmp_path: Path) -> None:
     with network_cluster(WORKERS) as cluster:
         workers = [start(cluster, rank, tmp_path) for rank in range(WORKERS)]
         said = [worker.communicate(timeout=120)[0] for worker in workers]

@@ -20,6 +20,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from weir.cli import _COMMANDS
+from weir.p4src import manifest
 
 ROOT = Path(__file__).resolve().parent.parent
 KINDS = {".py", ".pyi", ".c", ".h", ".lua", ".p4", ".json", ".txtpb", ".proto", ".binpb"}
@@ -110,6 +111,20 @@ def install(wheel: Path, folder: Path, *more: str) -> None:
     command = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install"]
     alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     subprocess.run([*command, "--quiet", "--no-deps", "--no-index", *more, str(wheel)], check=True, env=alone)
+
+
+def test_every_file_with_the_version_has_the_same() -> None:
+    (version,) = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    for file, words in (
+        ("pyproject.toml", f'"softp4=={version}"'),
+        ("softswitch/pyproject.toml", f'version = "{version}"'),
+        ("CITATION.cff", f"version: {version}"),
+        ("CHANGELOG.md", f"## {version}"),
+        ("softswitch/CHANGELOG.md", f"## {version}"),
+        ("deploy/kubernetes/jobset.yaml", f"weir:{version}"),
+        ("docs/start/install.md", f"weir:{version}"),
+    ):
+        assert words in (ROOT / file).read_text(encoding="utf-8"), file
 
 
 def test_the_wheel_holds_every_source(names: set[str]) -> None:
@@ -361,7 +376,7 @@ class TestInstalled:
     def test_a_command_names_the_extras_it_lacks(self, environment: Path, wheel: Path, command: str) -> None:
         done = self.run(environment, "weir", command)
         extras = _COMMANDS[command].extras
-        words = f"weir {command} needs more than a training environment"
+        words = f"weir {command} needs additional packages"
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == f"weir: {words}: pip install 'weir-ina[{','.join(extras)}]'\n"
         assert set(extras) <= set(metadata(wheel).get_all("Provides-Extra", ()))
@@ -417,6 +432,28 @@ def installed(environment: Path) -> set[str]:
     return {path.name for path in site_packages(environment).iterdir()}
 
 
+def test_a_wheel_gets_every_library_and_every_program() -> None:
+    code = (
+        "import importlib.util, json, sys\n"
+        "spec = importlib.util.spec_from_file_location('wheels', sys.argv[1])\n"
+        "wheels = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(wheels)\n"
+        "print(json.dumps([part.name for part in (*wheels.switch_parts(), *wheels.weir_parts())]))"
+    )
+    command = [sys.executable, "-c", code, str(ROOT / "deploy" / "wheels.py")]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout)
+    rooms = [link.name for link in (ROOT / "weir").iterdir() if link.is_symlink()]
+    loading = re.compile(r'\bload_library\(\s*"([\w-]+)"')
+    wanted = {
+        name
+        for path in tracked("softswitch/softp4", "weir", *rooms)
+        if path.suffix == ".py" and "bench" not in path.parts
+        for name in loading.findall((ROOT / path).read_text(encoding="utf-8"))
+    }
+    assert set(found) == wanted
+    assert found.count("softswitch") == len(manifest.PROGRAMS)
+
+
 @pytest.mark.long  # zig compiles all C twice
 def test_wheels_with_compiled_c_sum_where_there_is_no_compiler(
     source: Path, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -431,16 +468,26 @@ def test_wheels_with_compiled_c_sum_where_there_is_no_compiler(
     folder = with_dependencies(weirs, tmp_path_factory)
     for wheel in (switch, weirs):
         install(wheel, folder)
-    script = tmp_path / "sum.py"
     page = (ROOT / "docs" / "start" / "install.md").read_text(encoding="utf-8")
-    script.write_text(next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL)))
+    scripts = [tmp_path / "first_sum.py", tmp_path / "train.py"]
+    for script, block in zip(scripts, re.findall(r"```python\n(.*?)```", page, re.DOTALL), strict=True):
+        script.write_text(block)
     for name, value in (("PATH", str(folder / "bin")), ("SOFTP4_CACHE", str(tmp_path / "cache"))):
         monkeypatch.setenv(name, value)
     for name in ("CC", "SOFTP4_CFLAGS"):
         monkeypatch.delenv(name, raising=False)
     code = "from softp4.native.build import compiler; compiler()"
     assert "NoCompilerError" in TestInstalled.run(folder, "python", "-c", code).stderr
-    done = TestInstalled.torchrun(folder, script, 2)
+    summed, trained = (TestInstalled.torchrun(folder, script, 2) for script in scripts)
+    assert summed.returncode == 0 and summed.stdout.count("[3.0, 3.0, 3.0, 3.0]") == 2, summed.stderr
+    assert trained.returncode == 0 and trained.stdout.count("loss") == 1, trained.stderr
+    every = "from softp4.runtime.compiler import load_switch_library as load\n"
+    every += (
+        "from softp4.program.loader import load_program as program\nfrom weir.p4src import BUILD, manifest\n"
+    )
+    every += "for name in manifest.PROGRAMS: load(program(BUILD / f'{name}.json'))\n"
+    done = TestInstalled.run(folder, "python", "-c", every)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("[3.0, 3.0, 3.0, 3.0]") == 2
-    assert not list((tmp_path / "cache").glob("*.so"))
+    assert not [path for path in (tmp_path / "cache").iterdir() if path.suffix in (".so", ".c")]
+    shown = TestInstalled.run(folder, "weir", "--version").stdout
+    assert not (ROOT / ".git").exists() or "commit" in shown

@@ -42,8 +42,8 @@ from weir.host_agent.placement.samples import svmlight_samples
 from weir.host_agent.placement.traffic import Placement, PlacementError
 from weir.host_agent.torch.connection import Facts
 from weir.host_agent.torch.packed_state import checksum_of, pack_state, unpack_state
+from weir.host_agent.torch.parameter_server.flow_rendezvous import CallOfWorker, Place
 from weir.host_agent.torch.parameter_server.flow_server import open_state
-from weir.host_agent.torch.parameter_server.meeting import CallOfWorker, Place
 from weir.host_agent.torch.point_to_point import frames
 from weir.host_agent.torch.rendezvous import Introduction, Rendezvous
 from weir.p4src import BUILD
@@ -65,7 +65,7 @@ TERMS = Terms(
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder in memory, where it is to be had: files are written many thousand times."""
+    """A folder in memory, where it is available: files are written many thousand times."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as name:
         yield Path(name)
@@ -379,7 +379,7 @@ def a_message(kind: Kind) -> Message:
         member=1,
         incarnation=7,
         number=3,
-        taken=2,
+        acked=2,
         epoch=1,
         moves_epoch=2,
         pushed=4,

@@ -71,7 +71,7 @@ _COMMANDS: Final = {
     "calibrate": _Command(
         "weir.calibrate.cli",
         "calibrate",
-        "Find how much of its gradients a model can miss.",
+        "Find how much of its gradients a model can lose.",
         ("train",),
     ),
     "clean": _Command(
@@ -84,6 +84,10 @@ _COMMANDS: Final = {
         ("train",),
     ),
 }
+
+
+COMMIT_FILE: Final = "commit.txt"
+"""File beside this one in which `make wheels` keeps the commit."""
 
 
 class _LazyGroup(TyperGroup):
@@ -143,7 +147,14 @@ def _commit() -> str:
     source = json.loads(text or "{}").get("vcs_info")
     if source:
         return str(source["commit_id"])[:12]
-    checkout = Path(__file__).resolve().parents[1]
+    here = Path(__file__).resolve()
+    if (kept := here.with_name(COMMIT_FILE)).exists():
+        return kept.read_text().strip()
+    return commit_of(here.parents[1])
+
+
+def commit_of(checkout: Path) -> str:
+    """Return the commit of a Git checkout in 12 digits; empty if it is none, or there is no Git."""
     if not (checkout / ".git").exists():
         return ""
     git = ["git", "-C", str(checkout), "rev-parse", "--short=12", "HEAD"]

@@ -28,10 +28,8 @@ MEMORY: Final = Path("/dev/shm")
 """Where local clusters are by default, if it is there."""
 
 _FILES: Final = 256 << 10  # bytes for the topology, the logs of a start, and what else there is
-_WITHOUT_MEMORY: Final = (
-    "`weir clean` removes what killed processes of Weir's have left, and ranks of one machine need no ports "
-    "with WEIR_LOCAL=on"
-)
+_WITHOUT_MEMORY: Final = "`weir clean` removes leftovers of killed Weir processes; with WEIR_LOCAL=on, the "
+"ranks of one machine need only one port"
 _START_TIMEOUT_S: Final = 240.0  # without a compiler at work, which a first start waits for
 _PROBLEM_S: Final = 5.0
 _NO_PROBLEM: Final = ("", "not tried yet")  # what the controller says during its first attempt
@@ -132,7 +130,7 @@ class LocalCluster:
             raise
 
     def _make_plan(self) -> NetworkPlan:
-        """Return the network that is to be built."""
+        """Return the network that must be built."""
         return make_plan(
             self.network,
             self.workers,
@@ -202,9 +200,13 @@ class LocalCluster:
         self._plan = None
 
     def environment(self, rank: int) -> dict[str, str]:
-        """Return what a worker's environment needs so that ``init_process_group("weir")`` finds its place.
+        """Return the environment variables with which ``init_process_group("weir")`` finds this cluster.
 
-        Raises ValueError for a rank this cluster has no host for.
+        Args:
+            rank: of the worker, from 0.
+
+        Raises:
+            ValueError: the cluster has no host for this rank.
         """
         if not 0 <= rank < self.workers:
             raise ValueError(f"rank {rank}: this cluster has {self.workers} workers, 0 to {self.workers - 1}")
@@ -225,7 +227,7 @@ class LocalCluster:
                 raise ClusterError(f"the {_called(name)} died ({how}):\n{self._log(name)}")
 
     def lost_spines(self) -> dict[str, str]:
-        """Return the spines that have ended while others run: name -> how, in words."""
+        """Return the spines that have ended while others run: name -> how, as text."""
         spines = self._plan.spines if self._plan else ()
         return {name: how for name, how in self._lost().items() if name in spines}
 
@@ -237,7 +239,7 @@ class LocalCluster:
             return client.status()
 
     def _lost(self) -> dict[str, str]:
-        """Return the processes that have ended: name -> how, in words."""
+        """Return the processes that have ended: name -> how, as text."""
         looked = {name: self._lookout.look(process) for name, process in self._processes.items()}
         return {name: how for name, how in looked.items() if how}
 
@@ -294,8 +296,8 @@ class LocalCluster:
                 now = time.monotonic()
                 if waiting[0].problem != problem:
                     problem, seen = waiting[0].problem, now
-                patience = _START_TIMEOUT_S if problem in _NO_PROBLEM else _PROBLEM_S
-                late = now - seen > patience or now - began > _START_TIMEOUT_S
+                timeout = _START_TIMEOUT_S if problem in _NO_PROBLEM else _PROBLEM_S
+                late = now - seen > timeout or now - began > _START_TIMEOUT_S
                 if late and is_compiling():  # on a slow machine the controller gives up attempts meanwhile
                     began = seen = now
                 elif late:

@@ -20,5 +20,5 @@ def require(what: str, *extras: str) -> None:
     ]
     if missing:
         raise MissingExtraError(
-            f"{what} needs more than a training environment: pip install 'weir-ina[{','.join(missing)}]'"
+            f"{what} needs additional packages: pip install 'weir-ina[{','.join(missing)}]'"
         )

@@ -74,8 +74,8 @@ def hub(
     listen: Annotated[
         str,
         typer.Option(
-            metavar="HOST:PORT",
-            help="The address at which workers reach this machine, and the controller's TCP port.",
+            metavar="ADDRESS",
+            help="HOST:PORT at which workers reach this machine; the port is the controller's TCP port.",
         ),
     ] = LISTEN,
     udp: Annotated[

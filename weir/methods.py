@@ -60,7 +60,7 @@ _OTHERS: Final = (
     ),
     Method(
         name="outer",
-        summary="Own steps of each worker, summed every so many: DiLoCo, SparseLoCo, and fewer bits.",
+        summary="Local steps of each worker, summed every few steps: DiLoCo, SparseLoCo, and fewer bits.",
         reference="Douillard et al., arXiv 2311.08105; Sarfi et al., arXiv 2508.15706",
         kind="outer steps",
         promises_density=False,
@@ -94,7 +94,7 @@ def _peer(name: str, summary: str, reference: str = "", uses: tuple[str, ...] = 
 
 
 _PEERS: Final = (
-    _peer("alone", "One worker by itself, nothing sent: what a method must beat to be worth its bytes."),
+    _peer("alone", "One worker alone, nothing sent: the baseline that a method must beat."),
     _peer("gloo", "Dense all-reduce of Gloo over TCP."),
     _peer("gloo-fp16", "torch's hook that sends float16 over Gloo."),
     _peer("gloo-bf16", "torch's hook that sends bfloat16 over Gloo."),
@@ -106,7 +106,7 @@ _PEERS: Final = (
     ),
     _peer(
         "gloo-local",
-        "Steps of each worker's own; Gloo averages all parameters every so many steps.",
+        "Local steps of each worker; Gloo averages all parameters every few steps.",
         "Stich, ICLR 2019",
         ("local_steps",),
     ),
@@ -195,14 +195,8 @@ def plugins(paths: list[Path] | None) -> list[Path] | None:
     return paths
 
 
-Plugin = Annotated[
-    list[Path] | None,
-    typer.Option(
-        metavar="FILE",
-        callback=plugins,
-        help="Python file with methods of your own, see add-a-method.md. May be given more than once.",
-    ),
-]
+PLUGIN_HELP: Final = "Python file with your own methods, see docs/guides/add-a-method.md. Repeatable."
+Plugin = Annotated[list[Path] | None, typer.Option(metavar="FILE", callback=plugins, help=PLUGIN_HELP)]
 
 
 def list_methods(

@@ -25,10 +25,16 @@ _OBSERVER: Final = 1  # the smallest election id there is: every controller may 
 
 _Switch = Annotated[str | None, typer.Argument(help="A switch of the topology.")]
 _Topology = Annotated[Path | None, typer.Option(metavar="FILE", help="Topology file, YAML or JSON.")]
-_Grpc = Annotated[str | None, typer.Option(help="Where any switch serves P4Runtime, instead of a topology.")]
+_Grpc = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Where any switch serves P4Runtime, instead of a topology."),
+]
 _DeviceId = Annotated[int, typer.Option(help="With --grpc: the switch's device id.")]
-_Push = Annotated[
-    Path | None, typer.Option(help="Give the switch this program first (BMv2 JSON, its P4Info beside it).")
+_Program = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Give the switch this program first (BMv2 JSON, its P4Info beside it)."
+    ),
 ]
 _Write = Annotated[
     bool, typer.Option("--write", help="Take the switch over from its controller until the shell ends.")
@@ -44,14 +50,14 @@ def shell(
     topology_file: _Topology = None,
     grpc: _Grpc = None,
     device_id: _DeviceId = 1,
-    push: _Push = None,
+    program: _Program = None,
     write: _Write = False,
     python: _Python = sys.executable,
 ) -> None:
     """Open p4runtime-shell on a switch, with the P4Info of the program that it runs.
 
-    Nothing is pushed unless asked for, and whoever else controls the switch goes on: the shell reads. It may
-    write where nobody else does, or with --write.
+    The shell pushes nothing by default, and the switch keeps its controller: the shell reads. It can write
+    if the switch has no other controller, or with --write.
     """
     if topology_file is not None:
         target = _of_topology(topology_file, switch)
@@ -61,11 +67,11 @@ def shell(
         _fail("say which switch: SWITCH --topology-file FILE, or --grpc ADDRESS")
     election = _larger_than_its_controllers(target) if write else _OBSERVER
     arguments = [*target.arguments(), "--election-id", f"{election >> 64},{election & ((1 << 64) - 1)}"]
-    if push is not None:
-        p4info = find_p4info(push)
+    if program is not None:
+        p4info = find_p4info(program)
         if p4info is None:
-            _fail(f"there is no P4Info beside {push}")
-        arguments += ["--config", f"{p4info},{push}"]
+            _fail(f"there is no P4Info beside {program}")
+        arguments += ["--config", f"{p4info},{program}"]
     command = ["-m", "p4runtime_sh", *arguments]
     if python == sys.executable and importlib.util.find_spec("p4runtime_sh") is None:
         _fail(_advice(command))
@@ -120,7 +126,8 @@ def _of_topology(path: Path, name: str | None) -> _Target:
 
 
 def _larger_than_its_controllers(target: _Target) -> int:
-    """Return an election id with which the switch is taken over, whoever has it or had it last."""
+    """Return an election id with which the switch is taken over, whichever controller has it or had it
+    last."""
     try:
         credentials = None if target.tls is None else target.tls.channel_credentials()
         with Session(target.grpc, device_id=target.device_id, credentials=credentials) as session:

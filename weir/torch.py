@@ -37,7 +37,7 @@ from weir.host_agent.torch.hook import HookState, StepStats, hook
 from weir.host_agent.torch.outer_step import OuterStep
 from weir.host_agent.torch.overlap import LayersFirst
 from weir.host_agent.torch.parameter_server import ParameterServer
-from weir.host_agent.torch.parameter_server.team import register as _register_team
+from weir.host_agent.torch.parameter_server.job_group import register as _register_team
 from weir.host_agent.torch.point_to_point import MessageError
 from weir.host_agent.torch.process_group import WeirProcessGroup
 from weir.host_agent.torch.weights import (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weir against Gloo: the same tensors in the same processes, taking turns.
+"""Weir against Gloo: the same tensors in the same processes, taking turns; MPI in processes of its own.
 
 Over shared memory, where Gloo talks TCP over loopback; over shaped links, where it has a kernel bridge; and
 with tensors on a GPU that all ranks share. Every sum is compared with Gloo's.
@@ -16,9 +16,10 @@ import torch
 import torch.distributed as dist
 
 from weir.bench.case import Run, UnavailableError
+from weir.bench.collectives import mpi
 from weir.bench.collectives.copy import Copies
 from weir.bench.collectives.samples import BLOCK, Parameters, Sample, Spec, tensor
-from weir.bench.peers import CONTENDERS, GLOO, Contender, all_reduce
+from weir.bench.peers import CONTENDERS, Contender, all_reduce
 from weir.bench.rank import Place
 from weir.bench.ranks import BRIDGED, Links, every_network, least_seconds, run_ranks
 from weir.bench.results import Column, Row, Table
@@ -57,6 +58,7 @@ def run(given: Parameters, run: Run) -> Iterator[Table]:
             spec = Spec(round(size * 1e6 / 4), given, run.repeats, links.switches)
             try:
                 rows += _rows(run_ranks(measure, spec, links, device, given.limit), spec, links, device)
+                rows += _mpi_rows(spec, links, device, run)
             except ChildError as error:
                 failed.append(f"{links.name}, {size:g} MB, {device}: {error}")
                 run.say(failed[-1])
@@ -67,6 +69,7 @@ def run(given: Parameters, run: Run) -> Iterator[Table]:
 
 def _table(rows: Sequence[Row], given: Parameters) -> Table:
     processor = "processor seconds for each GB of the tensor, of"
+    found = {row.contender for row in rows}
     return Table(
         f"All-reduce of float32, {given.workers} workers",
         (
@@ -81,10 +84,11 @@ def _table(rows: Sequence[Row], given: Parameters) -> Table:
             ),
         ),
         tuple(rows),
-        peers=(GLOO,),
+        peers=tuple(each.words for each in CONTENDERS.values() if each.peer and each.words in found),
         floor="of the least",
         notes=(
-            "every sum was compared with Gloo's; Weir 16, Weir 8: values of so many bits, precision.md",
+            "every sum was compared with Gloo's, MPI's with one that each rank makes itself",
+            "Weir 16, Weir 8: values of this many bits, precision.md",
             BRIDGED,
             "of the least: the least time over the time; over links, what their payload rate allows: the "
             "rate without the headers of full packets, from Ethernet up "
@@ -119,6 +123,22 @@ def _setting(spec: Spec, links: Links, device: str, density: float) -> dict[str,
     }
 
 
+def _mpi_rows(spec: Spec, links: Links, device: str, run: Run) -> Iterator[Row]:
+    """Yield those of Open MPI and MPICH, or say why there are none."""
+    for name in spec.given.contenders:
+        if name not in mpi.LIBRARIES:
+            continue
+        reason = "tensors on a GPU" if device == "cuda" else mpi.why_not(name)
+        if reason:
+            run.say(f"{links.name}: {CONTENDERS[name].words} not measured: {reason}")
+            continue
+        ranks = mpi.measure(name, spec, links, spec.given.limit)
+        for density in spec.given.densities:
+            samples = [rank[density] for rank in ranks]
+            floor = least_of(CONTENDERS[name], spec.elements, links, density)
+            yield row(name, samples, spec.elements, _setting(spec, links, device, density), floor)
+
+
 def row(
     name: str, ranks: Sequence[Sequence[Sample]], elements: int, setting: dict[str, str], floor: float | None
 ) -> Row:
@@ -145,9 +165,9 @@ def row(
 def least_of(contender: Contender, elements: int, links: Links, density: float) -> float | None:
     """Return the least time that the line allows; None without a line, or where not all values travel.
 
-    Gloo does not look at the values, so all of them travel; packed lanes carry several values each.
+    Gloo and MPI do not look at the values, so all of them travel; packed lanes carry several values each.
     """
-    ring = contender.group not in ("weir", "local")
+    ring = contender.peer
     if links.rate is None or (density < 1 and not ring):
         return None
     lanes = 1.0 if ring else lane_format(contender.lane_bits, 0.0, links.workers).lanes(BLOCK) / BLOCK
@@ -156,7 +176,7 @@ def least_of(contender: Contender, elements: int, links: Links, density: float) 
 
 def measure(place: Place, spec: Spec) -> Measured:
     """Time the all-reduces on one rank."""
-    for name in spec.given.contenders:  # which makes the groups
+    for name in _in_turn(spec):  # which makes the groups
         all_reduce(torch.ones(1024, device=place.device), CONTENDERS[name], place)
     samples = {density: _turns(place, spec, density) for density in spec.given.densities}
     copies: list[float] = []
@@ -173,7 +193,7 @@ def measure(place: Place, spec: Spec) -> Measured:
 def _turns(place: Place, spec: Spec, density: float) -> dict[str, list[Sample]]:
     """Return samples by contender; of one that is slow, fewer."""
     source = tensor(spec, density, place.rank).to(place.device)
-    names = ["gloo", *(name for name in spec.given.contenders if name != "gloo")]
+    names = ["gloo", *(name for name in _in_turn(spec) if name != "gloo")]
     taken: dict[str, list[Sample]] = {name: [] for name in names}
     wanted = dict.fromkeys(names, spec.repeats)
     for turn in range(spec.repeats + 1):
@@ -193,7 +213,12 @@ def _turns(place: Place, spec: Spec, density: float) -> dict[str, list[Sample]]:
                 peer = data
             else:
                 check(data, peer, CONTENDERS[name], place.size)
-    return {name: taken[name] for name in spec.given.contenders}
+    return {name: taken[name] for name in _in_turn(spec)}
+
+
+def _in_turn(spec: Spec) -> list[str]:
+    """Return the contenders that alternate in the same processes: all but MPI."""
+    return [name for name in spec.given.contenders if name not in mpi.LIBRARIES]
 
 
 def _timed(
@@ -212,6 +237,6 @@ def _timed(
 
 
 def check(ours: torch.Tensor, theirs: torch.Tensor, contender: Contender, workers: int) -> None:
-    """Raise AssertionError unless a sum is right, within what values of so many bits lose."""
+    """Raise AssertionError unless a sum is right, within what values of this many bits lose."""
     lost = lane_format(contender.lane_bits, 0.0, workers).error * workers * _LARGEST
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=max(1e-5, lost))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small collectives one after another through ``torch.distributed``, over Weir and over Gloo in turns."""
+"""Small collectives one after another through ``torch.distributed``, over Weir and over Gloo alternately."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -94,7 +94,7 @@ CASES: Final[tuple[Case, ...]] = (
     Case(
         "gradients",
         "weights",
-        "Bytes of published weights: of an update, and of a trainer for so many engines, in virtual time.",
+        "Bytes of published weights: of an update, and of a trainer for this many engines, in virtual time.",
         "minutes",
         {"elements": "20000", "changed": "0.01", "engines": "1,4", "loss": "0,0.05"},
         repeats=1,

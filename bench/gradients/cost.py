@@ -10,7 +10,7 @@ The first group has the same elements to send, each worker's top-k; they differ 
   (host_agent.compression.encodings.omnireduce);
 - ``lists``: every worker's (index, value) pairs, gathered by all others, 32 bits each;
 - ``bitmaps``: a bit for each element, and the values, gathered likewise;
-- ``packed:...``: these three with as few bits a value as DFS has with so many workers, in whole bytes only
+- ``packed:...``: these three with as few bits a value as DFS has with this many workers, in whole bytes only
   where a block ends. Their scales and what rounding takes are not counted, so they cost more in truth;
 - ``weir:m``: through Weir's switch with one mask size m (``weir:dense``: with none) for all parameters and
   steps, and the packet block and tree levels that cost least in hindsight;

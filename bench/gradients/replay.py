@@ -75,7 +75,7 @@ def train(
     decay: int | None = None,
     task: Task | None = None,
 ) -> Training:
-    """Train with so many workers, synchronously.
+    """Train with this many workers, synchronously.
 
     Args:
         average: makes of a step's gradients the one that all workers apply, flat; by default their mean.

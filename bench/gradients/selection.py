@@ -51,7 +51,7 @@ class Parameters:
 
 
 def run(parameters: Parameters, run: Run) -> Iterator[Table]:
-    """Train and choose, in turns."""
+    """Train and choose, alternately."""
     model, batch, clock = cast(Model, parameters.model), parameters.batch, time.process_time
     training = train(model, parameters.workers, batch_size=batch, timer=clock)
     module = training.task.model

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes of published weights: of a trainer that sends to so many engines, and of its peers.
+"""Bytes of published weights: of a trainer that sends to this many engines, and of its peers.
 
 The real publisher and subscribers run in virtual time behind one switch that copies packets; links lose what
 they are told to. Bytes are those of frames, all headers included, from a moment on when all engines have the
@@ -80,7 +80,8 @@ def changed(weights: torch.Tensor, share: float, move: str, seed: int) -> None:
 
 
 def least_bytes(share: float, bits: int) -> float:
-    """Return the entropy of a value's change, in bytes: whether it changed, and so many bits where it did."""
+    """Return the entropy of a value's change, in bytes: whether it changed, and this many bits where it "
+    "did."""
     rest = 1 - share
     places = -share * math.log2(share) - (rest * math.log2(rest) if rest else 0)
     return (places + share * bits) / 8

@@ -24,6 +24,7 @@ _INCAST: Final = {
 }
 _PERMUTATION: Final = {"racks": "3", "hosts": "3", "kilobytes": "128", "rounds": "1"}
 _CLEAN: Final = {"model": "mlp", "topology": "single", "loss": "0", "background": "none"}
+_REPLAYED: Final = {"gigabits": "1"}
 _STEP: Final = {"workers": "4", "parameters": "50000"}
 _COMMUNITIES: Final = {"machines": "8", "buckets": "8", "samples": "400", "text": "no"}
 
@@ -170,11 +171,32 @@ CASES: Final[tuple[Case, ...]] = (
     ),
     Case(
         "simulated",
+        "share",
+        "A job beside bursts in its own class, lossless and with a loss budget, and rings over TCP; "
+        "then beside TCP streams.",
+        "minutes",
+        {"blocks": "64", "steps": "1", "seconds": "0.2"},
+        seeds=3,
+    ),
+    Case(
+        "simulated",
         "worth",
         "A training step by link rate, model and workers, by an ideal model: rings, Weir, the hub's "
         "processor.",
         "a second",
         {"models": "gpt2", "workers": "4"},
+    ),
+    Case(
+        "simulated",
+        "trace",
+        "A training step of a scaled Llama, replayed by packets beside the ideal model: rings over TCP, "
+        "Weir's sums.",
+        "minutes",
+        {"scale": "10000", "workers": "2", "gigabits": "1"},
+        floors=(
+            Floor("ms", "Weir, 32 bits", "ring over", 1.4, _REPLAYED),
+            Floor("ms", "Weir, 8 bits", "ring over", 4.5, _REPLAYED),
+        ),
     ),
     Case(
         "simulated",

@@ -63,7 +63,7 @@ class Fabric:
         return Waits.of(self.rate, self.delay_ns / SECOND)
 
     def network(self, hosts: int, seed: int, qos: Qos | None = None, *, priorities: bool = True) -> Network:
-        """Return the network with so many hosts in each rack."""
+        """Return the network with this many hosts in each rack."""
         return Network(
             leaf_spine(self.racks, self.spines, hosts, target="soft", qos=qos or Qos()),
             seed=seed,
@@ -133,7 +133,7 @@ class Outcome:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Return the percentile by nearest rank: the smallest value that so many per cent do not exceed."""
+    """Return the percentile by nearest rank: the smallest value that this many per cent do not exceed."""
     return sorted(values)[max(0, math.ceil(percent / 100 * len(values)) - 1)]
 
 

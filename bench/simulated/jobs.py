@@ -212,7 +212,7 @@ class Gradient:
 
 @cache
 def gradient(model: Model, workers: int, seed: int) -> Gradient:
-    """Return the first step's gradients of so many workers of a training run, each of its own samples."""
+    """Return the first step's gradients of this many workers of a training run, each of its own samples."""
     training = train(model, workers, seed)
     named = training.named
     layout = BucketLayout.of(0, [name for name, _ in named], [one for _, one in named], BLOCK)

@@ -39,8 +39,8 @@ class Contender(fabric.Contender):
     """One way to sum a step's buckets.
 
     at_once: groups of slots, each for a run of layers, whose buckets are summed beside the others'. front:
-    the bucket in front goes first in a group, piece by piece; else they go in the order in which they are
-    issued. classes: packets travel in the class of their layer; else all in one.
+    the bucket in front goes first in a group, piece by piece; otherwise they go in the order in which they
+    are issued. classes: packets travel in the class of their layer; otherwise all in one.
     """
 
     at_once: int = 1

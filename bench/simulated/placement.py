@@ -46,7 +46,7 @@ WAYS: Final[tuple[tuple[str, Hashing], ...]] = (
     ("refined", "local"),
     ("refined", "clustered"),
 )
-_HELD_OUT: Final = 5  # every so many samples is not trained on
+_HELD_OUT: Final = 5  # one of this many samples is not trained on
 _EPOCHS: Final = 15
 
 
@@ -148,7 +148,7 @@ def corpora(parameters: Parameters) -> dict[str, Samples]:
 
 
 def _fewer(samples: Samples, most: int) -> Samples:
-    """Return at most so many of the samples, evenly chosen, with the features that they have."""
+    """Return at most this many of the samples, evenly chosen, with the features that they have."""
     chosen = np.unique(np.linspace(0, len(samples) - 1, min(most, len(samples))).astype(np.int64))
     rows = [samples[int(sample)] for sample in chosen]
     numbers, features = np.unique(np.concatenate(rows), return_inverse=True)
@@ -229,7 +229,7 @@ def plans(samples: Samples, held_out: Samples, parameters: Parameters, run: Run)
 
 
 def _timed(samples: int, machines: int, seed: int, run: Run) -> Table:
-    """Return how long each way takes to place so many made-up samples of 20 features."""
+    """Return how long each way takes to place this many made-up samples of 20 features."""
     run.say(f"making {samples:,} samples")
     data = power_law(samples, max(samples // 2, 1), each=20, seed=seed)
     rows = []

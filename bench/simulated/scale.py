@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from weir.bench.case import Run, parameter
+from weir.bench.ranks import least_seconds
 from weir.bench.results import Column, Row, Table
 from weir.bench.simulated.fabric import Outcome
 from weir.bench.simulated.transports import BLOCK, Sums
@@ -67,9 +68,11 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
                     "KB up": one.counts["bytes_up"] / workers,
                     "KB down": one.counts["bytes_down"] / workers,
                 },
+                floor=least(workers, parameters),
             )
             for workers, one in found.items()
         ),
+        floor="line",
         notes=(
             f"{parameters.slots} slots, all links {parameters.gigabits:g} Gbit/s and "
             f"{parameters.delay:g} µs, "
@@ -79,7 +82,7 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
 
 
 def network_for(workers: int) -> tuple[Topology, int]:
-    """Return a network with a host for each of so many workers, in full racks, and its tiers."""
+    """Return a network with a host for each of this many workers, in full racks, and its tiers."""
     racks = -(-workers // MAX_CHILDREN)
     if racks == 1:
         return leaf_spine(1, 1, workers), 1
@@ -88,8 +91,16 @@ def network_for(workers: int) -> tuple[Topology, int]:
     return leaf_spine_core(-(-racks // _POD), _POD, _WIDTH, _WIDTH, MAX_CHILDREN), 3
 
 
+def least(workers: int, parameters: Parameters) -> float:
+    """Return the seconds that the line and the way to the last switch and back allow."""
+    _, tiers = network_for(workers)
+    lanes = BLOCK * parameters.kilobytes
+    line = least_seconds(lanes, workers, round(parameters.gigabits * 1e9), ring=False)
+    return line + 2 * tiers * parameters.delay / 1e6
+
+
 def simulate(workers: int, parameters: Parameters, seed: int = 1) -> Outcome:
-    """Let so many workers sum a vector each. Raises AssertionError when one has not the sum of all."""
+    """Let this many workers sum a vector each. Raises AssertionError when one has not the sum of all."""
     topology, _ = network_for(workers)
     faults = Faults(delay=round(parameters.delay * 1000), loss=parameters.loss)
     link = LinkSpec(round(parameters.gigabits * 1e9), faults)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from softp4.runtime.queueing import parse_rate
 from weir.agent_service import MOST_SLOTS
 from weir.bench.case import Run, parameter
+from weir.bench.ranks import least_seconds
 from weir.bench.results import Column, Row, Table
 from weir.bench.simulated.step import DELAY_NS
 from weir.bench.simulated.transports import Rings, TcpServers
@@ -28,7 +29,7 @@ from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.compression.encodings import SCALE_BLOCK
 from weir.host_agent.parameter_server.commands import COMMAND_LANES
 from weir.host_agent.parameter_server.terms import BUCKET_BYTES
-from weir.host_agent.torch.parameter_server.rounds import Rider, RidingCommunicator
+from weir.host_agent.torch.parameter_server.rounds import Piggyback, PiggybackCommunicator
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.simulator.clock import SECOND
@@ -36,6 +37,7 @@ from weir.simulator.host import Work
 from weir.simulator.link import Faults
 from weir.simulator.network import Allocation, LinkSpec, Network
 from weir.simulator.tcp import TcpConfig
+from weir.train.wirebytes import TCP_PAYLOAD
 from weir.wire.definition import GROUP_LANES, RELIABLE_DSCP, SLOT_LANES, Op
 
 _BUCKET: Final = BUCKET_BYTES // 4
@@ -118,22 +120,22 @@ def _submit(
 ) -> None:
     """Give a member its part of a step."""
     member = _Recorder(job, rank)
-    group, server = RidingCommunicator(member, MOST_SLOTS), setting.workers
+    group, server = PiggybackCommunicator(member, MOST_SLOTS), setting.workers
     group.reduce(np.full(COMMAND_LANES, rank == 0, np.uint32), Op.OR)
-    riders: list[Rider] = []
+    piggybacks: list[Piggyback] = []
     for count, blocks in zip(buckets, chosen, strict=True):
         values = np.ones(SCALE_BLOCK // setting.values_a_lane, np.uint32)
         mine = blocks[rank] if rank < server else np.zeros(blocks.shape[1], np.bool_)
         group.reduce(mine.astype(np.uint32), Op.MAX, GROUP_LANES)
         lanes = (mine[:, np.newaxis] * values).reshape(-1).astype(np.uint32)
         block = min(values.size, SLOT_LANES)
-        group.riders, riders = riders, []
+        group.piggybacks, piggybacks = piggybacks, []
         group.reduce_lanes(lanes, Op.ADD, block, audience=np.full(lanes.size // block, server, np.int16))
         changed = blocks.any(axis=0) & (rank == server)
         words = np.repeat(changed.astype(np.uint32), SLOT_LANES)
         assert words.size >= count
-        riders = [Rider(words, np.full(changed.size, server, np.int16))]
-    group.ride(riders)
+        piggybacks = [Piggyback(words, np.full(changed.size, server, np.int16))]
+    group.reduce_piggybacks(piggybacks)
 
 
 class _Recorder(Communicator):
@@ -204,12 +206,14 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
     }
     rows = []
     for count in parameters.workers:
+        least = _least(size, count, rate)
         for name, step in contenders.items():
             run.say(f"{count} workers, {name} ...")
             found = step(count)
             link = {"models in": found.server_in, "models out": found.server_out}
             models = {way: carried / (4 * size) if carried else None for way, carried in link.items()}
-            rows.append(Row(name, {"ms": 1000 * found.seconds, **models}, {"workers": f"{count} workers"}))
+            values = {"ms": 1000 * found.seconds, **models}
+            rows.append(Row(name, values, {"workers": f"{count} workers"}, floor=least.get(name)))
     yield Table(
         f"A step of {size:,} parameters, links of {rate / 1e6:g} Mbit/s, one server, virtual time",
         (
@@ -221,4 +225,19 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
         ),
         tuple(rows),
         peers=("Gloo's ring", "PS over TCP"),
+        floor="line",
+        notes=(
+            "line: the least time that the links' payload rate allows, of a server over TCP its own link",
+        ),
     )
+
+
+def _least(parameters: int, workers: int, rate: int) -> dict[str, float]:
+    """Return the milliseconds that lines need at least, where all values travel."""
+    model = least_seconds(parameters, workers, rate, ring=False)
+    return {
+        "Gloo's ring": 1e3 * least_seconds(parameters, workers, rate, ring=True),
+        "PS over TCP": 1e3 * 32 * parameters * workers / (rate * TCP_PAYLOAD),
+        "Weir's PS": 1e3 * model,
+        "Weir's PS, 16 bits up": 1e3 * model,  # the model comes back in 32
+    }

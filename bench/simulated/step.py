@@ -32,7 +32,7 @@ from weir.report.words import duration
 from weir.simulator.clock import SECOND
 from weir.simulator.congestion import Algorithm
 from weir.simulator.link import Faults
-from weir.simulator.network import LinkSpec, Network
+from weir.simulator.network import Allocation, LinkSpec, Network
 from weir.train.config import PRESETS, make_config
 from weir.train.models import parameter_count
 from weir.train.task import make_task
@@ -126,27 +126,29 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
 
 
 def simulate(way: Way, spec: NetworkSpec, workers: int, elements: int, budget: float) -> Outcome:
-    """Return one all-reduce of so many elements."""
+    """Return one all-reduce of this many elements."""
     waits = Waits.of(spec.rate_bps, DELAY_NS / SECOND)
-    with _network(spec, workers) as (network, plan):
+    with disturbed_network(spec, workers) as (network, plan):
         hosts = [host.name for host in plan.workers]
         transport: Transport
         if way.algorithm is not None:
             tcp = replace(waits.tcp(), algorithm=way.algorithm, dscp=RELIABLE_DSCP)
             transport = Rings(network, hosts, tcp, 4 * elements)
         else:
-            transport = _sums(network, hosts, elements, budget if way.lossy else 0.0, way.bits)
+            job = network.admit(hosts, slots=MOST_SLOTS)
+            transport = sums(job, elements, way.bits, budget if way.lossy else 0.0)
         network.run(transport.begin(), limit=_LIMIT_S)
         return Outcome([network.clock.now / 1e9], counts=dict(transport.end()))
 
 
-def _sums(network: Network, hosts: list[str], elements: int, budget: float, bits: LaneBits) -> Sums:
+def sums(job: Allocation, elements: int, bits: LaneBits = 32, budget: float = 0.0) -> Sums:
     """Return sums of a gradient, all blocks non-zero. budget: of the lanes, in one account."""
+    workers = len(job.workers)
     scales = -(-elements // SCALE_BLOCK)
-    blocks = -(-scales * lane_format(bits, 0.0, len(hosts)).lanes(SCALE_BLOCK) // SLOT_LANES)
+    blocks = -(-scales * lane_format(bits, 0.0, workers).lanes(SCALE_BLOCK) // SLOT_LANES)
     numbers = np.random.default_rng(0)
     exponents, lanes = [], []
-    for _ in hosts:
+    for _ in range(workers):
         exponents.append(numbers.integers(1, 255, scales, dtype=np.uint32))
         lanes.append(numbers.integers(1, 1 << 32, blocks * SLOT_LANES, dtype=np.uint32))
     service = ServiceClass(layer=_LAYER)
@@ -157,22 +159,27 @@ def _sums(network: Network, hosts: list[str], elements: int, budget: float, bits
             accounts=np.zeros(blocks, np.uint16),
             budgets=np.array([int(budget * blocks * SLOT_LANES)], np.uint64),
         )
-    job = network.admit(hosts, slots=MOST_SLOTS)
     front = ServiceClass(layer=_LAYER)
-    return Sums(job, lanes, exponents, [service] * len(hosts), front, exponent_block=SLOT_LANES)
+    return Sums(job, lanes, exponents, [service] * workers, front, exponent_block=SLOT_LANES)
 
 
 @contextmanager
-def _network(spec: NetworkSpec, workers: int) -> Iterator[tuple[Network, NetworkPlan]]:
-    """Yield the network of ``spec`` with its background traffic."""
+def disturbed_network(
+    spec: NetworkSpec, workers: int, *, seed: int = 1, offset: float = 0.0, bursts: bool = True
+) -> Iterator[tuple[Network, NetworkPlan]]:
+    """Yield the network of ``spec`` with its background traffic.
+
+    offset: before the first burst, in times from one burst to the next. bursts: there are some.
+    """
     plan = make_plan(spec, workers, grpc=lambda name: f"unix:/{name}")
     link = LinkSpec(spec.rate_bps, Faults(delay=DELAY_NS))  # what is lost is lost in the switches
-    with Network(plan.topology, seed=1, link=link, queueing=Queueing(depth_packets=spec.depth)) as network:
-        _disturb(network, plan)
+    with Network(plan.topology, seed=seed, link=link, queueing=Queueing(depth_packets=spec.depth)) as network:
+        if bursts:
+            _disturb(network, plan, offset)
         yield network, plan
 
 
-def _disturb(network: Network, plan: NetworkPlan) -> None:
+def _disturb(network: Network, plan: NetworkPlan, offset: float) -> None:
     """Send bursts as ``weir.background`` does, on the virtual clock."""
     spec = incast(plan)
     if spec is None:
@@ -192,4 +199,4 @@ def _disturb(network: Network, plan: NetworkPlan) -> None:
                 station.send(own[number % victims][flow])
         network.clock.after(step, burst, number + 1)
 
-    network.clock.after(0, burst, 0)
+    network.clock.after(round(offset * step), burst, 0)

@@ -112,7 +112,7 @@ class Scenario(Fabric):
 class Contender(fabric.Contender):
     """One way to move tensors. ``weir`` False: DCTCP.
 
-    priorities: in the class of Weir's front layer, in switches and hosts; else best effort. sheds: what
+    priorities: in the class of Weir's front layer, in switches and hosts; otherwise best effort. sheds: what
     becomes of expendable packets in a deep queue; "stopped": nothing, but receivers are content as soon as
     the budget allows it, as in MLT. algorithm: of TCP.
     """

@@ -67,7 +67,7 @@ class _All:
 
 
 class _Count:
-    """A test that something has happened so many times."""
+    """A test that something has happened this many times."""
 
     __slots__ = ("left",)
 

@@ -57,7 +57,7 @@ class Way:
     lanes: LaneBits | None = None
 
     def bytes(self, values: float, workers: int) -> float:
-        """Return the payload that one worker sends for so many values; it receives as much."""
+        """Return the payload that one worker sends for this many values; it receives as much."""
         if self.ring:
             return 2 * (workers - 1) / workers * self.bits / 8 * values
         if self.counts:
@@ -102,12 +102,22 @@ class Parameters:
     cores: int = parameter(1, "of the hub that share its work", least=1)
 
 
-def step(model: Model, way: Way, workers: int, rate: int, given: Parameters) -> tuple[float, float]:
-    """Return the seconds of a step, and of the hub's processor. rate: bit/s."""
-    operations = _OPERATIONS * given.tokens / (given.teraflops * 1e12)
-    now = exchanged = _FORWARD * operations * model.parameters
+def gradients(model: Model, tokens: int, teraflops: float) -> Iterator[tuple[float, float]]:
+    """Yield the trace of a step: when each layer's gradient is there, back to front, and its values.
+
+    Times are in seconds from the step's beginning, which is that of its forward pass.
+    """
+    operations = _OPERATIONS * tokens / (teraflops * 1e12)
+    now = _FORWARD * operations * model.parameters
     for values in (*[model.layer] * model.layers, model.rest):
         now += (1 - _FORWARD) * operations * values
+        yield now, values
+
+
+def step(model: Model, way: Way, workers: int, rate: int, given: Parameters) -> tuple[float, float]:
+    """Return the seconds of a step, and of the hub's processor. rate: bit/s."""
+    now = exchanged = 0.0
+    for now, values in gradients(model, given.tokens, given.teraflops):
         gigabytes = way.bytes(values, workers) / 1e9
         hub = 0.0 if way.ring else given.switch * workers * gigabytes / given.cores
         worker = 0.0 if way.ring else given.worker * gigabytes

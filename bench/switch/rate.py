@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The soft switch against BMv2 and against a hand-written C aggregator.
 
-All run the slot protocol, self-clocked: every slot always has a round under way. Over veth pairs they take
-turns, the senders on the same two cores; the soft switch by AF_PACKET, as the others, and without veth over
-shared memory.
+All run the slot protocol, self-clocked: every slot always has a round under way. Over veth pairs they
+alternate, the senders on the same two cores; the soft switch by AF_PACKET, as the others, and without veth
+over shared memory.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ def run(given: Parameters, run: Run) -> Iterator[Table]:
         else:
             run.say("BMv2 not measured: simple_switch_grpc is not on PATH")
         rates = interfaces(kinds, given, run)
-        notes = ("each is started anew for each turn; over AF_PACKET on veth pairs if not said",)
+        notes = ("each is restarted for each turn; over AF_PACKET on veth pairs if not said",)
         peers = tuple(kind for kind in (AGGREGATOR, BMV2) if kind in kinds)
         yield _table("packets in and out", given, rates, peers, notes)
         bmv2 = median(rates[BMV2]) if BMV2 in rates else 0.0
@@ -103,7 +103,7 @@ def _table(
 
 
 def pipeline(given: Parameters, repeats: int) -> dict[str, list[float]]:
-    """Return packets per second into each pipeline, frames in memory, one thread; the two take turns."""
+    """Return packets per second into each pipeline, frames in memory, one thread; the two alternate."""
     load = native.contributions(JOB, given.workers, given.lanes)
     aggregator = native.Aggregator(JOB, given.workers, given.slots)
     rounds = max(20, 400_000 // (given.workers * given.slots))
@@ -132,7 +132,7 @@ def admit(switch: Switch, workers: int, slots: int) -> None:
 
 
 def interfaces(kinds: Sequence[str], given: Parameters, run: Run) -> dict[str, list[float]]:
-    """Return packets per second in and out of each kind of switch, which is started anew for each turn."""
+    """Return packets per second in and out of each kind of switch, which is restarted for each turn."""
 
     def turn(kind: str) -> float:
         measure = over_rings if kind == SHARED_MEMORY else partial(_over_veth, kind)
@@ -173,22 +173,22 @@ def over_rings(workers: int, slots: int, lanes: int, seconds: float, threads: in
 
 @contextlib.contextmanager
 def _single_packets() -> Iterator[None]:
-    """Let no switch send trains meanwhile: the raw sockets of the load know single packets only."""
-    before = os.environ.get("SOFTP4_TRAINS")
-    os.environ["SOFTP4_TRAINS"] = "off"
+    """Let no switch send batches meanwhile: the raw sockets of the load know single packets only."""
+    before = os.environ.get("SOFTP4_BATCHES")
+    os.environ["SOFTP4_BATCHES"] = "off"
     try:
         yield
     finally:
-        del os.environ["SOFTP4_TRAINS"]
+        del os.environ["SOFTP4_BATCHES"]
         if before is not None:
-            os.environ["SOFTP4_TRAINS"] = before
+            os.environ["SOFTP4_BATCHES"] = before
 
 
 def _blind(place: Lab) -> None:
     """Let the hosts' kernels ignore results, which are for the load's raw sockets only.
 
-    With another MAC address, IP drops them at once; else it would look for a socket and answer with ICMP, on
-    the switch's time.
+    With another MAC address, IP drops them at once; otherwise it would look for a socket and answer with
+    ICMP, on the switch's time.
     """
     for index, namespace in enumerate(place.namespaces):
         namespace.links.set("eth0", mac=f"02:00:00:ff:00:{index:02x}")

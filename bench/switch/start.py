@@ -26,7 +26,7 @@ from weir.bench.results import Column, Row, Table
 from weir.p4src import PROGRAM
 from weir.process.child import tied
 
-_PATIENCE: Final = 600.0  # seconds
+_TIMEOUT: Final = 600.0  # seconds
 _LOOK: Final = 0.005  # seconds between looks
 _FRAME: Final = bytes(12) + b"\x88\xb5" + bytes(46)
 
@@ -109,7 +109,7 @@ def start(program: Path, folder: Path, cache: Path) -> Start:
 
 
 def _reached(control: Path, began: float, process: subprocess.Popen[bytes]) -> bool:
-    if process.poll() is not None or time.monotonic() - began > _PATIENCE:
+    if process.poll() is not None or time.monotonic() - began > _TIMEOUT:
         raise RuntimeError(f"the switch does not start: exit status {process.poll()}")
     try:
         return bool(call(control, "info")["program"])

@@ -36,7 +36,7 @@ EQUAL: Final = 1.1  # times as fast as the slowest is the fastest, at most
 class Turn:
     """Packets per second into a switch: of one thread by processor, before and after, and by threads.
 
-    beside: by a number, packets per second into so many switches of one thread at the same time.
+    beside: by a number, packets per second into this many switches of one thread at the same time.
     """
 
     alone: tuple[float, ...]
@@ -99,7 +99,7 @@ def _table(where: str, given: Parameters, rates: Mapping[str, list[float]], note
 def in_memory(given: Parameters, run: Run) -> list[Turn]:
     """Return turns until as many as repetitions were steady, or there were ``turns`` times as many.
 
-    Frames of hundreds of rounds, so many that no cache holds them, are handed over two rounds at a time.
+    Frames of hundreds of rounds, more than any cache holds, are handed over two rounds at a time.
     """
     threads, workers, slots = sorted({*given.threads}), given.workers, given.slots
     load = native.contributions(JOB, workers, given.lanes)
@@ -109,13 +109,13 @@ def in_memory(given: Parameters, run: Run) -> list[Turn]:
         most = max(threads, default=1)
         pool = stack.enter_context(ThreadPoolExecutor(most))
         singles = [stack.enter_context(Switch(PROGRAM)) for _ in range(most)]
-        teams = {count: stack.enter_context(Switch(PROGRAM, threads=count)) for count in threads}
-        for switch in (*singles, *teams.values()):
+        groups = {count: stack.enter_context(Switch(PROGRAM, threads=count)) for count in threads}
+        for switch in (*singles, *groups.values()):
             admit(switch, workers, slots)
-        for count, team in teams.items():
-            if reasons := team.threads.share().reasons:
+        for count, group in groups.items():
+            if reasons := group.threads.share().reasons:
                 raise RuntimeError(f"{count} threads: {'; '.join(reasons)}")
-        began = dict.fromkeys((*singles, *teams.values()), 2)
+        began = dict.fromkeys((*singles, *groups.values()), 2)
 
         def speed(switch: Switch, ready: Barrier | None = None) -> float:
             first = began[switch]
@@ -137,7 +137,7 @@ def in_memory(given: Parameters, run: Run) -> list[Turn]:
         def turn() -> Turn:
             before = alone()
             around = {count: beside(count) for count in threads}
-            together = {count: speed(team) for count, team in teams.items()}
+            together = {count: speed(group) for count, group in groups.items()}
             return Turn((*before, *alone()), around, together)
 
         turn()  # warms up

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The metric of dense synchronous training by steps: found in one process, without a network.
 
-Several workers' gradients are averaged in memory. Whoever sums them over a network, densely and without
+Several workers' gradients are averaged in memory. Anyone who sums them over a network, densely and without
 loss, takes the same steps but for rounding; how long these take is another question.
 """
 

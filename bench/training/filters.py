@@ -2,7 +2,7 @@
 """Data and accuracy by threshold and schedule of Parameter Flow's filter.
 
 Ratatouille's table (MNIST, asynchronous) with the digits that Weir trains on: the state machines of server
-and workers in one process, which take turns in an order drawn from the seed. So a worker's model lacks what
+and workers in one process, which alternate in an order drawn from the seed. So a worker's model lacks what
 others have pushed since its own last turn, and runs repeat bit by bit. Bytes are those of the flows' data
 packets with their headers, of what is sent once a worker has begun.
 """

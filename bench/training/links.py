@@ -78,7 +78,7 @@ class Parameters:
 
 
 def run(parameters: Parameters, run: Run) -> Iterator[Table | Plot]:
-    """Train every way, where network namespaces are to be had."""
+    """Train every way, where network namespaces are available."""
     given = vars(parameters) | {"plugin": run.plugins, "hosts": "namespaces"}
     own = {name: value for name, value in given.items() if name not in _NOT_CONFIG}
     if (reason := gain_root()) is not None:
@@ -121,7 +121,7 @@ _NOT_CONFIG: Final = {"methods", "peers", "budget", "peer_minutes", "peer_timeou
 def trained(
     these: Sequence[Way], say: Callable[[str], None], peer_timeout: float | None = None
 ) -> Iterator[WayResult]:
-    """Train one way after the other; a peer whose network is not to be had is left out, and said.
+    """Train one way after the other; a peer whose network is not available is left out, and said.
 
     peer_timeout: least time-out of peers' TCP, in milliseconds; None: Linux's.
     """
@@ -178,7 +178,7 @@ _NAMED: Final = {
 
 
 def _settings(config: TrainConfig) -> list[str]:
-    """Return those settings of a way that are not the usual ones, in words."""
+    """Return those settings of a way that are not the usual ones, as text."""
     usual = {name: TrainConfig.model_fields[name].default for name in _NAMED}
     usual["lr"] = PRESETS[config.model].lr
     return [

@@ -41,7 +41,7 @@ EXTENTS: Final[dict[Model, Extent]] = {
     "bag": Extent(8, None, 14, "200mbit"),
     "resnet18": Extent(2, None, 4, "1gbit"),
 }
-"""Our choice: far enough that all ways learn much of what there is to learn, over links on which a dense
+"""Chosen here: far enough that all ways learn much of what there is to learn, over links on which a dense
 server over TCP spends most of a step; a few minutes a model and seed on two cores.
 """
 

@@ -100,7 +100,7 @@ class Client:
         self._reader.start()
 
     def average(self, values: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        """Send the values; whoever waits for the future gets a ConnectionError when the server is gone."""
+        """Send the values; anyone who waits for the future gets a ConnectionError when the server is gone."""
         gate: torch.futures.Future[object] = torch.futures.Future()
         self._waiting.put((gate, len(values)))
         for piece in torch.split(values, PIECE_BYTES // values.element_size()):
@@ -124,7 +124,7 @@ class Client:
             gate.set_result(found)
 
     def _averages(self, length: int) -> torch.Tensor | None:
-        """Return the next so many averages, or None when the server has hung up before them."""
+        """Return the next this many averages, or None when the server has hung up before them."""
         found, pieces = 0, []
         while found < length:
             if (piece := _receive(self._socket)) is None:
@@ -170,7 +170,7 @@ class _Sender:
                     sent += self._connection.send(head[sent:])
                 self._connection.sendall(data[sent - len(head) :])
             self._connection.shutdown(socket.SHUT_WR)
-        except OSError:  # the other side is gone: whoever reads hears of it
+        except OSError:  # the other side is gone: anyone who reads hears of it
             return
 
 

@@ -247,7 +247,7 @@ def _steps(
                     check()
                 if time.monotonic() - heard > _STALL_S:
                     who = ", ".join(map(str, sorted(left)))
-                    raise ChildError(f"nothing was heard of members {who} for {_STALL_S:g} s")
+                    raise ChildError(f"no message from members {who} for {_STALL_S:g} s")
             case Failed(rank=rank, error=sentence, traceback=text):
                 raise ChildError(f"worker {rank} failed:\n{text or sentence}")
             case Exited(rank=rank, reason=reason):

@@ -114,7 +114,7 @@ class BfrtClient(SessionClient[Session]):
                 try:
                     written = [(update, *one) for update in batch for one in steps(update)]
                 except UnknownNameError as error:
-                    raise self._error(f"cannot be told: {error}") from None
+                    raise self._error(f"cannot write to it: {error}") from None
                 for start in range(0, len(written), MAX_BATCH):
                     self._write(written[start : start + MAX_BATCH])
 
@@ -176,7 +176,7 @@ class BfrtClient(SessionClient[Session]):
                 yield "MODIFY", entry
 
     def _steps(self, update: Update) -> Iterator[tuple[str, Any]]:
-        """Yield what is to be written, in this order."""
+        """Yield what must be written, in this order."""
         schema = self._loaded()
         if not isinstance(update, EntryUpdate):
             yield from self._groups.change(schema, update)

@@ -13,7 +13,7 @@ from weir.wire.definition import GROUP_LANES, Op
 CELLS: Final = "WeirIngress.slots.rounds"
 """The register of rounds, which says how many cells there are."""
 STAMPS: Final = ("WeirIngress.slots.seen", CELLS, "WeirIngress.slots.checks", "WeirIngress.slots.names")
-"""The registers that compare rounds. All others begin anew when these do."""
+"""The registers that compare rounds. All others start again when these do."""
 
 RANGES: Final = "WeirIngress.admission.ranges"
 PLACE: Final = "WeirIngress.admission.place"

@@ -66,7 +66,7 @@ class Communicator(ABC):
         warns: whether this worker warns of sums that lose much: one of a job does, and not of gradients,
             since training stands it.
         wide: whether dense sums of floats may travel in blocks of WIDE_LANES; the same on every worker.
-        sparse: whether the last float sum of so many blocks was so sparse that the workers do well to ask
+        sparse: whether the last float sum of this many blocks was so sparse that the workers do well to ask
             each other first which of them are zero; the same on every worker.
         call: what this worker is in; None between operations.
         number: how many operations it has begun.
@@ -85,7 +85,7 @@ class Communicator(ABC):
         self.call: Call | None = None
         self.number = self.fingerprint = 0
         self.exchanged = False
-        self._told: Exception | None = None  # the failure that the others know of
+        self._announced: Exception | None = None  # the failure that the others know of
 
     def attempt(self, work: Callable[[], T]) -> T:
         """Return what ``work`` does: some operations, and what goes on before and after them.
@@ -96,16 +96,16 @@ class Communicator(ABC):
         try:
             return work()
         except Exception as error:
-            if self._told is not error:
+            if self._announced is not error:
                 self.operate(Call(""), _raise, error)
             raise
         finally:
-            self._told = None
+            self._announced = None
 
     def operate(self, call: Call, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what ``work`` does with the arguments: what a call is made of, as its packets say.
 
-        Every worker is to be in the same operation at a time; where one is not, a reduction raises on every
+        Every worker must be in the same operation at a time; where one is not, a reduction raises on every
         worker. An operation that reduces nothing ends with a barrier. Inside another it is a part of that.
 
         Where ``work`` raises, this worker takes part in a last round, as one that failed. So the others,
@@ -122,7 +122,7 @@ class Communicator(ABC):
                 self.barrier()
             return result
         except Exception as error:
-            self._told = error
+            self._announced = error
             self._enter(call.failed(error))
             with contextlib.suppress(Exception), self.last_round(error):
                 self.barrier()  # where it fails, the group is over, and its next operation says why
@@ -131,7 +131,7 @@ class Communicator(ABC):
             self.call, self.fingerprint = None, 0
 
     def last_round(self, error: Exception) -> contextlib.AbstractContextManager[None]:
-        """Return what the last round of an operation in which this worker failed is to be within.
+        """Return what the last round of an operation in which this worker failed must be within.
 
         error: raised when the others know of it, or do not come to hear it.
         """
@@ -167,10 +167,10 @@ class Communicator(ABC):
     def sum_floats(self, values: npt.NDArray[np.float32], scales: FloatScales, block: int) -> bool:
         """Replace float32 values by their sums over all workers, where this can be done in their own memory.
 
-        Return whether it was; else nothing has happened. The same on every worker.
+        Return whether it was; otherwise nothing has happened. The same on every worker.
 
         Args:
-            values: C-contiguous; of no use if the reduction fails.
+            values: C-contiguous; undefined if the reduction fails.
             scales: that all workers agreed on.
             block: as in ``reduce_lanes``; or WIDE_LANES, where ``wide`` allows.
         """

@@ -11,7 +11,7 @@ With b^d <= 2^32 a lane holds d of them:
 Counts go in chunks of CHUNK, each to the fewest lanes that hold it.
 
 A sign is such a count: 1 for plus, 0 for minus. The sum of n signs is then 2 k - n, for the digit k. All
-workers must be in the sum: one that is left out would count as so many minus signs.
+workers must be in the sum: one that is left out would count as this many minus signs.
 """
 
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ class CountLanes:
         return found
 
     def lanes(self, count: int) -> int:
-        """Return how many lanes so many counts take."""
+        """Return how many lanes this many counts take."""
         whole, rest = divmod(count, CHUNK)
         return whole * -(-CHUNK // self.digits) - (-rest // self.digits)
 

@@ -40,24 +40,25 @@ WORTH_ASKING: Final = 512
 """Blocks: from here on the workers may first ask which are not zero, by a bitmap."""
 
 WORTH_A_ROUND_TRIP: Final = 1 << 14
-"""Bytes that asking first must save a worker, or it does not: our choice, 1.3 ms of 100 Mbit/s."""
+"""Bytes that asking first must save a worker, or it does not: chosen here, 1.3 ms of 100 Mbit/s."""
 
 WORTH_SELECTING: Final = 1 / 2
 """Of the blocks: with more, copying them out and in costs more than it saves."""
 
 GATHERED_LANES: Final = 4096
-"""Our choice: sums of which all workers' values take no more are made by every worker itself, of all of them.
-That is one round trip instead of two, of 16 packets at most.
+"""Chosen here: sums of which all workers' values take no more are made by every worker itself, of all of
+them. That is one round trip instead of two, of 16 packets at most.
 """
 
 EXACT_VALUES: Final = 1024
-"""Our choice: sums of no more values are made in limbs. They are 48 packets, which travel together."""
+"""Chosen here: sums of no more values are made in limbs. They are 48 packets, which travel together."""
 
 WIDE_VALUES: Final = 64 * WIDE_LANES
-"""Our choice: sums of fewer values travel in blocks of SLOT_LANES, which spread over more slots."""
+"""Chosen here: sums of fewer values travel in blocks of SLOT_LANES, which spread over more slots."""
 
 MOST_ZEROS: Final = 16
-"""Our choice: one block in so many may be zero where a sum travels in wide ones, which are skipped whole."""
+"""Chosen here: one block in this many may be zero where a sum travels in wide ones, which are skipped
+whole."""
 
 NO_NOTES: Final = np.empty(0, np.uint32)
 
@@ -189,8 +190,8 @@ class Contribution:
         return found
 
     def scales_of(self, values: int) -> Lanes:
-        """Return the greatest scale of every so many values of the vector, whole blocks: 0 where all workers'
-        are zero.
+        """Return the greatest scale of each run of this many values of the vector, whole blocks: 0 where all
+        workers' are zero.
         """
         scales = self.scales
         if self.rows is not None:
@@ -231,7 +232,7 @@ def packet_block_of(form: LaneFormat, values: int) -> int:
 
 
 def largest_block(lanes: int) -> int:
-    """Return the largest block of a power of two lanes that divides so many."""
+    """Return the largest block of a power of two lanes that divides this number."""
     return lanes & -lanes
 
 
@@ -402,8 +403,8 @@ def sum_float32(
 
 
 def _sum_block(count: int, most_zeros: Lanes) -> int:
-    """Return in which blocks a sum of so many values travels: wide ones, if they may and no worker could skip
-    much in others.
+    """Return in which blocks a sum of this many values travels: wide ones, if they may and no worker could
+    skip much in others.
 
     most_zeros: how many scale blocks are zero on the worker with most; empty: wide ones may not.
     """
@@ -414,7 +415,7 @@ def _sum_block(count: int, most_zeros: Lanes) -> int:
 
 
 def in_fixed_point(communicator: Communicator, count: int) -> bool:
-    """Return whether ``sum_float32`` makes the whole sum of so many values by ``encode`` and ``add``."""
+    """Return whether ``sum_float32`` makes the whole sum of this many values by ``encode`` and ``add``."""
     return not _gathered(communicator, count) and not _in_limbs(communicator, count)
 
 

@@ -23,18 +23,18 @@ from weir.host_agent.transport.host_memory import (
     MOST_ACCOUNTS,
     NOT_WANTED,
     RESULT,
+    Deadline,
     HostMemory,
-    Patience,
     Step,
     Watch,
 )
 from weir.host_agent.transport.links import DisagreementError
-from weir.host_agent.transport.report import Account, ReduceReport, Returned
+from weir.host_agent.transport.report import Account, ReduceReport, ReturnedLanes
 from weir.host_agent.transport.service_class import LOSSLESS, MAX_ACCOUNT_ROWS, NO_ACCOUNT, ServiceClass
 from weir.host_agent.transport.slot_transport import BLOCKS
 from weir.wire.definition import SLOT_LANES, Op
 
-_SHARED_LANES: Final = 1 << 14  # our choice: what takes less than waking the others, the leader sums alone
+_SHARED_LANES: Final = 1 << 14  # chosen here: what takes less than waking the others, the leader sums alone
 _OVER: Final = 0
 _DISAGREE: Final = 1
 _NO_BLOCKS: Final = np.empty(0, np.uint32)
@@ -141,20 +141,20 @@ class HostSum:
             assert self._network is not None
             return self._network(lanes, op, block, service, abroad, operation)
         flat = lanes.reshape(-1).view(np.uint32)
-        patience = Patience(timeout_s, self._watch, self._locals)
-        entered = self._put(self._memory, flat, op, block, service, audience, operation, patience)
+        deadline = Deadline(timeout_s, self._watch, self._locals)
+        entered = self._put(self._memory, flat, op, block, service, audience, operation, deadline)
         sent = None
         if self._rank == self._locals[0]:
-            sent = self._lead(self._memory, flat.size, op, block, abroad, operation, patience)
+            sent = self._lead(self._memory, flat.size, op, block, abroad, operation, deadline)
         elif flat.size > _SHARED_LANES:
-            self._share(self._memory, flat.size, op, block, patience)
-        verdict, lost = self._memory.released(self._for_leader(self._memory, patience))
+            self._share(self._memory, flat.size, op, block, deadline)
+        verdict, lost = self._memory.released(self._for_leader(self._memory, deadline))
         if verdict == _DISAGREE:
             raise DisagreementError("the ranks are in different operations")
         applied = self._memory.take(flat, block, None if audience is None else self._sources(audience))
         self._was_read = audience is not None
         report = self._report(self._memory, flat.size, op, block, service, entered, lost, applied, sent)
-        self._memory.tell(Step.TAKEN)
+        self._memory.tell(Step.DONE)
         return report
 
     @staticmethod
@@ -169,12 +169,12 @@ class HostSum:
         if audience is not None and (audience.size != -(-lanes.size // block) or service.budgets.size):
             raise ValueError("there must be one audience for each block, and no loss budget beside them")
 
-    def _for_leader(self, memory: HostMemory, patience: Patience) -> Callable[[Sequence[int]], None]:
-        """Return the patience with the leader, which has deadlines of its own once it has come."""
-        endless = Patience(None, self._watch, self._locals)
+    def _for_leader(self, memory: HostMemory, deadline: Deadline) -> Callable[[Sequence[int]], None]:
+        """Return the deadline with the leader, which has deadlines of its own once it has come."""
+        endless = Deadline(None, self._watch, self._locals)
 
         def wait(missing: Sequence[int]) -> None:
-            (patience if memory.missing(Step.ARRIVED, [0]) else endless)(missing)
+            (deadline if memory.missing(Step.ARRIVED, [0]) else endless)(missing)
 
         return wait
 
@@ -187,11 +187,11 @@ class HostSum:
         service: ServiceClass,
         audience: Audience | None,
         operation: int,
-        patience: Patience,
+        deadline: Deadline,
     ) -> Account:
         """Put this rank's vector into the memory, and what there is to say of it."""
         blocks = -(-lanes.size // block)
-        memory.begin(lanes.size, quiet=self._was_read, patience=patience)
+        memory.begin(lanes.size, quiet=self._was_read, deadline=deadline)
         heard_by = 0 if audience is None else zlib.crc32(audience.tobytes(), 1)
         facts = (operation, op << 16 | block, lanes.size & 0xFFFFFFFF, lanes.size >> 32, heard_by, 0)
         here = memory.place
@@ -205,10 +205,10 @@ class HostSum:
         memory.tell(Step.ARRIVED)
         return entered
 
-    def _share(self, memory: HostMemory, count: int, op: Op, block: int, patience: Patience) -> None:
+    def _share(self, memory: HostMemory, count: int, op: Op, block: int, deadline: Deadline) -> None:
         """Reduce this rank's share of a long vector."""
         everybody = range(memory.size)
-        memory.wait(Step.ARRIVED, everybody, patience)
+        memory.wait(Step.ARRIVED, everybody, deadline)
         if memory.agree():
             memory.reduce(op, count, block, memory.size, memory.place)
             memory.tell(Step.SUMMED)
@@ -221,18 +221,18 @@ class HostSum:
         block: int,
         audience: Audience | None,
         operation: int,
-        patience: Patience,
+        deadline: Deadline,
     ) -> ReduceReport | None:
         """Reduce what all ranks of this host put there, over the network, too, and release it."""
         everybody = range(memory.size)
-        memory.wait(Step.ARRIVED, everybody, patience)
+        memory.wait(Step.ARRIVED, everybody, deadline)
         if not memory.agree():
             self._tell_of_disagreement(operation)
             memory.release(_DISAGREE)
             return None
         if count > _SHARED_LANES:
-            self._share(memory, count, op, block, patience)
-            memory.wait(Step.SUMMED, everybody, patience)
+            self._share(memory, count, op, block, deadline)
+            memory.wait(Step.SUMMED, everybody, deadline)
         elif count:
             memory.reduce(op, count, block, 1, 0)
         report = None
@@ -328,7 +328,7 @@ class HostSum:
             "included": memory.included(count, block, marks),
             "returned": Account(int(lengths.sum()), int(lanes.view(np.int32).sum(dtype=np.int64))),
             "applied": applied,
-            "given_back": Returned(mine, lanes),
+            "given_back": ReturnedLanes(mine, lanes),
             "missing": missing,
             "budgets": service.budgets,
         }

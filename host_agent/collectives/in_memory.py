@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several workers in one process, whose lanes are reduced in memory by the arithmetic of the switch.
 
-For replays, calibrations and tests: nothing becomes a packet. The workers take turns, one at a time and in
+For replays, calibrations and tests: nothing becomes a packet. The workers run one at a time and in
 the order of their ranks, each from one reduction to the next; so a run repeats itself bit for bit, and the
 time that a worker takes between two reductions is its own.
 """
@@ -16,14 +16,14 @@ import numpy.typing as npt
 
 from weir.host_agent.collectives.communicator import Audience, Communicator, wanted
 from weir.host_agent.collectives.dtypes import Lanes
-from weir.host_agent.transport.report import NOTHING, Account, ReduceReport, Returned
+from weir.host_agent.transport.report import NOTHING, Account, ReduceReport, ReturnedLanes
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.wire.definition import SLOT_LANES, Op
 
 T = TypeVar("T")
 
 Loss = Callable[[int, ServiceClass, int], npt.NDArray[np.bool_]]
-"""Return which of so many blocks are lost of what a rank contributes to a reduction with loss budgets."""
+"""Return which of this many blocks are lost of what a rank contributes to a reduction with loss budgets."""
 
 Watch = Callable[[npt.NDArray[np.bool_], int], None]
 
@@ -233,7 +233,7 @@ def _report(call: _Call, occupied: npt.NDArray[np.bool_], lost: npt.NDArray[np.b
         block=call.block,
         blocks=occupied.size,
         blocks_sent=int(np.count_nonzero(occupied)),
-        given_back=Returned(blocks, lanes),
+        given_back=ReturnedLanes(blocks, lanes),
         entered=entered,
         included=Account(entered.lanes - returned.lanes, entered.total - returned.total),
         returned=returned,

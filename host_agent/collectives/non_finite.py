@@ -41,7 +41,7 @@ class NonFiniteError(ArithmeticError):
         self._given = (what, ranks, index, rank)
 
     def __reduce__(self) -> tuple[type[Self], tuple[str, tuple[int, ...], int, int]]:
-        """Let it cross processes whole: by default an exception is made anew from its message alone."""
+        """Let it cross processes whole: by default an exception is made again from its message alone."""
         return type(self), self._given
 
 

@@ -24,7 +24,7 @@ class Call(NamedTuple):
         name: as users know it.
         facts: what must be the same on every rank: numbers, strings, dtypes, operators.
         arguments: for people; tensors in lists, operators and strings.
-        failure: why this rank cannot do it, in words; empty where it can.
+        failure: why this rank cannot do it, as text; empty where it can.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Call(NamedTuple):
 
     @property
     def said(self) -> str:
-        """Return what this rank did, in words: ``called barrier()``."""
+        """Return what this rank did, as text: ``called barrier()``."""
         if not self.failure:
             return f"called {self}"
         return f"failed in {self}: {self.failure}" if self.name else f"failed: {self.failure}"

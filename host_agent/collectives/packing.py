@@ -9,12 +9,12 @@ either sign, |q| <= m with
 and its lane is q_0 + q_1 2^w + ... + q_(f-1) 2^(w(f-1)) modulo 2^32. That is linear in the q: where the
 switch adds lanes modulo 2^32, each field's sum Q_k stands in the same place of the result.
 
-*No field reaches into the next.* |Q_k| <= n m < 2^(w-1), whoever is included. So with the bias 2^(w-1) added
-to every field, which the reader does once, each is an integer from 1 to 2^w - 1, all of them together are
-below 2^(wf) <= 2^32, and they are the digits of that number to the base 2^w: no carry, no wrap, one way to
-read them. No input can do otherwise: |q| <= m is what rounding leaves of it (below). Workers add no bias
-themselves, so that values of zero are a lane of zero, which is not sent, and a worker that is left out adds
-nothing.
+*No field reaches into the next.* |Q_k| <= n m < 2^(w-1), whichever workers are included. So with the bias
+2^(w-1) added to every field, which the reader does once, each is an integer from 1 to 2^w - 1, all of them
+together are below 2^(wf) <= 2^32, and they are the digits of that number to the base 2^w: no carry, no wrap,
+one way to read them. No input can do otherwise: |q| <= m is what rounding leaves of it (below). Workers add
+no bias themselves, so that values of zero are a lane of zero, which is not sent, and a worker that is left
+out adds nothing.
 
 *Quantum.* The values of a block share the largest magnitude a of all workers, as the bits of a float32, whose
 order is that of the numbers (the MAX operator agrees on it); 0 is a block of zeros, NOT_FINITE and more one
@@ -54,7 +54,7 @@ NON_FINITE: Final[tuple[NonFinite, ...]] = ("deliver", "raise")
 
 NOT_FINITE: Final = 0x7F800000
 LEAST_STEPS: Final = 15
-"""Our choice: the least m of ``LaneBits`` 16 and 8; values are off by 3.4 % of the largest at most."""
+"""Chosen here: the least m of ``LaneBits`` 16 and 8; values are off by 3.4 % of the largest at most."""
 
 
 LANE_ERROR: Final = 0.02
@@ -83,7 +83,7 @@ class LaneFormat(Protocol):
     def error(self) -> float: ...
 
     def lanes(self, values: int) -> int:
-        """Return how many lanes a block of so many values takes."""
+        """Return how many lanes a block of this many values takes."""
 
     def scales(self, x: Floats, scale_block: int) -> Scales:
         """Return the scale of each block of ``x``, 0 where all of it is zero."""
@@ -199,7 +199,7 @@ class PackedLanes:
         return (1 + 2**-7) / (2 * self.steps)
 
     def lanes(self, values: int) -> int:
-        """Return the lanes of whole groups that hold so many values."""
+        """Return the lanes of whole groups that hold this many values."""
         return -(-values // (GROUP_LANES * self.fields)) * GROUP_LANES
 
     def scales(self, x: Floats, scale_block: int) -> Scales:
@@ -261,13 +261,13 @@ def _factors(native: Callable[..., None], scales: Scales, most: int) -> Factors:
 
 
 def lane_format(bits: LaneBits, error: float, workers: int) -> LaneFormat:
-    """Return the form for ``bits`` and so many workers.
+    """Return the form for ``bits`` and this many workers.
 
     32: whole lanes. 16: two fields. 8: four fields of 8 bits for up to 8 workers, three of 10 for up to 34.
-    "auto": the most fields whose error is no more than ``error``; else whole lanes.
+    "auto": the most fields whose error is no more than ``error``; otherwise whole lanes.
 
     Raises:
-        ValueError: so many workers leave too few bits, or there are no such bits; says what there is.
+        ValueError: this many workers leave too few bits, or there are no such bits; says what there is.
     """
     if bits not in LANE_BITS:
         raise ValueError(f"lane bits {bits!r}: there are {', '.join(map(str, LANE_BITS))}")
@@ -309,7 +309,7 @@ class Precision:
             raise ValueError(f"non_finite {self.non_finite!r}: it must be {' or '.join(NON_FINITE)}")
 
     def __str__(self) -> str:
-        """Return the options in words: "lane_bits=8"."""
+        """Return the options as text: "lane_bits=8"."""
         words = ["exact" if self.exact else f"lane_bits={self.lane_bits}"]
         if self.lane_bits == "auto" and not self.exact:
             words.append(f"lane_error={self.lane_error:g}")
@@ -323,12 +323,12 @@ class Precision:
         return self.non_finite == "deliver"
 
     def form(self, workers: int) -> LaneFormat:
-        """Return the form for so many workers. Raises ValueError where there is none."""
+        """Return the form for this many workers. Raises ValueError where there is none."""
         return lane_format(self.lane_bits, self.lane_error, workers)
 
 
 def _possible(workers: int) -> Iterator[PackedLanes]:
-    """Yield the packed forms that can hold sums of so many workers, the narrowest first."""
+    """Yield the packed forms that can hold sums of this many workers, the narrowest first."""
     for fields in (4, 3, 2):
         if PackedLanes(fields, 1).steps >= workers:
             yield PackedLanes(fields, workers)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Vectors in parts, of which each rank wants one: what reduce_scatter, gather and all_to_all are made of.
 
-A block of lanes has one audience, so each part begins on a block of its own. Parts of one length take turns,
+A block of lanes has one audience, so each part begins on a block of its own. Parts of one length alternate,
 some blocks at a time: then the links of all ranks are in use all the time, not one after another.
 """
 
@@ -45,12 +45,12 @@ class Parts:
 
     @classmethod
     def of(cls, counts: Sequence[int], audience: Sequence[int], dtype: torch.dtype) -> "Parts":
-        """Lay out parts of so many elements of a dtype."""
+        """Lay out parts of this many elements of a dtype."""
         return _laid_out(tuple(counts), tuple(audience), max(1, LANE_BYTES // dtype.itemsize))
 
     @cached_property
     def starts(self) -> list[int] | None:
-        """Return where each part begins, if all are in one piece each: their units do not take turns."""
+        """Return where each part begins, if all are in one piece each: their units do not alternate."""
         if self.take_turns and self.lengths and self.lengths[0] > 1:
             return None
         return [self.unit * units for units in itertools.accumulate(self.lengths, initial=0)][:-1]
@@ -98,7 +98,7 @@ class Parts:
         raise IndexError(f"the vector has {self.size} elements")
 
     def of_blocks(self, lanes: int, planes: int = 1, block: int | None = None) -> Audience:
-        """Return who wants each block of so many lanes; the array may not be written to.
+        """Return who wants each block of this many lanes; the array may not be written to.
 
         The lanes are ``planes`` vectors one after another, in each of which the units have their proportion.
         """

@@ -45,7 +45,7 @@ Rows = npt.NDArray[np.uint32]
 
 NOT_FINITE = 255
 LOOKED_AT: Final = 256
-"""Our choice: what all of a long vector would say, at a cost that does not count."""
+"""Chosen here: what all of a long vector would say, at a cost that does not count."""
 
 
 def block_count(count: int, scale_block: int) -> int:

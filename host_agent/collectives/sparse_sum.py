@@ -26,7 +26,7 @@ from weir.wire.definition import GROUP_LANES, SLOT_LANES, Op
 
 Rows = npt.NDArray[np.int64]
 
-_NARROW_ROWS: Final = 1 << 32  # so many rows have numbers of one lane
+_NARROW_ROWS: Final = 1 << 32  # this many rows have numbers of one lane
 _SUM: Final = dist.ReduceOp.SUM
 _MEAN: Final = dist.ReduceOp.AVG
 
@@ -137,7 +137,7 @@ def _by_bits(communicator: Communicator, rows: Rows, count: int) -> Rows:
 def _sum(
     communicator: Communicator, values: torch.Tensor, width: int, op: Operator, name: Callable[[int], str]
 ) -> torch.Tensor:
-    """Return the sum, or the average, of ``values``, rows of so many; may overwrite them."""
+    """Return the sum, or the average, of ``values``, rows of this many; may overwrite them."""
     dtype = values.dtype
     if values.is_complex():
         parts = _sum(communicator, torch.view_as_real(values), 2 * width, op, lambda index: name(index // 2))
@@ -150,7 +150,7 @@ def _sum(
 
 
 def _block(width: int) -> int:
-    """Return lanes in a block where rows have so many: few blocks are of a row and its neighbour then."""
+    """Return lanes in a block where rows have this many: few blocks are of a row and its neighbour then."""
     block = SLOT_LANES
     while block > GROUP_LANES and width % block and width < 4 * block:
         block //= 2

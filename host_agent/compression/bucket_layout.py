@@ -102,7 +102,7 @@ class BucketLayout:
         return self if packet_block == self.packet_block else replace(self, packet_block=packet_block)
 
     def resized(self, lengths: Sequence[int], packet_block: int) -> "BucketLayout":
-        """Return a layout of the same parameters with so many elements of each in the vector."""
+        """Return a layout of the same parameters with this many elements of each in the vector."""
         segments, start = [], 0
         for segment, length in zip(self.segments, lengths, strict=True):
             segments.append(Segment(segment.name, segment.shape, length, segment.bucket_start, start))
@@ -240,7 +240,7 @@ class BucketLayout:
         return known[device]
 
     def idle(self, bucket: torch.Tensor, divisor: float, block: int) -> torch.Tensor:
-        """Return which blocks of so many elements, which divide the vector, are zero in ``spread(bucket,
+        """Return which blocks of this many elements, which divide the vector, are zero in ``spread(bucket,
         divisor)``: bool.
         """
         if is_native(bucket):

@@ -26,8 +26,8 @@ _THIRD: Final = np.uint32(2**32 // MAGNITUDE_CLASSES)
 
 
 def layer_classes(sizes: Sequence[int]) -> list[int]:
-    """Return the layer class of each of the tensors with so many elements, given in the order of the forward
-    pass.
+    """Return the layer class of each of the tensors with this many elements, given in the order of the
+    forward pass.
 
     The elements are cut into LAYER_CLASSES equal runs; a tensor belongs to the run that its middle is in.
     The runs that have a tensor are then spread evenly over the classes: the first tensor is in class 0 and
@@ -68,7 +68,7 @@ class LayerClasses:
         return self._classes[name]
 
     def frontmost(self, names: Iterable[str]) -> int:
-        """Return the class of packets that carry these parameters: whoever waits for one of them waits for
+        """Return the class of packets that carry these parameters: anyone who waits for one of them waits for
         all.
         """
         return min(self._classes[name] for name in names)

@@ -31,7 +31,7 @@ class Destination:
     takes_losses: ClassVar[bool] = True
 
     def workers(self, members: int) -> int:
-        """Return how many of so many members contribute: the first ones."""
+        """Return how many of this many members contribute: the first ones."""
         return members
 
     def watched(self) -> "Destination":

@@ -35,7 +35,7 @@ from weir.wire.definition import Op
 
 
 @dataclass(frozen=True)
-class Exchanged:
+class ExchangeResult:
     """One bucket's exchange as one worker saw it.
 
     Attributes:
@@ -71,7 +71,7 @@ def gradient_form(bits: LaneBits, error: float, workers: int, *, lossless: bool)
     """Return the form of gradients in lanes. lossless: nothing may go missing.
 
     Raises:
-        ValueError: none that so many workers, or a loss budget, go with; see ``lane_format``.
+        ValueError: none that this many workers, or a loss budget, go with; see ``lane_format``.
     """
     form = lane_format(bits, error, workers)
     if not lossless and packet_block_of(form, SCALE_BLOCK) < form.lanes(SCALE_BLOCK):
@@ -136,7 +136,7 @@ class GradientExchange:
         )
         self.encoder = Encoder(parse_rule(rule), sparsifier)
         self.settings = _settings(sparsifier, rule, policy, error_feedback, exclude, lane_bits, lane_error)
-        """The method and its options in words, which must be the same on every worker."""
+        """The method and its options as text, which must be the same on every worker."""
         self.predictions = Predictions()
         self.ledger = Ledger()
         self.timer = time.perf_counter
@@ -151,7 +151,7 @@ class GradientExchange:
         slots: int,
         destination: Destination = ALL_WORKERS,
         *,
-        narrow: int = 0,
+        max_lanes: int = 0,
     ) -> None:
         """Take a place among the workers that sum a module's gradients; again when either has changed.
 
@@ -160,7 +160,7 @@ class GradientExchange:
             communicator: sums lanes over the workers, and the servers.
             slots: of the switch, which the sums take; what encodings cost depends on it.
             destination: who the sums are for.
-            narrow: how many lanes of ADD the switch takes in a packet, which changes what encodings cost;
+            max_lanes: how many lanes of ADD the switch takes in a packet, which changes what encodings cost;
                 0: any number.
 
         Raises:
@@ -177,9 +177,9 @@ class GradientExchange:
         self.predictions.clear()
         self.gradients.sparsifier.value_bits = 32 / self.form.fields
         self.gradients.join(module, communicator.rank, workers)
-        self.encoder.join(workers, slots, self.form, narrow=narrow)
+        self.encoder.join(workers, slots, self.form, max_lanes=max_lanes)
 
-    def exchange(self, layout: BucketLayout, bucket: torch.Tensor, last: bool = True) -> Exchanged:
+    def exchange(self, layout: BucketLayout, bucket: torch.Tensor, last: bool = True) -> ExchangeResult:
         """Overwrite a bucket by the average over all workers of what was delivered.
 
         Where there are servers, a server's bucket is overwritten by the averages of its parameters, whatever
@@ -223,7 +223,7 @@ class GradientExchange:
             self.ledger.record(self.step, f"bucket {layout.index}", direction, total.report)
         if last:
             self._end_step(clock)
-        return Exchanged(
+        return ExchangeResult(
             choice=choice,
             chosen_elements=agreed.chosen,
             union_elements=self._union(plan, agreed, total),
@@ -268,7 +268,7 @@ class GradientExchange:
             self.encoder.settle(agreed.selection, known[: tally.size], agreed.notes)
 
     def _observed(self, total: Total) -> Summed:
-        """Return a bucket's sum where it is looked at: in main memory, if anything is to be learnt from it.
+        """Return a bucket's sum where it is looked at: in main memory, if anything must be learnt from it.
 
         The lanes are there in any case, so that nobody waits for a device.
         """
@@ -340,7 +340,7 @@ def _settings(
     lane_bits: LaneBits,
     lane_error: float,
 ) -> str:
-    """Return a method and its options in words: those that are as usual are left out."""
+    """Return a method and its options as text: those that are as usual are left out."""
     options = [f"{name}={getattr(sparsifier.options, name)}" for name in sparsifier.uses]
     if "density" in sparsifier.uses and sparsifier.options.warmup_steps:
         options.append(f"warmup_steps={sparsifier.options.warmup_steps}")

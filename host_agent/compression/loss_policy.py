@@ -33,7 +33,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 # but 0.4 % in back layers, 1.6 % of small gradients but 0.1 % of large ones.
 LAYER_SHAPE: Final = (1.0, 0.8, 0.6, 0.4)
 CHOICE: Final = 3
-"""Our choice: this many times the budget may be lost, so that the network has a choice. From the smallest
+"""Chosen here: this many times the budget may be lost, so that the network has a choice. From the smallest
 magnitudes on, and none of the others: with a budget of 10 % the smaller third of a tensor."""
 
 _ROUNDING: Final = 1e-6  # lanes: a product such as 0.29 * 100 must not lose a whole one to binary fractions

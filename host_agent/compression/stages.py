@@ -104,8 +104,9 @@ class Agreed:
         vector: this worker's, packed.
         packed: the same as a tensor.
         scales: of the packed vector.
-        notes: numbers that the workers tell one another for the next plan: of all of them, but for riders.
-        riders: the notes themselves where they are still to travel, with the values; else no lanes.
+        notes: numbers that the workers tell one another for the next plan: of all of them, but for
+        piggybacks.
+        piggybacks: the notes themselves where they are still to travel, with the values; otherwise no lanes.
         chosen: how many elements this worker chose that are not zero.
     """
 
@@ -114,7 +115,7 @@ class Agreed:
     packed: torch.Tensor
     scales: Scales
     notes: Lanes
-    riders: Lanes
+    piggybacks: Lanes
     chosen: int
 
 
@@ -204,7 +205,7 @@ def agree(
     vector = packed_vector(packed, choice.largest_bits if packed is choice.sent else None)
     with clock.time("planning"):
         notes = encoder.notes(communicator.rank, selection, packed)
-    riders = NO_LANES
+    piggybacks = NO_LANES
     if of_regions is None:
         scales = float_sum.agree(
             communicator, vector, selection.describe, SCALE_BLOCK, place.form, service, notes=notes
@@ -216,10 +217,10 @@ def agree(
         unit = of_regions.steps.unit
         scales = Scales(selection.largest(settled, SCALE_BLOCK, unit), unit)
         if place.policy.lossless and plan.destination.takes_notes:
-            riders = notes
+            piggybacks = notes
         else:
             communicator.reduce(notes, Op.MAX, GROUP_LANES, service)
-    return Agreed(selection, vector, packed, scales, notes, riders, proposal.elements)
+    return Agreed(selection, vector, packed, scales, notes, piggybacks, proposal.elements)
 
 
 def encode(place: Place, plan: Plan, agreed: Agreed, step: int) -> Encoded:
@@ -259,7 +260,7 @@ def add(place: Place, plan: Plan, agreed: Agreed, encoded: Encoded, *, keep: boo
         keep=keep and not agreed.vector.keeps_lanes,
         service=encoded.service,
         audience=encoded.audience,
-        notes=agreed.riders,
+        notes=agreed.piggybacks,
     )
     packed = plan.destination.given(
         agreed.selection.layout, agreed.vector.decoded(lanes), place.communicator.rank

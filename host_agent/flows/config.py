@@ -26,7 +26,7 @@ class FlowConfig:
     max_lanes: longest tensor that the receiver makes room for.
     max_loss: greatest share of a tensor's lanes that the receiver lets any sender's budgets give up.
     early_stop: the receiver takes a tensor for delivered as soon as its budgets allow what is missing, even
-    if that may be on its way still (MLT's rule); else only when nothing is.
+    if that may be on its way still (MLT's rule); otherwise only when nothing is.
     Times in seconds. initial_rto, max_rto: how long to wait for an answer before a round trip was measured,
     and at most. min_probe: by how much longer than a round trip, at least; all that a timer does is to ask.
     congestion: keep a window at all.
@@ -67,7 +67,7 @@ class FlowConfig:
             )
 
     def chunks(self, lanes: int) -> int:
-        """Return how many chunks a tensor of so many lanes has."""
+        """Return how many chunks a tensor of this many lanes has."""
         return -(-lanes // self.chunk_lanes)
 
 

@@ -27,7 +27,7 @@ class FlowMux:
     """Senders and receivers by flow id, each with its one peer. For one thread at a time.
 
     A packet that does not come from its flow's peer is refused. Among the flows that have something to send,
-    the packet of the greatest class goes first (so front layers before back ones); equals take turns.
+    the packet of the greatest class goes first (so front layers before back ones); equals alternate.
     """
 
     def __init__(self) -> None:

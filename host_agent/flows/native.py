@@ -177,5 +177,5 @@ def verdicts_of(counts: "ctypes._Pointer[c_uint64]") -> Verdicts:
 
 
 def bits_of(address: int, count: int) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    """Return a copy of so many bytes that are 0 or 1."""
+    """Return a copy of this many bytes that are 0 or 1."""
     return np.frombuffer(ctypes.string_at(address, count), np.bool_).copy()

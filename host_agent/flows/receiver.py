@@ -65,7 +65,7 @@ class FlowReceiver:
 
     @property
     def deadline(self) -> None:
-        """Return None: it has no timers, as whoever waits for an answer asks again."""
+        """Return None: it has no timers, as anyone who waits for an answer asks again."""
         return None
 
     def urgency(self, now: int) -> int | None:

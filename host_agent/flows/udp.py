@@ -20,7 +20,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
-from softp4.native.trains import trains_wanted
+from softp4.native.batches import batches_wanted
 from weir.host_agent.flows import native
 from weir.host_agent.flows.frames import Address
 from weir.host_agent.flows.mux import FlowMux
@@ -53,7 +53,7 @@ class UdpFlows:
             for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
                 self._socket.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER)
             self._socket.bind(bind)
-            self._carrier = self._library.weir_flow_udp_open(self._socket.fileno(), trains_wanted())
+            self._carrier = self._library.weir_flow_udp_open(self._socket.fileno(), batches_wanted())
         except OSError as error:
             self.close()
             what = os.strerror(error.errno or 0)
@@ -105,7 +105,7 @@ class UdpFlows:
                 raise TransportTimeout(self._explain(timeout_s))
 
     def linger(self, seconds: float, react: Callable[[], object] | None = None) -> None:
-        """Go on answering until every peer knows how its tensors ended, or for so many seconds.
+        """Go on answering until every peer knows how its tensors ended, or for this many seconds.
 
         A receiver is only ever asked: ending right after a delivery would leave its sender without an answer.
         """

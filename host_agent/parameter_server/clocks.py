@@ -21,9 +21,9 @@ class Consistency:
     bound: int | None
 
     def allows(self, made: int, floor: int) -> bool:
-        """Return whether a worker that has made so many steps may begin the next one.
+        """Return whether a worker that has made this many steps may begin the next one.
 
-        floor: the model that it has seen contains so many pushes of every worker.
+        floor: the model that it has seen contains this many pushes of every worker.
         """
         return self.bound is None or floor >= made - self.bound
 
@@ -51,7 +51,7 @@ class Clocks:
     Attributes:
         of: pushes applied, by worker.
         finished: workers whose pushes nobody waits for any more.
-        floor: so many pushes of each other worker are applied; the last one while there is none.
+        floor: this many pushes of each other worker are applied; the last one while there is none.
     """
 
     def __init__(

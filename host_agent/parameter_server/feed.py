@@ -53,7 +53,7 @@ class Feed:
         self.view = view
         self.last = 0
         """Number of the latest update, from 1."""
-        self.taken = 0
+        self.acked = 0
         """Number of the last one that the reader has taken."""
         self.under_way: dict[int, Update] = {}
         """By number, those that the reader may lack."""
@@ -62,8 +62,8 @@ class Feed:
         """Take note that the reader has taken all updates up to ``number``; an older word changes nothing."""
         if number > self.last:
             raise ValueError(f"update {number} was taken, and {self.last} is the latest one")
-        self.taken = max(self.taken, number)
-        for known in [known for known in self.under_way if known <= self.taken]:
+        self.acked = max(self.acked, number)
+        for known in [known for known in self.under_way if known <= self.acked]:
             del self.under_way[known]
 
     def pending(self, parameters: Floats) -> Words:
@@ -102,7 +102,7 @@ class Feed:
         """Return the state, by name; ``restored`` makes a feed of it."""
         return {
             "view": self.view,
-            "numbers": np.array([self.last, self.taken], np.uint32),
+            "numbers": np.array([self.last, self.acked], np.uint32),
             **{
                 f"update-{number}-{one.pushed}-{one.made}-{part}": words
                 for number, one in self.under_way.items()
@@ -114,7 +114,7 @@ class Feed:
     def restored(cls, arrays: dict[str, Words]) -> "Feed":
         """Return the feed whose ``arrays`` these are."""
         feed = cls(arrays["view"])
-        feed.last, feed.taken = map(int, arrays["numbers"])
+        feed.last, feed.acked = map(int, arrays["numbers"])
         for name, payload in arrays.items():
             if name.startswith("update-") and name.endswith("-payload"):
                 number, pushed, made = map(int, name.split("-")[1:4])

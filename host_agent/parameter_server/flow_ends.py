@@ -121,7 +121,7 @@ class WorkerEnd:
 
 
 @dataclass(frozen=True)
-class _Line:
+class _Session:
     incarnation: int
     receiver: FlowReceiver
     sender: FlowSender
@@ -132,24 +132,24 @@ class ServerEnds:
 
     def __init__(self, server: ServerMachine, mux: FlowMux) -> None:
         self._server, self._mux = server, mux
-        self._lines: dict[int, _Line] = {}
+        self._sessions: dict[int, _Session] = {}
         self._closed: Counter[int] = Counter()  # bytes of flows that are served no more
 
     def connect(self, worker: int, incarnation: int, up: FlowConfig, down: FlowConfig, peer: Address) -> None:
         """Open the flows of a worker that is at ``peer``, instead of those that it had."""
-        if (before := self._lines.pop(worker, None)) is not None:
+        if (before := self._sessions.pop(worker, None)) is not None:
             self._closed[worker] += _bytes(before)
             self._mux.remove(before.receiver)
             self._mux.remove(before.sender)
-        line = self._lines[worker] = _Line(incarnation, FlowReceiver(up), FlowSender(down))
-        for flow in (line.receiver, line.sender):
+        session = self._sessions[worker] = _Session(incarnation, FlowReceiver(up), FlowSender(down))
+        for flow in (session.receiver, session.sender):
             self._mux.add(flow, peer)
 
     def advance(self) -> list[int]:
         """Take what has come, send what follows, and return the workers who have said something."""
         heard = []
-        for worker, line in list(self._lines.items()):
-            for delivery in line.receiver.deliveries():
+        for worker, session in list(self._sessions.items()):
+            for delivery in session.receiver.deliveries():
                 heard.append(worker)
                 try:
                     message = Message.received(delivery.values.view(np.uint32), delivery.lanes_received())
@@ -160,33 +160,33 @@ class ServerEnds:
                     log.warning("rank %d speaks as rank %d: not heard", worker, message.member)
                     continue
                 self.send(self._server.handle(message))
-            line.sender.settlements()
+            session.sender.settlements()
         return heard
 
     def send(self, messages: Sequence[Message]) -> None:
         """Send messages to those members that are connected."""
         for message in messages:
-            line = self._lines.get(message.member)
-            if line is not None and line.incarnation == message.incarnation:
-                line.sender.submit(message.encode().view(np.float32))
+            session = self._sessions.get(message.member)
+            if session is not None and session.incarnation == message.incarnation:
+                session.sender.submit(message.encode().view(np.float32))
 
     @property
     def sent(self) -> Counter[int]:
         """Return the bytes sent so far by rank of the member, headers from Ethernet up."""
-        return self._closed + Counter({rank: _bytes(line) for rank, line in self._lines.items()})
+        return self._closed + Counter({rank: _bytes(session) for rank, session in self._sessions.items()})
 
     @property
     def senders(self) -> list[FlowSender]:
         """Return the flows to the workers."""
-        return [line.sender for line in self._lines.values()]
+        return [session.sender for session in self._sessions.values()]
 
 
-def _bytes(line: _Line) -> int:
-    return line.sender.counts.bytes + line.receiver.counts.bytes
+def _bytes(session: _Session) -> int:
+    return session.sender.counts.bytes + session.receiver.counts.bytes
 
 
 def frames(words: int) -> tuple[int, int]:
-    """Return the bytes of a message of so many words on its way, and on the way back, with all headers: its
+    """Return the bytes of a message of this many words on its way, and on the way back, with all headers: its
     chunks and a confirmation; the answer that all came.
     """
     head = FRAME_OVERHEAD + FLOW.size

@@ -106,7 +106,7 @@ class Holdings:
 
     def thanks(self, handover: Message) -> Message:
         """Return the answer to a handover."""
-        return Message(Kind.TAKEN, handover.member, number=self.index, epoch=handover.epoch)
+        return Message(Kind.HANDOVER_ACK, handover.member, number=self.index, epoch=handover.epoch)
 
     def _handover(self, units: Integers, epoch: int, readers: Readers) -> Message:
         """Return what gives units to another server."""

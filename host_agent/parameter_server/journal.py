@@ -186,7 +186,7 @@ class Journal:
         except (ValueError, OSError) as error:
             raise JournalError(
                 f"{self._saved} cannot be read ({error}): restore it from a copy, or remove the folder to "
-                "begin anew"
+                f"start from nothing"
             ) from error
 
     def _check(self) -> tuple[int, int]:

@@ -34,7 +34,7 @@ class Kind(IntEnum):
     BEGIN = 0x87
     ALIVE = 0x88
     HANDOVER = 0x89
-    TAKEN = 0x8A
+    HANDOVER_ACK = 0x8A
     TABLE = 0x8B
 
 
@@ -45,7 +45,7 @@ Lost = tuple[int, int, int]
 """The number of a push, and a run of its payload."""
 
 _NUMBERS: Final = (
-    *("member", "incarnation", "number", "taken", "known", "applied", "floor", "epoch", "made"),
+    *("member", "incarnation", "number", "acked", "known", "applied", "floor", "epoch", "made"),
     *("moves_epoch", "pushed", "wanted"),
 )
 _SECTIONS: Final = ("settings", "lost", "moves", "pushed_units", "wanted_units", "aside")
@@ -67,15 +67,16 @@ class Message:
     Of workers: BEGIN gives a server that has none its parameters; JOIN, which also asks for what is lacking;
     PUSH; FLUSH, of a worker that is done and asks for all that is pending; ALIVE, which asks where the clocks
     are; LEAVE. Of servers: UPDATE, REFUSAL (whose payload is a sentence), and to each other HANDOVER of units
-    to their new server, and TAKEN, its answer. TABLE is a server's own record of moves that it heard of.
+    to their new server, and HANDOVER_ACK, its answer. TABLE is a server's own record of moves that it heard
+    of.
 
     Attributes:
         member: the worker that it is from or for; of a HANDOVER the rank of the server that gives, which is
             that of the answer, too. Ranks of servers come after the workers'.
         incarnation: of the worker, below 2^64.
         number: of a push or flush, from 1 for each worker and server; of an update likewise, where 0 says
-            that only the clocks are news; of TAKEN the index of the server.
-        taken: number of the last update that the worker has taken; of an update the number of the last one
+            that only the clocks are news; of HANDOVER_ACK the index of the server.
+        acked: number of the last update that the worker has taken; of an update the number of the last one
             that the server has made, if that is another.
         known: of how many of its pushes the worker knows what became of them.
         applied: how many of this worker's pushes are in; in a join as the worker knows it.
@@ -100,7 +101,7 @@ class Message:
     member: int
     incarnation: int = 0
     number: int = 0
-    taken: int = 0
+    acked: int = 0
     known: int = 0
     applied: int = 0
     floor: int = 0
@@ -144,7 +145,7 @@ class Message:
     def decode(cls, words: Words) -> Self:
         """Return the message of these words. Raises MessageError."""
         if not words.size:
-            raise MessageError("a message of no words")
+            raise MessageError("an empty message")
         kind, mask = int(words[0]) & (1 << _KIND_BITS) - 1, int(words[0]) >> _KIND_BITS
         if kind not in set(Kind) or mask >> _FIELDS:
             raise MessageError(f"messages of kind {kind:#x} are not known: another version, or damage")

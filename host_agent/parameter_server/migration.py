@@ -30,7 +30,7 @@ SLACK: Final = 0.1
 """By which a server may have more than its share of the elements."""
 
 MARGIN: Final = 2.0
-"""A move must save so many times its own cost in as many turns as were counted: access may have changed."""
+"""A move must save this many times its own cost in as many turns as were counted: access may have changed."""
 
 
 class Costs:
@@ -54,7 +54,7 @@ class Costs:
             self._use[worker, units] += np.add.reduceat(covered, starts, dtype=np.float32)
 
     def due(self, made: int) -> bool:
-        """Return whether a report is due to a worker 0 that has made so many steps."""
+        """Return whether a report is due to a worker 0 that has made this many steps."""
         return bool(self._every and made) and made % self._every == 0
 
     def report(self, number: int, mine: Bits, server: int, together: bool) -> None:
@@ -119,7 +119,7 @@ def plan_moves(
 
     A move counts by what it saves on all links, or by what it takes from the busier of its two servers; it
     makes no server busier than the busiest one was, and leaves each at most its share of the elements.
-    Servers take turns, each with its costliest units first: what leaves one makes room for what comes.
+    Servers alternate, each with its costliest units first: what leaves one makes room for what comes.
 
     Args:
         reports: of all servers, in order.

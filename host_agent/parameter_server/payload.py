@@ -158,7 +158,7 @@ def _read(payload: Words, length: int) -> tuple[Bits, Words]:
     kind, said, count = map(int, payload[:HEAD_WORDS])
     form, log2, levels, rest = kind & 0xFF, kind >> 8 & 0xFF, kind >> 16 & 0xFF, kind >> 24
     if said != length:
-        raise PayloadError(f"a payload for a vector of {said} words came for one of {length}")
+        raise PayloadError(f"the payload is for a vector of {said} words, not {length}")
     if form > max(Form) or rest or 1 << log2 not in MASK_SIZES:
         raise PayloadError(f"payloads of kind {kind:#010x} are not known here: versions differ, or damage")
     body = payload[HEAD_WORDS:]

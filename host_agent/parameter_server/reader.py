@@ -20,7 +20,7 @@ class Reader:
     """A server's knowledge of a worker that has joined.
 
     Attributes:
-        told: the floor of its last update.
+        floor_sent: the floor of its last update.
         epoch: of its routing table.
         contained: pushes, anybody's, in its model, by number of its update.
         lost: of its pushes that are applied, until it knows.
@@ -30,7 +30,7 @@ class Reader:
 
     incarnation: int
     feed: Feed
-    told: int = 0
+    floor_sent: int = 0
     epoch: int = 0
     settings: str = ""
     contained: dict[int, int] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Reader:
         if not number:
             return NO_UNITS
         if (epoch, number) not in self.sets:
-            raise PayloadError(f"it has never said what its set {number} is")
+            raise PayloadError(f"it has never defined its set {number}")
         return self.sets[epoch, number]
 
     def remember(self, table: Table, epoch: int, number: int, units: Words) -> None:
@@ -59,7 +59,7 @@ class Reader:
         """Return the state, by name; ``restored`` makes a reader of it."""
         return {
             "incarnation": np.array([self.incarnation], np.uint64),
-            "numbers": np.array([self.told, self.epoch, *self.wanted], np.int64),
+            "numbers": np.array([self.floor_sent, self.epoch, *self.wanted], np.int64),
             "settings": np.frombuffer(self.settings.encode(), np.uint8),
             "contained": np.array(list(self.contained.items()), np.int64),
             "lost": np.array([run for runs in self.lost.values() for run in runs], np.int64),
@@ -70,7 +70,7 @@ class Reader:
     @classmethod
     def restored(cls, arrays: Arrays) -> "Reader":
         """Return the reader whose ``arrays`` these are."""
-        told, epoch, wanted_epoch, wanted = map(int, arrays["numbers"])
+        floor_sent, epoch, wanted_epoch, wanted = map(int, arrays["numbers"])
         lost: dict[int, tuple[Lost, ...]] = {}
         for number, first, count in arrays["lost"].reshape(-1, 3).tolist():
             lost[number] = (*lost.get(number, ()), (number, first, count))
@@ -81,7 +81,7 @@ class Reader:
         return cls(
             int(arrays["incarnation"][0]),
             Feed.restored(under("feed/", arrays)),
-            told,
+            floor_sent,
             epoch,
             arrays["settings"].tobytes().decode(),
             dict(arrays["contained"].reshape(-1, 2).tolist()),

@@ -326,7 +326,7 @@ class Table:
         return tuple(piece for piece in self.pieces if piece.server == server)
 
     def buckets(self, elements: int) -> tuple[tuple[Piece, ...], ...]:
-        """Return the pieces in buckets of about so many elements, the last of the model first: their
+        """Return the pieces in buckets of about this many elements, the last of the model first: their
         gradients are ready first. A piece that is larger is a bucket of its own.
         """
         found: list[list[Piece]] = [[]]

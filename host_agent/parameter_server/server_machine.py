@@ -52,7 +52,7 @@ class ServerMachine:
     """One server. For one thread at a time.
 
     The staleness of a push is the number of pushes, anybody's, that were applied since the model that its
-    gradient is of. It is workers - 1 where all take turns, and then each makes its part of a step, 1 /
+    gradient is of. It is workers - 1 where all alternate, and then each makes its part of a step, 1 /
     workers. A push that is staler makes 1 / (staleness + 1): delayed gradients of full size make training
     oscillate where it would converge without a delay (Zhang et al., "Staleness-aware Async-SGD", IJCAI 2016,
     who divide by the staleness). Where workers make all steps together, a step is that of their average.
@@ -142,7 +142,7 @@ class ServerMachine:
         return None if reader is None else reader.incarnation
 
     def handle(self, message: Message) -> list[Message]:
-        """Take a message, and return what is to be sent because of it.
+        """Take a message, and return what must be sent because of it.
 
         What cannot be taken is answered by a refusal, and changes nothing.
         """
@@ -160,13 +160,13 @@ class ServerMachine:
             if not self.holdings.is_news(message):
                 return [self.holdings.thanks(message)]
             return self._record(message) + self._go_on()
-        if kind is Kind.TAKEN:
+        if kind is Kind.HANDOVER_ACK:
             return self._record(message) if (message.epoch, message.number) in self.holdings.outgoing else []
         if self.incarnation(message.member) != message.incarnation or kind not in _OF_WORKERS:
-            return self._refuse(message, "stranger", "has not joined, or was taken out: it must join anew")
+            return self._refuse(message, "stranger", "has not joined, or was removed: it must join again")
         sent: list[Message] = []
         if kind is not Kind.LEAVE:
-            if message.taken > self.readers[message.member].feed.last:
+            if message.acked > self.readers[message.member].feed.last:
                 return self._refuse(message, "time", "has taken updates that were never sent")
             if message.epoch > self.table.epoch:
                 if refusal := self._check_moves(message):
@@ -236,8 +236,8 @@ class ServerMachine:
         return [message.refused(f"worker {message.member} {sentence}")]
 
     def _wait_for_begin(self, join: Message) -> list[Message]:
-        if join.taken:
-            return self._refuse(join, "stranger", "knows of more than the server, which has no state")
+        if join.acked:
+            return self._refuse(join, "stranger", "is ahead of the server, and the server has no state")
         self._waiting[join.member] = join
         return []
 
@@ -253,15 +253,17 @@ class ServerMachine:
         worker = message.member
         if self.incarnation(worker) != message.incarnation:
             if message.incarnation <= self._newest.get(worker, -1):
-                return self._refuse(message, "stranger", "has left, or was started anew since it joined")
-            if message.taken:
+                return self._refuse(message, "stranger", "has left, or was restarted after it joined")
+            if message.acked:
                 return self._refuse(
-                    message, "stranger", "was taken out, or the server has lost its state: it must join anew"
+                    message, "stranger", "was removed, or the server has lost its state: it must join again"
                 )
             return self._record(message) + self._go_on()
-        if message.taken > self.readers[worker].feed.last or message.applied > self.clocks.of[worker]:
+        if message.acked > self.readers[worker].feed.last or message.applied > self.clocks.of[worker]:
             return self._refuse(
-                message, "time", "knows of more than the server does, whose state is an older one: restore it"
+                message,
+                "time",
+                "is ahead of the server, because the server's state is old: restore the newest state",
             )
         self._acknowledge(message)
         return self.lacking(worker)
@@ -276,7 +278,7 @@ class ServerMachine:
             values = self._patch(message, units).values.view(np.float32)
             reader.set_of(self.table, message.epoch, message.wanted, message.wanted_units)
         except PayloadError as error:
-            return self._refuse(message, "payload", f"pushed what cannot be read: {error}")
+            return self._refuse(message, "payload", f"pushed a payload that cannot be decoded: {error}")
         if message.kind is Kind.BEGIN and not np.array_equal(units, self.holdings.units):
             return self._refuse(message, "payload", "gives the model of other units than this server has")
         if not np.isfinite(values).all():
@@ -330,7 +332,7 @@ class ServerMachine:
         if kind is Kind.HANDOVER:
             self.holdings.take(message, self.readers)
             return [self.holdings.thanks(message)]
-        if kind is Kind.TAKEN:
+        if kind is Kind.HANDOVER_ACK:
             del self.holdings.outgoing[message.epoch, message.number]
             return []
         if kind in (Kind.JOIN, Kind.LEAVE):
@@ -375,7 +377,7 @@ class ServerMachine:
     def _acknowledge(self, message: Message) -> None:
         """Forget what a worker says that it has, or knows."""
         reader = self.readers[message.member]
-        reader.feed.acknowledge(message.taken)
+        reader.feed.acknowledge(message.acked)
         reader.epoch = max(reader.epoch, min(message.epoch, self.table.epoch))
         for number in [number for number in reader.lost if number <= message.known]:
             del reader.lost[number]
@@ -454,9 +456,9 @@ class ServerMachine:
     def _share(self, push: Message) -> float:
         """Return the share of its learning rate with which a push moves the model."""
         contained = self.readers[push.member].contained
-        for number in [number for number in contained if number < push.taken]:
+        for number in [number for number in contained if number < push.acked]:
             del contained[number]
-        staleness = self._pushes - contained.get(push.taken, 0) if self.rules.tempered else 0
+        staleness = self._pushes - contained.get(push.acked, 0) if self.rules.tempered else 0
         return 1.0 / max(len(self.readers), staleness + 1)
 
     def _wake(self, message: Message, pusher: int | None = None) -> list[Message]:
@@ -471,7 +473,7 @@ class ServerMachine:
         return [
             (worker, self._update(worker, threshold))
             for worker, made in sorted(self.clocks.of.items())
-            if allows(made, floor) and (worker == pusher or not allows(made, self.readers[worker].told))
+            if allows(made, floor) and (worker == pusher or not allows(made, self.readers[worker].floor_sent))
         ]
 
     def _update(self, worker: int, threshold: float) -> int:
@@ -491,7 +493,7 @@ class ServerMachine:
         payload, covered = reader.feed.make(self.optimizer.parameters, threshold, filtered.block, places)
         told = NOTHING if number else self.table.units.encode(units)
         sent = reader.feed.sent(Update(payload, number, told, self.table.epoch))
-        reader.told = self.clocks.floor
+        reader.floor_sent = self.clocks.floor
         reader.contained[sent] = self._pushes
         self._costs.count(worker, units, covered)
         self._tell(worker, sent)
@@ -506,9 +508,9 @@ class ServerMachine:
             worker,
             reader.incarnation,
             number,
-            taken=0 if number == reader.feed.last else reader.feed.last,
+            acked=0 if number == reader.feed.last else reader.feed.last,
             applied=self.clocks.of[worker],
-            floor=reader.told if number in (0, reader.feed.last) else 0,
+            floor=reader.floor_sent if number in (0, reader.feed.last) else 0,
             epoch=self.table.epoch,
             made=update.made,
             moves=moves,

@@ -56,7 +56,7 @@ class Optimizer(Protocol):
             units: these.
             source: for each of their elements where it comes from: the elements until now, then ``rows``.
             rows: of elements that come, as ``rows`` of another server gave them.
-            steps: at least so many steps were made.
+            steps: at least this many steps were made.
         """
         ...
 

@@ -20,7 +20,7 @@ _SPARSE: Final = ("SGD", "Adagrad")
 
 BUCKET_BYTES: Final = 2**20
 SPARSE_BUCKET_BYTES: Final = 8 * 2**20
-"""Of the gradients that are pushed together, dense ones and others: our choice. What was changed of one
+"""Of the gradients that are pushed together, dense ones and others: chosen here. What was changed of one
 bucket comes down while the next one goes up, so the smaller the better; but each takes some round trips.
 """
 
@@ -71,7 +71,8 @@ def check_flow(consistency: str, push_filter: str, pull_filter: str, sparsifier:
     rule = parse_filter(push_filter)
     if rule.threshold and sparsifier != "dense":
         raise ValueError(
-            f"push filter {rule}: it chooses what is pushed, as method {sparsifier} does; take method dense"
+            f"push filter {rule}: it chooses the pushed values, and so does method {sparsifier}; use "
+            f"method dense"
         )
 
 
@@ -96,8 +97,8 @@ def check_loss(consistency: str, loss_budget: float) -> None:
         raise ValueError(f"loss budget {loss_budget}: take a share from 0, and below 1")
     if consistency == "sync" and loss_budget:
         raise ValueError(
-            "a loss budget is of asynchronous pushes, what synchronous servers get is lossless: take "
-            "consistency ssp:S or async with it"
+            "a loss budget needs asynchronous pushes, because pushes to synchronous servers are lossless: "
+            "use consistency ssp:S or async"
         )
 
 

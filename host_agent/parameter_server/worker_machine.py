@@ -79,14 +79,14 @@ class _Part:
 
 
 @dataclass
-class _Line:
+class _Session:
     """A worker's knowledge of a server.
 
     Attributes:
         made: pushes made, by number; None before the server's first word, which says where to begin.
-        floor: the model here contains so many pushes of every worker, of the server's units (but for what
+        floor: the model here contains this many pushes of every worker, of the server's units (but for what
             filters hold).
-        taken: number of the last update that was taken. made_in: the epoch in which it was made.
+        acked: number of the last update that was taken. made_in: the epoch in which it was made.
         newest: number of the last update that the server is known to have made. Word of it may overtake it.
         epoch: of the server's routing table.
     """
@@ -94,7 +94,7 @@ class _Line:
     made: int | None = None
     applied: int = 0
     floor: int = 0
-    taken: int = 0
+    acked: int = 0
     newest: int = 0
     made_in: int = 0
     epoch: int = 0
@@ -126,7 +126,7 @@ class WorkerMachine:
         words[:] = 0
         self.worker, self.incarnation, self.words = worker, incarnation, words
         self.table, self.rules, self.held = table, rules, held
-        self.lines = [_Line() for _ in range(table.servers)]
+        self.sessions = [_Session() for _ in range(table.servers)]
         self.everything = UnitSet(EVERYTHING, table.units.all)
         self.pushed = self.refunded = self.moved = self.moved_elements = 0
         self.owes = False
@@ -138,56 +138,56 @@ class WorkerMachine:
     @property
     def ready(self) -> bool:
         """Return whether the model has come."""
-        return all(line.taken for line in self.lines)
+        return all(session.acked for session in self.sessions)
 
     @property
     def may_step(self) -> bool:
         """Return whether the next step may begin with the model as it is here."""
-        return all(self.allows(server) for server in range(len(self.lines)))
+        return all(self.allows(server) for server in range(len(self.sessions)))
 
     @property
     def settled(self) -> bool:
         """Return whether every push is known to be applied, and what was made of it has come."""
-        return not any(line.unapplied or line.taken < line.newest for line in self.lines)
+        return not any(session.unapplied or session.acked < session.newest for session in self.sessions)
 
     @property
     def staleness(self) -> int:
         """Return by how many steps the model here may be behind this worker's."""
-        return max((line.made or 0) - line.floor for line in self.lines)
+        return max((session.made or 0) - session.floor for session in self.sessions)
 
     def allows(self, server: int) -> bool:
         """Return whether the next step may begin as far as a server is concerned."""
-        line = self.lines[server]
-        return line.taken > 0 and self.rules.consistency.allows(line.made or 0, line.floor)
+        session = self.sessions[server]
+        return session.acked > 0 and self.rules.consistency.allows(session.made or 0, session.floor)
 
     def waits(self, server: int) -> bool:
         """Return whether a word of a server is due."""
-        line = self.lines[server]
-        return bool(line.unapplied) or line.taken < line.newest or not self.allows(server)
+        session = self.sessions[server]
+        return bool(session.unapplied) or session.acked < session.newest or not self.allows(server)
 
     def hello(self, server: int) -> Message:
         """Return what joins, and what asks for everything that is lacking, at any time."""
-        line = self.lines[server]
+        session = self.sessions[server]
         return Message(
             Kind.JOIN,
             self.worker,
             self.incarnation,
-            taken=line.taken,
-            known=line.applied,
-            applied=line.applied,
+            acked=session.acked,
+            known=session.applied,
+            applied=session.applied,
             epoch=self.table.epoch,
         )
 
     def alive(self, server: int) -> Message:
         """Return what asks where the clocks are, and says that this worker is there."""
-        line = self.lines[server]
-        moves, epoch = self._news(line)
+        session = self.sessions[server]
+        moves, epoch = self._news(session)
         return Message(
             Kind.ALIVE,
             self.worker,
             self.incarnation,
-            taken=line.taken,
-            known=line.applied,
+            acked=session.acked,
+            known=session.applied,
             epoch=self.table.epoch,
             moves=moves,
             moves_epoch=epoch,
@@ -195,7 +195,7 @@ class WorkerMachine:
 
     def unapplied(self, server: int) -> list[Message]:
         """Return the pushes that a server may not have, to be sent again."""
-        return [message for message, _ in self.lines[server].unapplied.values()]
+        return [message for message, _ in self.sessions[server].unapplied.values()]
 
     def beginning(self, server: int, parameters: Floats) -> Message:
         """Return what gives a server that has none its part of these parameters."""
@@ -234,7 +234,7 @@ class WorkerMachine:
         due = self.held.add(where, gradient)
         chosen = self._chosen(due, where, lr)
         found = []
-        for server, (line, part) in enumerate(zip(self.lines, parts, strict=True)):
+        for server, (session, part) in enumerate(zip(self.sessions, parts, strict=True)):
             mine, payload, values = chosen[part.places], NOTHING, 0
             if mine.size:
                 planned = plan(mine)
@@ -242,7 +242,7 @@ class WorkerMachine:
                 taken = self.held.take(place, planned.covered)
                 payload, values = encode(planned, taken.view(np.uint32)), int(planned.covered.sum())
             message = replace(
-                self._next_step(Kind.PUSH, line),
+                self._next_step(Kind.PUSH, session),
                 lr=lr,
                 settings=settings,
                 pushed=units.number,
@@ -257,7 +257,7 @@ class WorkerMachine:
             if self._planned.size:
                 message = replace(message, moves=self._planned, moves_epoch=self.table.epoch + 1)
             self.pushed += values
-            found.append(self._keep(line, message, part.units))
+            found.append(self._keep(session, message, part.units))
         self._planned = NO_MOVES
         self._said |= {(self.table.epoch, one.number) for one in (units, wanted) if one and one.number}
         return found
@@ -266,18 +266,21 @@ class WorkerMachine:
         """Make a step without a push, whose answer is all that is pending. From then on nobody waits for this
         worker's steps.
         """
-        return [self._keep(line, self._next_step(Kind.FLUSH, line), NO_UNITS.units) for line in self.lines]
+        return [
+            self._keep(session, self._next_step(Kind.FLUSH, session), NO_UNITS.units)
+            for session in self.sessions
+        ]
 
-    def _next_step(self, kind: Kind, line: _Line) -> Message:
+    def _next_step(self, kind: Kind, session: _Session) -> Message:
         """Return the head of a push or a flush to a server."""
-        moves, epoch = self._news(line)
+        moves, epoch = self._news(session)
         return Message(
             kind,
             self.worker,
             self.incarnation,
-            (line.made or 0) + 1,
-            taken=line.taken,
-            known=line.applied,
+            (session.made or 0) + 1,
+            acked=session.acked,
+            known=session.applied,
             epoch=self.table.epoch,
             moves=moves,
             moves_epoch=epoch,
@@ -293,22 +296,22 @@ class WorkerMachine:
             return False
         if message.kind is Kind.REFUSAL:
             raise RefusedError(message.sentence)
-        line = self.lines[server]
+        session = self.sessions[server]
         if message.epoch > self.table.epoch:
             self._adopt(message)
-        line.epoch = max(line.epoch, message.epoch)
-        if line.made is None:
-            line.made = message.applied
-        news = message.applied > line.applied
-        line.applied = max(line.applied, message.applied)
-        line.newest = max(line.newest, message.number, message.taken)
-        for number in [number for number in line.unapplied if number <= line.applied]:
+        session.epoch = max(session.epoch, message.epoch)
+        if session.made is None:
+            session.made = message.applied
+        news = message.applied > session.applied
+        session.applied = max(session.applied, message.applied)
+        session.newest = max(session.newest, message.number, message.acked)
+        for number in [number for number in session.unapplied if number <= session.applied]:
             lost = [(first, count) for of, first, count in message.lost if of == number]
-            self._refund(*line.unapplied.pop(number), lost)
-        if message.number > line.taken:
-            self._remember(server, line, message)
-            while (found := line.early.pop(line.taken + 1, None)) is not None:
-                self._take(line, *found)
+            self._refund(*session.unapplied.pop(number), lost)
+        if message.number > session.acked:
+            self._remember(server, session, message)
+            while (found := session.early.pop(session.acked + 1, None)) is not None:
+                self._take(session, *found)
                 news = True
             self._plan()
         return news
@@ -318,7 +321,7 @@ class WorkerMachine:
     def _chosen(self, due: Floats, where: Where, lr: float) -> Bits:
         if self.rules.choose is not None:
             return self.rules.choose(due, where)
-        rule, step = self.rules.filter, max(line.made or 0 for line in self.lines) + 1
+        rule, step = self.rules.filter, max(session.made or 0 for session in self.sessions) + 1
         bound = rule.at(step, lr / self.rules.peak_lr)
         return above(due, bound / lr if lr else np.inf, rule.block)
 
@@ -342,16 +345,16 @@ class WorkerMachine:
         said = units.number and (self.table.epoch, units.number) in self._said
         return NOTHING if said else self.table.units.encode(part.units)
 
-    def _news(self, line: _Line) -> tuple[Integers, int]:
+    def _news(self, session: _Session) -> tuple[Integers, int]:
         """Return moves that a server may not have heard of, and the epoch that they lead to."""
-        if line.epoch >= self.table.epoch:
+        if session.epoch >= self.table.epoch:
             return NO_MOVES, 0
-        return self.table.since(line.epoch), self.table.epoch
+        return self.table.since(session.epoch), self.table.epoch
 
-    def _keep(self, line: _Line, message: Message, units: Integers) -> Message:
-        assert line.made is not None, "push before the model has come"
-        line.made = message.number
-        line.unapplied[message.number] = message, units
+    def _keep(self, session: _Session, message: Message, units: Integers) -> Message:
+        assert session.made is not None, "push before the model has come"
+        session.made = message.number
+        session.unapplied[message.number] = message, units
         return message
 
     def _refund(self, push: Message, units: Integers, lost: list[tuple[int, int]]) -> None:
@@ -373,33 +376,33 @@ class WorkerMachine:
 
     # ---------------------------------------------------------------------------------------------- updates
 
-    def _remember(self, server: int, line: _Line, message: Message) -> None:
+    def _remember(self, server: int, session: _Session, message: Message) -> None:
         """Keep an update until it is its turn. Raises PayloadError, and then nothing has changed."""
-        if message.number in line.early:
-            known, elements, patch = line.early[message.number]
+        if message.number in session.early:
+            known, elements, patch = session.early[message.number]
             if message.floor > known.floor:
-                line.early[message.number] = message, elements, patch
+                session.early[message.number] = message, elements, patch
             return
         if message.pushed_units.size:
             units = self.table.units.decode(message.pushed_units)
         elif (found := self._parts.get((message.made, message.pushed))) is not None:
             units = found[server].units
         else:
-            raise PayloadError(f"an update is of set {message.pushed}, which was never said")
+            raise PayloadError(f"an update names set {message.pushed}, which was never defined")
         elements = self.table.units.elements(units)
         if elements.size:
             patch = decode(message.payload, elements.size)
         else:
             patch = Patch(0, np.zeros(0, np.bool_), NOTHING)
-        line.early[message.number] = message, elements, patch
+        session.early[message.number] = message, elements, patch
 
-    def _take(self, line: _Line, message: Message, elements: Integers, patch: Patch) -> None:
+    def _take(self, session: _Session, message: Message, elements: Integers, patch: Patch) -> None:
         """Take an update whose turn it is."""
-        line.taken, line.made_in = message.number, message.made
-        line.floor = max(line.floor, message.floor)
-        line.report = message.aside if message.aside.size and message.made == self.table.epoch else None
+        session.acked, session.made_in = message.number, message.made
+        session.floor = max(session.floor, message.floor)
+        session.report = message.aside if message.aside.size and message.made == self.table.epoch else None
         places, values = elements[patch.places], patch.values
-        if min(one.made_in for one in self.lines) == max(one.made_in for one in self.lines):
+        if min(one.made_in for one in self.sessions) == max(one.made_in for one in self.sessions):
             self._stamps = None
         elif self._stamps is None:
             self._stamps = np.zeros(self.words.size, np.int16)
@@ -419,15 +422,15 @@ class WorkerMachine:
         self.moved += int(np.count_nonzero(moved))
         self.moved_elements += int(self.table.units.sizes[moved].sum())
         self.table = table
-        oldest = min(line.made_in for line in self.lines)
+        oldest = min(session.made_in for session in self.sessions)
         self._parts = {key: parts for key, parts in self._parts.items() if key[0] >= oldest}
 
     def _plan(self) -> None:
         """Plan moves when all servers have reported by the table that is in force."""
-        reports = [line.report for line in self.lines if line.report is not None]
-        if self.rules.words_each and len(reports) == len(self.lines):
-            for line in self.lines:
-                line.report = None
+        reports = [session.report for session in self.sessions if session.report is not None]
+        if self.rules.words_each and len(reports) == len(self.sessions):
+            for session in self.sessions:
+                session.report = None
             self._planned = plan_moves(
                 reports,
                 self.table.owner.astype(np.int64),

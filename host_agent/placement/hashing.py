@@ -101,7 +101,7 @@ def local_buckets(
     """
     machines, width = used.shape
     if machines > MACHINES:
-        raise ValueError(f"{machines} machines: sets of at most {MACHINES} are told apart")
+        raise ValueError(f"{machines} machines: the limit is {MACHINES}")
     if count < 1:
         raise ValueError(f"{count} buckets")
     rng = np.random.default_rng(seed)

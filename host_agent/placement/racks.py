@@ -58,7 +58,7 @@ def in_racks(placement: Placement, links: Integers, racks: int) -> Placement:
     """Return the placement with its parts on other machines, so that fewer bytes pass the spines.
 
     Two parts change places as long as that saves something: with up to 63 machines there are few pairs. The
-    best end of several beginnings is taken (our choice: 16), the parts as they are being one.
+    best end of several beginnings is taken (chosen here: 16), the parts as they are being one.
     """
     rack, both = rack_of(placement.machines, racks), (links + links.T).astype(np.int64)
     random = np.random.default_rng(0)

@@ -116,7 +116,7 @@ class Samples:
 def text_samples(*folders: Path, lines: int = 0) -> Samples:
     """Return the text files below folders as samples, whose features are the words in them.
 
-    lines: cut files into samples of so many lines; 0: each file is one. Samples without words are left out.
+    lines: cut files into samples of this many lines; 0: each file is one. Samples without words are left out.
     Of several folders, labels say from which a sample is.
 
     Raises:

@@ -71,7 +71,7 @@ class Placement:
             ("parameters", self.of_parameter, samples.width),
         ):
             if places.size != count:
-                raise PlacementError(f"{places.size} {what} are placed, there are {count}")
+                raise PlacementError(f"{places.size} {what} are placed, but there are {count}")
             if places.size and not 0 <= places.min() <= places.max() < self.machines:
                 raise PlacementError(
                     f"{what} on machines {places.min()} to {places.max()} of {self.machines}"

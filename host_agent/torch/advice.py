@@ -33,7 +33,7 @@ def held_back(
     Args:
         name: of a hook, a method or a filter.
         optimizer: its name.
-        divides: it divides by the history of gradients; else it repeats them, by momentum.
+        divides: it divides by the history of gradients; otherwise it repeats them, by momentum.
         servers: parameter servers make the steps.
         compress: how the caller says that updates are sent instead.
     """

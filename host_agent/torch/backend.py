@@ -91,7 +91,7 @@ def create(
     if whole:
         members = Members(WHOLE, remedy=f"were {size} processes started, as WORLD_SIZE says?")
     chosen = group_options or GroupOptions()
-    chosen.precision.form(size)  # which refuses what so many ranks cannot have
+    chosen.precision.form(size)  # which refuses what this many ranks cannot have
     connection = open_connection(
         options.store,
         rank,

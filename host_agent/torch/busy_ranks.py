@@ -23,7 +23,7 @@ def busy(store: Store, key: str) -> Iterator[None]:
     done = threading.Event()
 
     def tell() -> None:
-        with contextlib.suppress(RuntimeError):  # the store is gone: whoever needs it next will say so
+        with contextlib.suppress(RuntimeError):  # the store is gone: anyone who needs it next will say so
             while not done.wait(_BEAT_S):
                 store.add(key, 1)
 

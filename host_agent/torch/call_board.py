@@ -23,7 +23,7 @@ REMEDY: Final = "Every rank must call the same collectives in the same order wit
 
 
 class Said(NamedTuple):
-    """One rank's statement: the number of its operation, its call or failure in words, whether it failed."""
+    """One rank's statement: the number of its operation, its call or failure as text, whether it failed."""
 
     number: int
     words: str

@@ -78,7 +78,8 @@ def parts_of(tensor: torch.Tensor) -> torch.dtype | None:
 
 
 def complex_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the sparse complex tensor of which ``dist.all_reduce`` has handed over the parts; else the same.
+    """Return the sparse complex tensor of which ``dist.all_reduce`` has handed over the parts; otherwise the
+    same.
 
     A sum has other rows, so that it is written to the tensor itself; its parts would keep the old ones.
     """

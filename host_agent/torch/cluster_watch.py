@@ -25,7 +25,7 @@ _GONE: Final = "the switch and the controller that rank 0 started for this job a
 
 
 class ClusterWatch:
-    """Looks after a local cluster until ``close``; ``reason`` says why it is of no use any more.
+    """Looks after a local cluster until ``close``; ``reason`` says why it is no longer usable.
 
     Args:
         notice: the file, which nobody has written while all is well.

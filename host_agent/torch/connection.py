@@ -46,13 +46,13 @@ class Facts:
     """The facts of a group's job, which never change.
 
     slot_count: how many slots of the switch it has, or is likely to have while it sends much; the same on all
-    ranks. narrow: how many lanes of ADD the switch takes in a packet, 32 or 64, and of one column; 0: any
+    ranks. max_lanes: how many lanes of ADD the switch takes in a packet, 32 or 64, and of one column; 0: any
     number; the same on all ranks. switch_name: the switch that this rank's host is on. controller: its
     address. Both are empty where the group needs no network.
     """
 
     slot_count: int
-    narrow: int
+    max_lanes: int
     switch_name: str
     controller: str
 
@@ -177,7 +177,7 @@ class Connection(Communicator):
         except (TransportTimeout, OSError) as error:
             known = f"{error} After some seconds: {words}." if (words := self.known()) else str(error)
             if self.call is not None and self.call.failure:
-                known = f"this rank {self.call.said}; the others did not come to be told: {known}"
+                known = f"this rank {self.call.said}; the other ranks could not be told: {known}"
             self._give_up(known)
             raise GroupBrokenError(f"{self._name()}: {known}") from error
 

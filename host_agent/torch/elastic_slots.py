@@ -39,7 +39,7 @@ class Extension:
     reducer: Reducer
 
     def leave(self, reductions: int) -> None:
-        """Leave the job after so many reductions, and let go of it."""
+        """Leave the job after this many reductions, and let go of it."""
         self.reducer.close()
         with contextlib.suppress(AgentError):  # then the controller finds out by itself
             self.client.leave(reductions)
@@ -77,7 +77,7 @@ class ElasticSlots:
         base: reduces over the group's own slots; owned from now on.
         slots: of ``base``; None: it never has others.
         connect: returns a client of the controller.
-        join: joins the n-th extension with a client, within JOIN_S, of up to so many slots where they are
+        join: joins the n-th extension with a client, within JOIN_S, of up to this many slots where they are
             more than usual; AgentError when it cannot be had.
         lost: called with the reason when the controller has stopped the extension's job.
     """
@@ -130,8 +130,8 @@ class ElasticSlots:
                 return report
 
     def _begin(self, lanes: int = 0) -> tuple[bool, Extension | None]:
-        """Return whether to extend before a reduction of so many more lanes; if not, begin it and return the
-        extension that it is on.
+        """Return whether to extend before a reduction of this many more lanes; if not, begin it and return
+        the extension that it is on.
 
         All with the lock held: a reduction is made where it was counted.
         """
@@ -282,7 +282,7 @@ class ElasticSlots:
     def _detached(self) -> Callable[[], None] | None:
         """Go back to the base slots, with the lock held; return what leaves the extension, without the lock.
 
-        None: there is no extension, or a reduction is under way there. Whoever decides to leave calls this
+        None: there is no extension, or a reduction is under way there. Anyone who decides to leave calls this
         before letting go of the lock: a reduction could begin in between, which nobody would abort.
         """
         assert self._growth is not None

@@ -65,8 +65,8 @@ class HookState:
         loss_policy: how much of each gradient may go missing in a step rather than be waited for: a share
             from 0 to 1, a LossPolicy, or the path of a file with one; by default nothing.
         error_feedback: keep what is not delivered for the next step (dense and without loss there is nothing
-            to keep but what narrow lanes round off).
-        lane_bits: 32, 16 or 8: bits that a value takes on the wire, several narrow ones to a lane of the
+            to keep but what lanes of few bits round off).
+        lane_bits: 32, 16 or 8: bits that a value takes on the wire, several small ones to a lane of the
             switch; "auto": the fewest whose error is within ``lane_error``; by default the sparsifier's own,
             mostly 32. See docs/guides/precision.md.
         lane_error: with "auto": how much an average over the ranks may be off, relative to the largest
@@ -78,7 +78,7 @@ class HookState:
     Raises:
         TypeError: the group is not one of the weir backend.
         ValueError: no such sparsifier or encoding, an option out of range, an encoding that does not fit the
-            sparsifier, or lanes of too few bits for so many ranks.
+            sparsifier, or lanes of too few bits for this many ranks.
 
     Example::
 
@@ -153,7 +153,7 @@ class HookState:
         self._layouts.clear()
         connection, communicator = group.connection, group.collectives.communicator
         facts = connection.facts
-        self.exchanger.join(module, communicator, facts.slot_count, narrow=facts.narrow)
+        self.exchanger.join(module, communicator, facts.slot_count, max_lanes=facts.max_lanes)
         self._joined = False
 
     def layout_of(self, bucket: GradBucket) -> BucketLayout:
@@ -305,8 +305,8 @@ def hook(state: HookState, bucket: GradBucket) -> torch.futures.Future[torch.Ten
     """
     if isinstance(bucket, tuple):  # a parameter and its gradient
         raise TypeError(
-            "weir.torch.hook sums buckets, and DDP's Python reducer has none: "
-            "leave torch._dynamo.config.optimize_ddp as it is, or train without the hook"
+            "weir.torch.hook sums buckets, but DDP's Python reducer has no buckets: do not change "
+            "torch._dynamo.config.optimize_ddp, or train without the hook"
         )
     with state.group.issuing():
         buffer = bucket.buffer()

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The star in which the ranks of one host are joined: a Unix socket from each to their leader.
 
-By it the leader hands out the shared memory, so whoever has it is on the same machine; by it a rank that dies
-is noticed at once, and news of the group reach those that have no connection to the controller. The socket's
-name is in the network namespace, not in a file system, and is made of the group's secret.
+By it the leader hands out the shared memory, so every process that has it is on the same machine; by it a
+rank that dies is noticed at once, and news of the group reach those that have no connection to the
+controller. The socket's name is in the network namespace, not in a file system, and is made of the group's
+secret.
 """
 
 import contextlib
@@ -138,7 +139,7 @@ class HostChannel:
                 news = _News.decode(line)
             except ValueError as error:
                 if rank not in self._gone:
-                    self._lose(rank, f"it says what this rank does not understand ({error})", listener)
+                    self._lose(rank, f"it sent a message that this rank cannot decode ({error})", listener)
                 return False
             self._take(rank, news, listener)
         if not data and rank not in self._gone:

@@ -31,7 +31,7 @@ def in_backward() -> bool:
 
 @contextlib.contextmanager
 def raised_by_backward(run: Callable[[], Any], result: Any) -> Iterator[Callable[[], Any]]:
-    """Yield an operation as it is to be queued in the block: its backward pass raises its NonFiniteError.
+    """Yield an operation as it must be queued in the block: its backward pass raises its NonFiniteError.
 
     Where the operation ends after the pass, or belongs to none, it raises the error itself.
 

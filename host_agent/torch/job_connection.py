@@ -46,7 +46,7 @@ _MOST_NAME: Final = 100  # characters of a group's name in an extension's
 
 
 @dataclass(frozen=True)
-class Seat:
+class Participant:
     """A process's place in a job. It is one worker there; its group may know it as several ranks.
 
     rank, size: among the job's workers. ranks: of the group, by worker. host: its name in the topology.
@@ -73,7 +73,7 @@ class JobConnection(Connection):
         self,
         client: AgentClient,
         membership: Membership,
-        seat: Seat,
+        participant: Participant,
         port: Port,
         met: rendezvous.Rendezvous,
         cluster: rendezvous.LocalCluster | None,
@@ -83,12 +83,12 @@ class JobConnection(Connection):
         elastic: bool = False,
     ) -> None:
         slots = LIKELY_SLOTS if elastic else membership.slot_count
-        facts = Facts(slots, membership.narrow, membership.switch_name, met.controller)
+        facts = Facts(slots, membership.max_lanes, membership.switch_name, met.controller)
         super().__init__(membership.rank, membership.size, membership.job, facts, port.operations, store)
         self.membership = membership
         self.on_break: Callable[[str], None] | None = None
         self.on_departure: Callable[[Sequence[int], str], None] | None = None
-        self._client, self._seat, self._met, self._cluster = client, seat, met, cluster
+        self._client, self._participant, self._met, self._cluster = client, participant, met, cluster
         self._port = port
         self.wide = membership.wide
         self._paths = np.array(membership.paths, np.uint16)
@@ -115,7 +115,7 @@ class JobConnection(Connection):
             lambda: self._slots.job_id,
             lambda: self._slots.waiting_since,
             self._status,
-            seat.ranks,
+            participant.ranks,
             self._break,
         )
         client.on_stop(self._stopped)
@@ -127,7 +127,7 @@ class JobConnection(Connection):
     def join(
         cls,
         met: rendezvous.Rendezvous,
-        seat: Seat,
+        participant: Participant,
         cluster: rendezvous.LocalCluster | None,
         store: Store,
         timeout: timedelta,
@@ -148,14 +148,14 @@ class JobConnection(Connection):
             undo.callback(client.close)
             membership = client.join(
                 job=met.job,
-                size=seat.size,
-                rank=seat.rank,
+                size=participant.size,
+                rank=participant.rank,
                 token=met.token,
-                host=seat.host,
+                host=participant.host,
                 udp_port=udp.port if udp is not None else 0,
                 slots=BASE_SLOTS if elastic else slots,
                 timeout_s=timeout.total_seconds(),
-                ranks=seat.own,
+                ranks=participant.own,
             )
             try:
                 port = choose_port(membership, wanted, udp)
@@ -163,7 +163,9 @@ class JobConnection(Connection):
                 client.give_up(str(error))  # the others learn why
                 raise
             undo.callback(port.release)
-            connection = cls(client, membership, seat, port, met, cluster, timeout, store, elastic=elastic)
+            connection = cls(
+                client, membership, participant, port, met, cluster, timeout, store, elastic=elastic
+            )
             undo.pop_all()
             return connection
 
@@ -173,7 +175,7 @@ class JobConnection(Connection):
         return {
             rank: reason
             for worker, reason in self._client.departed.items()
-            for rank in self._seat.ranks[worker]
+            for rank in self._participant.ranks[worker]
         }
 
     def free_slots(self) -> list[FreeSlots]:
@@ -238,7 +240,7 @@ class JobConnection(Connection):
 
     def _extend(self, client: AgentClient, number: int, slots: int) -> Extension:
         """Join the group's n-th extension: a job of the same workers, with slots while nobody else needs
-        them, up to so many where they are more than usual.
+        them, up to this many where they are more than usual.
         """
         own = self.membership
         membership = client.join(
@@ -250,7 +252,7 @@ class JobConnection(Connection):
             udp_port=own.host.udp_port,
             slots=slots if slots > MOST_SLOTS else 0,
             timeout_s=JOIN_S,
-            ranks=self._seat.own,
+            ranks=self._participant.own,
             revocable=True,
         )
         if 2 * membership.slot_count < slots and slots > MOST_SLOTS:
@@ -316,7 +318,7 @@ class JobConnection(Connection):
     def _member_left(self, worker: int, reason: str) -> None:
         """Abort after a while, from the client's thread: another worker left cleanly."""
         if self.on_departure is not None:
-            self.on_departure(self._seat.ranks[worker], reason)
+            self.on_departure(self._participant.ranks[worker], reason)
         self._interrupt_later(reason)
 
     def interrupt(self, reason: str) -> None:
@@ -338,10 +340,10 @@ class JobConnection(Connection):
         return self._stalls.words
 
     def _name(self) -> str:
-        first, *others = self._seat.own
+        first, *others = self._participant.own
         if not others:
-            return f"rank {first} of {sum(map(len, self._seat.ranks))} in job {self.job!r}"
-        ranks = ", ".join(map(str, self._seat.own))
+            return f"rank {first} of {sum(map(len, self._participant.ranks))} in job {self.job!r}"
+        ranks = ", ".join(map(str, self._participant.own))
         return f"the host of ranks {ranks} in job {self.job!r}"
 
 
@@ -356,7 +358,7 @@ def transport_config(
         slots=membership.slot_count,
         path=membership.paths[membership.rank],
         fill=membership.fill,
-        narrow=membership.narrow,
+        max_lanes=membership.max_lanes,
         wide=membership.wide,
         keep=keep,
         congestion=congestion,

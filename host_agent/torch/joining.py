@@ -19,7 +19,7 @@ from weir.host_agent.compression import bindings as compression
 from weir.host_agent.torch import host_channel, rendezvous
 from weir.host_agent.torch.connection import Connection, Facts
 from weir.host_agent.torch.host_connection import HostConnection
-from weir.host_agent.torch.job_connection import JobConnection, Seat
+from weir.host_agent.torch.job_connection import JobConnection, Participant
 from weir.host_agent.transport import bindings as transport
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def open_connection(
         timeout: how long to wait for the others, and each reduction for progress.
         start: starts a local cluster where there is no controller.
         slots: how many of the switch's the job is to have; 0: a share of what is free.
-        options: of the group, in words; all ranks must have the same.
+        options: of the group, as text; all ranks must have the same.
         local: see GroupOptions; None: as WEIR_LOCAL says.
         members: words for them; None: for ranks of a group.
         elastic: have few slots, and more while much is sent; not with ``slots``.
@@ -81,9 +81,9 @@ def open_connection(
             undo.callback(cluster.stop)
         if hosts.flat:
             places = tuple((place,) for place in range(len(ranks)))
-            seat = Seat(rank, len(ranks), places, met.host(ranks[rank]))
+            participant = Participant(rank, len(ranks), places, met.host(ranks[rank]))
             connection: Connection = JobConnection.join(
-                met, seat, cluster, store, timeout, slots, elastic=elastic
+                met, participant, cluster, store, timeout, slots, elastic=elastic
             )
         else:
             connection = _join_by_host(met, hosts, rank, ranks[rank], store, timeout, slots, elastic=elastic)
@@ -120,8 +120,8 @@ def _join_by_host(
     with host_channel.gathered(met.token, here, limit_s) as sockets:
         network, facts = None, Facts(MOST_SLOTS, 0, "", met.controller)
         if len(hosts.ranks) > 1:
-            seat = Seat(host, len(hosts.ranks), hosts.ranks, met.host(global_rank))
-            network = JobConnection.join(met, seat, None, store, timeout, slots, elastic=elastic)
+            participant = Participant(host, len(hosts.ranks), hosts.ranks, met.host(global_rank))
+            network = JobConnection.join(met, participant, None, store, timeout, slots, elastic=elastic)
             facts = network.facts
         own = host_channel.welcome(sockets, here, facts) if sockets else None
         return HostConnection(hosts, rank, met.job, facts, own, network, timeout, store)

@@ -56,7 +56,7 @@ def is_observed() -> bool:
 
 
 def observed(group: dist.ProcessGroup, method: str, issue: Issue, args: tuple[Any, ...]) -> Any:
-    """Issue a collective under the eyes of whoever watches this thread.
+    """Issue a collective under the eyes of anyone who watches this thread.
 
     A profile gets two events: torch's operator, while the call is issued, with the sizes of all its tensors;
     and one named after the backend, which lasts until the operation is done.

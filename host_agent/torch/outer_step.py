@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outer steps for torch: each worker makes steps of its own, and every so many of them are summed."""
+"""Outer steps for torch: each worker makes steps of its own, and these are summed at intervals."""
 
 import contextlib
 import zlib
@@ -45,7 +45,7 @@ class _UnderWay:
 
 
 class OuterStep:
-    """Makes an outer step of a model after every so many steps of an optimizer.
+    """Makes an outer step of a model at intervals of several steps of an optimizer.
 
     Each worker trains by itself for ``every`` steps. Then the workers sum how far they have come, and the
     *shared point*, the same on all, moves by the mean. The loop stays as it is: ``optimizer.step()`` makes
@@ -70,7 +70,7 @@ class OuterStep:
         outer_rate: of the outer step.
         outer_momentum: of the outer step, Nesterov's.
         decay: what is left after each outer step of what is kept.
-        ahead: what is kept stays in this worker's weights; else it waits beside them.
+        ahead: what is kept stays in this worker's weights; otherwise it waits beside them.
         overlap: steps that the optimizer makes while a sum is under way, fewer than ``every``.
         process_group: a "weir" group, by default the default one.
         seed: of a sparsifier's draws and of turns, the same on all ranks.
@@ -318,7 +318,7 @@ class OuterStep:
         """Take a place in a group."""
         self._group = group = weir_group(process_group, _NAME)
         facts = group.connection.facts
-        self._stage.join(self._model, group.collectives.communicator, facts.slot_count, facts.narrow)
+        self._stage.join(self._model, group.collectives.communicator, facts.slot_count, facts.max_lanes)
 
     # The model's weights.
 

@@ -2,7 +2,7 @@
 """The rendezvous of a process group: its ranks find one controller and one job through torch's store.
 
 Rank 0 decides and publishes; the others read. Where no controller is named and all ranks are on one machine,
-rank 0 has a switch and a controller started for them: how, it is told by whoever registered the backend.
+rank 0 has a switch and a controller started for them: the code that registered the backend says how.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ class LocalCluster(Protocol):
 
 
 StartCluster = Callable[[int], LocalCluster]
-"""Start a cluster for so many workers of this machine and return it when they can join."""
+"""Start a cluster for this many workers of this machine and return it when they can join."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def agree(
         group: torch's name for it.
         timeout: how long to wait for the other ranks.
         start: starts a cluster, where one is needed.
-        options: that the ranks must agree on, in words.
+        options: that the ranks must agree on, as text.
         host: ranks that say the same are on one host; empty: this one is alone.
         members: words for them.
         prepare: done before this rank meets the others, who wait for it beyond ``timeout``.
@@ -243,7 +243,7 @@ def _attend(store: Store, attempt: str, ranks: list[int], rank: int, timeout: ti
         hosts = {int(rank): str(host) for rank, host in met.hosts.items()}
     except ValueError as error:
         raise RendezvousError(
-            f"rank 0 says what this rank does not understand ({error}): {_VERSIONS}"
+            f"rank 0 sent a message that this rank cannot decode ({error}): {_VERSIONS}"
         ) from None
     met = replace(met, hosts=hosts)
     if hosts:
@@ -347,7 +347,7 @@ def _said(store: Store, key: str, member: int) -> Introduction:
         return parse_record(Introduction, store.get(key))
     except ValueError as error:
         raise RendezvousError(
-            f"rank {member} says what this rank does not understand ({error}): {_VERSIONS}"
+            f"rank {member} sent a message that this rank cannot decode ({error}): {_VERSIONS}"
         ) from None
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectives that a group object is given several tensors of each rank for, as torch's ``ProcessGroup`` has
-them: the tensors of a rank count as those of so many devices do.
+them: the tensors of a rank count as those of this many devices do.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -4,7 +4,7 @@
 The switch adds up host memory, so a CUDA tensor goes there and back: to pinned memory, on a stream of the
 thread that works for the network, behind the work that the caller's stream had under way. The issuing thread
 records an event and goes on. The thread of the network waits for events, never for a stream or a device. The
-end of an operation is an event again, which the stream of whoever waits for the operation waits for.
+end of an operation is an event again, which the stream of anyone who waits for the operation waits for.
 """
 
 import threading

@@ -19,9 +19,8 @@ from weir.wire.definition import Event
 log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.5
-_GONE: Final = (
-    "the controller knows the job no more: it was stopped, or the controller began without its state"
-)
+_GONE: Final = "the controller no longer knows this job: the job was stopped, or the controller was "
+"restarted without its state"
 _COUNTED_S: Final = 2.5  # longer than the longest pause between repeated packets
 _watches: Final = Poller("weir-stall-watch", lambda: _POLL_S)
 _REFUSALS: Final = (Event.DROP_NOT_ADMITTED, Event.DROP_WRONG_SENDER, Event.DROP_FAR_ROUND)
@@ -95,7 +94,7 @@ class StallWatch:
             self._ended.wait(_COUNTED_S)
             status = self._status()
         except AgentError as error:
-            return f"the controller cannot be asked who is missing: {error}"
+            return f"cannot ask the controller which workers are missing: {error}"
         if problems := switch_problems(status):
             return f"the switch is the reason: {problems}"
         if not (after := self._packets(status)):

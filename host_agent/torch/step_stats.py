@@ -4,7 +4,7 @@
 from dataclasses import dataclass, field, fields
 from operator import add, attrgetter, sub
 
-from weir.host_agent.compression.exchange import Exchanged
+from weir.host_agent.compression.exchange import ExchangeResult
 from weir.host_agent.transport.counters import COUNTERS, TransportCounters
 from weir.host_agent.transport.reducer import ReducerStats
 from weir.host_agent.transport.report import Account
@@ -51,7 +51,7 @@ class StepStats(TransportCounters):
     @classmethod
     def of(
         cls,
-        done: Exchanged,
+        done: ExchangeResult,
         before: ReducerStats,
         after: ReducerStats,
         *,

@@ -2,7 +2,7 @@
 """Handles of queued operations, as torch knows them.
 
 An operation is done when its host's part is: the network has given the result, and copies to devices are
-enqueued. For whoever waits by a handle or its future, these come before all that is enqueued later.
+enqueued. For anyone who waits by a handle or its future, these come before all that is enqueued later.
 """
 
 import atexit

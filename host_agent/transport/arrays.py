@@ -18,7 +18,7 @@ def contiguous(array: npt.NDArray[Any], what: str, *dtypes: type[np.generic]) ->
         found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
         raise TypeError(f"{what} must be a numpy array of {wanted}, not {found}")
     if not array.flags.c_contiguous:
-        raise ValueError(f"{what} must be C-contiguous: pass np.ascontiguousarray of it")
+        raise ValueError(f"{what} must be C-contiguous: pass np.ascontiguousarray(...)")
     return address_of(array)
 
 

@@ -44,7 +44,7 @@ _CONFIG: Final = (
     "first_round",
     "fill",
     "congestion",
-    "narrow",
+    "max_lanes",
     "wide",
     "keep",
 )

@@ -277,8 +277,8 @@ class Callbacks:
             log.error("%s", error)
         else:
             log.warning(
-                "A callback on a collective has neither ended nor issued a collective for %g s. The group's "
-                "other collectives go on; any that it issues from now on come behind those, in an order that "
-                "may not be the same on all ranks",
+                "A callback on a collective has neither ended nor issued a collective for %g s. The "
+                "group's other collectives continue. Collectives that this callback issues from now on run "
+                "after them, perhaps in different orders on different ranks",
                 BLOCKED_S,
             )

@@ -17,13 +17,13 @@ class TransportCounters:
         blocks_sent: those of which this worker sent lanes: the non-zero ones, unless it fills.
         rounds: slot rounds completed.
         packets_up: packets sent; packets_down: received. bytes_up, bytes_down: likewise.
-        trains_up: times that the kernel took several packets in one piece; trains_down: gave.
+        batches_up: times that the kernel took several packets in one piece; batches_down: gave.
         timeouts: retransmission timeouts.
         retransmissions: packets that were sent before, sent again.
         probes: packets without lanes that ask for the result, or whether lanes are missing.
         releases: packets without lanes that give them up, so that the round can complete.
         replays: packets of rounds that are over, sent again after a long silence for a switch that may have
-            started anew.
+            restarted.
         marked: results that told of congestion.
         trimmed: rounds whose result lacks the lanes that this worker had for it, whether a switch cut them
             off or a release gave them up.
@@ -39,8 +39,8 @@ class TransportCounters:
     packets_down: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
-    trains_up: int = 0
-    trains_down: int = 0
+    batches_up: int = 0
+    batches_down: int = 0
     timeouts: int = 0
     retransmissions: int = 0
     probes: int = 0

@@ -12,7 +12,7 @@ They leave it one by one when others need the slots and they are idle::
 
 Nobody has to agree on the reduction with which they go back. One that leaves after n reductions on the
 extension contributes to no later one, so no round of a later one completes, and its lanes stay what they
-were: whoever is in one makes it on the base slots instead. And the leaver has completed the n-th, so all
+were: a worker inside one makes it on the base slots instead. And the leaver has completed the n-th, so all
 have contributed to it, and can complete it, as the switch repeats its results until all have left. So all
 workers go back after the same n.
 """
@@ -47,7 +47,7 @@ def slots_for(round_trip_s: float) -> int:
 
 
 def rate_of(slots: int, round_trip_s: float) -> float:
-    """Return the bits per second that so many slots carry at most."""
+    """Return the bits per second that this many slots carry at most."""
     return slots * 8 * PACKET / round_trip_s
 
 
@@ -86,7 +86,7 @@ class Growth:
         self._used_at = 0.0
 
     def wants_more(self, lanes: int) -> bool:
-        """Return whether the next reduction, of so many lanes, is to be preceded by an attempt to extend.
+        """Return whether the next reduction, of this many lanes, must be preceded by an attempt to extend.
 
         It depends on the reductions so far alone, so that all workers say the same.
         """
@@ -121,7 +121,7 @@ class Growth:
         return self.overtaken
 
     def withdrawn(self, reductions: int) -> Step:
-        """Return what to do as another worker has left the extension after so many reductions there.
+        """Return what to do as another worker has left the extension after this many reductions there.
 
         Raises:
             LeftTooSoonError: that cannot be.

@@ -46,13 +46,13 @@ Words = npt.NDArray[np.uint32]
 class Step(IntEnum):
     """Steps of a reduction that a rank has made; each the word of its line that says so.
 
-    ARRIVED: its vector is there. SUMMED: so is its share of the reduction. TAKEN: it needs nothing any more.
+    ARRIVED: its vector is there. SUMMED: so is its share of the reduction. DONE: it needs nothing any more.
     ALIVE: counts as long as the process runs.
     """
 
     ARRIVED = 0
     SUMMED = 1
-    TAKEN = 2
+    DONE = 2
     ALIVE = 3
 
 
@@ -87,7 +87,7 @@ class HostMemory:
 
     @staticmethod
     def create(size: int) -> int:
-        """Return the descriptor of new memory for so many ranks."""
+        """Return the descriptor of new memory for this many ranks."""
         if not 1 <= size <= MOST_RANKS:
             raise ValueError(f"{size} ranks of one host: there may be 1 to {MOST_RANKS}")
         fd = os.memfd_create("weir-host", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -103,14 +103,14 @@ class HostMemory:
 
     # ---- how far the ranks are
 
-    def begin(self, lanes: int, *, quiet: bool, patience: Callable[[Sequence[int]], None]) -> None:
-        """Begin the next reduction, of so many lanes; every rank begins the same one.
+    def begin(self, lanes: int, *, quiet: bool, deadline: Callable[[Sequence[int]], None]) -> None:
+        """Begin the next reduction, of this many lanes; every rank begins the same one.
 
-        quiet: wait until nobody reads anything of the last one. patience: see ``wait``.
+        quiet: wait until nobody reads anything of the last one. deadline: see ``wait``.
         """
         grows = lanes > self._capacity
         if grows or quiet:
-            self.wait(Step.TAKEN, range(self.size), patience)
+            self.wait(Step.DONE, range(self.size), deadline)
         self.number = (self.number + 1) & 0xFFFFFFFF
         if grows:
             self._grow(lanes)
@@ -138,19 +138,19 @@ class HostMemory:
         self._words[_LINE + 1 : _LINE + 3] = verdict, count
         self._set(_LINE, self.number)
 
-    def released(self, patience: Callable[[Sequence[int]], None]) -> tuple[int, npt.NDArray[np.uint32]]:
+    def released(self, deadline: Callable[[Sequence[int]], None]) -> tuple[int, npt.NDArray[np.uint32]]:
         """Wait until the leader lets this rank take the reduction; return what it says: see ``release``."""
-        self._wait(_LINE, 1, lambda: patience([0]))
+        self._wait(_LINE, 1, lambda: deadline([0]))
         verdict, count = self._words[_LINE + 1 : _LINE + 3].tolist()
         return verdict, self.returned[:count].copy()
 
-    def wait(self, step: Step, places: Sequence[int], patience: Callable[[Sequence[int]], None]) -> None:
+    def wait(self, step: Step, places: Sequence[int], deadline: Callable[[Sequence[int]], None]) -> None:
         """Wait until these ranks, which follow each other, have done so.
 
-        patience: called now and then with those that have not; ends the wait by an exception.
+        deadline: called now and then with those that have not; ends the wait by an exception.
         """
         self._wait(
-            self._line(places[0]) + step, len(places), lambda: patience(self.missing(step, places)), _LINE
+            self._line(places[0]) + step, len(places), lambda: deadline(self.missing(step, places)), _LINE
         )
 
     def missing(self, step: Step, places: Sequence[int]) -> list[int]:
@@ -168,11 +168,11 @@ class HostMemory:
     def _set(self, word: int, value: int) -> None:
         self._lib.weir_host_tell(self._address(0), self._address(word), value)
 
-    def _wait(self, word: int, count: int, patience: Callable[[], None], stride: int = _LINE) -> None:
+    def _wait(self, word: int, count: int, deadline: Callable[[], None], stride: int = _LINE) -> None:
         while not self._lib.weir_host_wait(
             self._address(0), self._address(word), stride, count, self.number, round(SLICE_S * 1e9)
         ):
-            patience()
+            deadline()
 
     # ---- what a rank says of its vector
 
@@ -272,7 +272,8 @@ class HostMemory:
         )
 
     def _grow(self, lanes: int) -> None:
-        """Make room for vectors of so many lanes. The file gets longer; what is not used takes no memory."""
+        """Make room for vectors of this many lanes. The file gets longer; what is not used takes no "
+        "memory."""
         capacity = 1 << (lanes - 1).bit_length()
         blocks = capacity // BLOCKS[0]
         own = [(capacity, np.uint32), (blocks, np.uint8), (blocks, np.uint8), (blocks, np.uint16)]
@@ -308,7 +309,7 @@ class HostMemory:
 Watch = Callable[[Sequence[int], float], None]
 
 
-class Patience:
+class Deadline:
     """The end of a wait for other ranks: when it was interrupted, or has lasted too long.
 
     Args:

@@ -15,7 +15,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final, Protocol
 
-from softp4.native.trains import trains_wanted
+from softp4.native.batches import batches_wanted
 from weir.host_agent.transport import bindings
 from weir.host_agent.transport.frames import Addresses
 from weir.host_agent.transport.memory_port import MemoryPort
@@ -38,7 +38,7 @@ class TransportTimeout(TimeoutError):  # noqa: N818 - what callers know it as
     """No round completed for too long. The message says who waits for what, and what was seen last."""
 
     def __str__(self) -> str:
-        """Return the message, in words that programs look for."""
+        """Return the message, as text that programs look for."""
         return f"timed out: {super().__str__()}"
 
 
@@ -245,7 +245,8 @@ class UdpLink(NativeLink):
     """A kernel UDP socket bound to ``bind`` (address, port; port 0 takes a free one) and connected to
     the aggregation address, now or later with ``connect``.
 
-    trains: let the kernel cut and gather trains of packets where it can; None: unless SOFTP4_TRAINS is off.
+    batches: let the kernel segment and coalesce GSO/GRO batches where it can; None: unless SOFTP4_BATCHES is
+    off.
     """
 
     def __init__(
@@ -253,14 +254,14 @@ class UdpLink(NativeLink):
         bind: tuple[str, int],
         aggregator: tuple[str, int] | None = None,
         *,
-        trains: bool | None = None,
+        batches: bool | None = None,
     ) -> None:
         self._socket = datagram_socket(socket.AF_INET)
         try:
             self._bind(bind)
             if aggregator is not None:
                 self.connect(aggregator)
-            allowed = trains_wanted() if trains is None else trains
+            allowed = batches_wanted() if batches is None else batches
             io = opened(bindings.library().weir_udp_open(self._socket.fileno(), allowed))
         except BaseException:
             self._socket.close()

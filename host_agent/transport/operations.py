@@ -46,8 +46,9 @@ def refuse_fork(member: int) -> None:
     """Raise ForkedError unless this is the process numbered ``member``: threads do not survive a fork."""
     if os.getpid() != member:
         raise ForkedError(
-            f"process {os.getpid()} was forked from process {member}, which is a member of a job; a child is "
-            "none, as it has none of its threads: make groups in the child, or start it by 'spawn'"
+            f"process {os.getpid()} was forked from process {member}, which is a member of a job. A forked "
+            f"child has none of its parent's threads, so it is not a member: make groups in the child, or "
+            f"start the child by 'spawn'"
         )
 
 
@@ -245,7 +246,7 @@ def run(outcome: Future[T], operation: Callable[[], T]) -> Callable[[], None]:
         return lambda: None
     try:
         return partial(outcome.set_result, operation())
-    except BaseException as error:  # whatever it is, it belongs to whoever waits
+    except BaseException as error:  # whatever it is, it belongs to anyone who waits
         return partial(outcome.set_exception, error)
 
 

@@ -28,7 +28,7 @@ class Port:
 
     @property
     def outlives_switch(self) -> bool:
-        """Return whether this leads to a switch that starts anew: a port in shared memory ends with it."""
+        """Return whether this leads to a switch that restarts: a port in shared memory ends with it."""
         return not isinstance(self.link, ShmLink)
 
     @property

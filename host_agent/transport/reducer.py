@@ -137,7 +137,7 @@ class Reducer:
             self._transport.begin(op, block, lanes, service, self.operation, audiences, floats)
             self._drive()
             report = self._transport.report(time.perf_counter() - start)
-            self._transport.let_go()
+            self._transport.forget_tensors()
             self._stats = self._stats.plus(report, self._transport.rto)
             return report
         finally:

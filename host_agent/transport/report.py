@@ -48,7 +48,7 @@ class Verdict(IntEnum):
 
     @property
     def refused(self) -> bool:
-        """Return whether the payload was of no use: neither applied nor obeyed, nor a harmless duplicate."""
+        """Return whether the payload was useless: neither applied nor obeyed, nor a harmless duplicate."""
         return self >= Verdict.SHORT
 
 
@@ -78,7 +78,7 @@ NOTHING: Final = Account()
 
 
 @dataclass(frozen=True)
-class Returned:
+class ReturnedLanes:
     """Contributions that no result included, to be kept for the next step.
 
     blocks: uint32[n], indexes of blocks; block k is lanes k * size to (k + 1) * size - 1 of the vector.
@@ -88,18 +88,18 @@ class Returned:
     blocks: npt.NDArray[np.uint32]
     lanes: npt.NDArray[np.uint32]
 
-    def joined(self, parts: int) -> "Returned":
+    def joined(self, parts: int) -> "ReturnedLanes":
         """Return the same in blocks that are ``parts`` of these long; zero where none of these is."""
         blocks, rows = np.unique(self.blocks // parts, return_inverse=True)
         lanes = np.zeros((blocks.size, parts, self.lanes.shape[1]), np.uint32)
         lanes[rows, self.blocks % parts] = self.lanes
-        return Returned(blocks, lanes.reshape(blocks.size, -1))
+        return ReturnedLanes(blocks, lanes.reshape(blocks.size, -1))
 
 
 @cache
-def none_returned(block: int) -> Returned:
-    """Return no contributions, in blocks of so many lanes."""
-    return Returned(np.empty(0, np.uint32), np.empty((0, block), np.uint32))
+def none_returned(block: int) -> ReturnedLanes:
+    """Return no contributions, in blocks of this many lanes."""
+    return ReturnedLanes(np.empty(0, np.uint32), np.empty((0, block), np.uint32))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,7 @@ class ReduceReport(TransportCounters):
     included: Account
     returned: Account
     applied: Account
-    given_back: Returned
+    given_back: ReturnedLanes
     missing: npt.NDArray[np.uint64]
     budgets: npt.NDArray[np.uint64]
     seconds: float = 0.0

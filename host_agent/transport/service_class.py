@@ -61,7 +61,7 @@ class ServiceClass:
                 _check_below(named, self.budgets.size, "account")
 
     def check(self, op: Op, blocks: int) -> None:
-        """Raise ValueError unless this fits a reduce with ``op`` of so many blocks."""
+        """Raise ValueError unless this fits a reduce with ``op`` of this many blocks."""
         if self.budgets.size and (op is not Op.ADD or not blocks):
             what = "a barrier" if not blocks else f"{op.name}"
             raise ValueError(f"loss budgets are for ADD: {what} is always lossless, pass none")

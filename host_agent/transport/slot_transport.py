@@ -28,7 +28,7 @@ from weir.host_agent.transport.frames import Datagram
 from weir.host_agent.transport.report import (
     Account,
     ReduceReport,
-    Returned,
+    ReturnedLanes,
     Verdict,
     none_returned,
     refusals,
@@ -68,7 +68,7 @@ class FloatScales:
     headroom: int
 
     def native(self, lanes: int, block: int) -> bindings.Floats:
-        """Return the C struct for a vector of so many lanes; ValueError when it does not fit."""
+        """Return the C struct for a vector of this many lanes; ValueError when it does not fit."""
         address = contiguous(self.exponents, "exponents", np.uint32)
         least = BLOCKS[0] if block == WIDE_LANES else block
         if self.values < least or self.values & (self.values - 1):
@@ -79,7 +79,7 @@ class FloatScales:
 
 
 class Congestion(IntEnum):
-    """Ways to narrow a worker's window of open slots: C ``WEIR_CONGESTION_...``."""
+    """Ways to shrink a worker's window of open slots: C ``WEIR_CONGESTION_...``."""
 
     NONE = 0
     MARKS = 1
@@ -107,11 +107,11 @@ class TransportConfig:
     BMv2 needs: requested blocks of 256 lanes are sent also when they are zero here, and of smaller ones, into
     which those with audiences are cut, a packet has half as many as it could; the same on all workers.
     congestion: what narrows the window of open slots; may differ between workers.
-    narrow: packets of one column, with so many lanes of ADD, 32 or 64, and 32 of other operators, as a switch
-    with few registers takes them; blocks are cut into such; 0: any packets; the same on all workers.
+    max_lanes: packets of one column, with this many lanes of ADD, 32 or 64, and 32 of other operators, as a
+    switch with few registers takes them; blocks are cut into such; 0: any packets; the same on all workers.
     wide: packets of one block of WIDE_LANES lanes may be sent, for sums of blocks of as many: switches and
-    ways take them; not with narrow or fill; the same on all workers.
-    keep: contributions to rounds that are over, and repeat them for a switch that starts anew; may differ
+    ways take them; not with max_lanes or fill; the same on all workers.
+    keep: contributions to rounds that are over, and repeat them for a switch that restarts; may differ
     between workers.
     key: the job's secret, of KEY_BYTES, with which the check of its packets is made; the same on all workers.
     """
@@ -129,7 +129,7 @@ class TransportConfig:
     fill: bool = False
     path: int | None = None
     congestion: Congestion = Congestion.MARKS
-    narrow: int = 0
+    max_lanes: int = 0
     wide: bool = False
     keep: bool = True
     key: bytes = field(default=bytes(KEY_BYTES), repr=False)
@@ -149,11 +149,12 @@ class TransportConfig:
                 "timeouts must satisfy 0 < min_rto <= initial_rto <= max_rto, not "
                 f"{self.min_rto}, {self.initial_rto}, {self.max_rto}"
             )
-        if self.narrow not in (0, GROUP_LANES, 2 * GROUP_LANES):
+        if self.max_lanes not in (0, GROUP_LANES, 2 * GROUP_LANES):
             raise ValueError(
-                f"packets have {GROUP_LANES} or {2 * GROUP_LANES} lanes, or any number (0), not {self.narrow}"
+                f"packets have {GROUP_LANES} or {2 * GROUP_LANES} lanes, or any number (0), not "
+                f"{self.max_lanes}"
             )
-        if self.wide and (self.narrow or self.fill):
+        if self.wide and (self.max_lanes or self.fill):
             raise ValueError("wide packets are for switches that take any others and can lengthen packets")
         if len(self.key) != KEY_BYTES:
             raise ValueError(f"a job's key has {KEY_BYTES} bytes, not {len(self.key)}")
@@ -184,7 +185,7 @@ class SlotTransport:
             config.first_round,
             config.fill,
             config.congestion,
-            config.narrow,
+            config.max_lanes,
             config.wide,
             config.keep,
             *(
@@ -238,8 +239,8 @@ class SlotTransport:
         allows wide packets 1024, for ADD without budgets and audiences. service: this worker's
         own; budgets are for ADD only. operation: 32-bit fingerprint of what the reduce is a part of, the same
         on every worker. audiences: for each block who wants its result, the same on every worker: the path of
-        one, or with AUDIENCE_EXCEPT of the only one that does not; blocks that this one does not want are of
-        no use afterwards. None: all want all. Not together with budgets. floats: the lanes hold float32
+        one, or with AUDIENCE_EXCEPT of the only one that does not; blocks that this one does not want are
+        undefined afterwards. None: all want all. Not together with budgets. floats: the lanes hold float32
         values, and in the end the sums', for ADD without budgets and audiences; if the reduce fails, nothing
         of use.
         Raises TypeError or ValueError for anything else, RuntimeError while the last reduce is not done.
@@ -295,16 +296,16 @@ class SlotTransport:
         self._audiences, self._floats = audiences, floats
 
     def _travels(self, op: Op, block: int, audiences: Audiences | None) -> int:
-        """Return how many lanes a block of packets has, for blocks of so many of the caller's.
+        """Return how many lanes a block of packets has, for blocks of this many of the caller's.
 
         What only some want has mostly been made by others: there, more headers cost less than zeros would
         that are sent to a switch which cannot make packets longer.
         """
-        if self.config.narrow:
-            return min(block, self.config.narrow if op == Op.ADD else GROUP_LANES)
+        if self.config.max_lanes:
+            return min(block, self.config.max_lanes if op == Op.ADD else GROUP_LANES)
         return block // 2 if self.config.fill and audiences is not None and block == SLOT_LANES else block
 
-    def let_go(self) -> None:
+    def forget_tensors(self) -> None:
         """Keep the lanes of a reduce that is done alive no longer; of one in progress, go on to do so."""
         if self.done:
             self._lanes = self._audiences = self._floats = None
@@ -349,7 +350,8 @@ class SlotTransport:
         return float(self._lib.weir_transport_rto(self.handle) / 1e9)
 
     def coalescing(self, room: int) -> float:
-        """Return for how many seconds results may lie before they are read, where there is room for so many.
+        """Return for how many seconds results may lie before they are read, where there is room for this
+        many.
 
         A driver that sleeps so long is woken for many at once.
         """
@@ -401,13 +403,13 @@ class SlotTransport:
             **counts,
         )
 
-    def _returned(self) -> Returned:
+    def _returned(self) -> ReturnedLanes:
         blocks, lanes = ctypes.POINTER(ctypes.c_uint32)(), ctypes.POINTER(ctypes.c_uint32)()
         n = self._lib.weir_transport_returned(self.handle, ctypes.byref(blocks), ctypes.byref(lanes))
         if not n:
             return none_returned(self._block)
         width = self._block // self._groups
-        found = Returned(
+        found = ReturnedLanes(
             np.ctypeslib.as_array(blocks, (n,)).copy(), np.ctypeslib.as_array(lanes, (n, width)).copy()
         )
         return found if self._groups == 1 else found.joined(self._groups)

@@ -6,7 +6,7 @@ import os
 import socket
 from typing import Final
 
-from softp4.native.trains import trains_wanted
+from softp4.native.batches import batches_wanted
 from weir.host_agent.transport import bindings
 from weir.host_agent.transport.frames import Addresses
 from weir.host_agent.transport.links import NativeLink, datagram_socket, opened, path_mtu
@@ -55,7 +55,7 @@ class TunnelLink(NativeLink):
             _require_mtu(self._socket, what, payload)
             io = opened(
                 bindings.library().weir_tunnel_open(
-                    self._socket.fileno(), trains_wanted(), addresses.native(), key
+                    self._socket.fileno(), batches_wanted(), addresses.native(), key
                 )
             )
         except BaseException:

@@ -147,5 +147,5 @@ def indices(first: int, bits: bytes | memoryview) -> list[int]:
 
 
 def packets_of(length: int) -> int:
-    """Return how many packets a message of so many bytes takes."""
+    """Return how many packets a message of this many bytes takes."""
     return -(-length // WEIGHTS_DATA)

@@ -111,7 +111,7 @@ class Publisher(Generic[Address]):
         self._snapshot_used = 0
         self._unsent: deque[int] = deque()
         self._repairs: OrderedDict[tuple[Name, int], _Repair[Address]] = OrderedDict()
-        self._answers: OrderedDict[Address, None] = OrderedDict()  # who is to be told the state
+        self._answers: OrderedDict[Address, None] = OrderedDict()  # who must be told the state
         self.known: OrderedDict[Address, int] = OrderedDict()
         """The version that each subscriber had when it asked last."""
         self._fetchers: dict[Address, int] = {}  # who fetches a snapshot, and when each asked last
@@ -243,7 +243,7 @@ class Publisher(Generic[Address]):
         return out, self._deadline(now)
 
     def _next(self, now: int) -> Datagram[Address] | None:
-        """Return a repair or a packet of a new message, in turns where there are both."""
+        """Return a repair or a packet of a new message, alternately where there are both."""
         self._repair_next = not self._repair_next
         if self._repair_next:
             return self._repair(now) or self._new(now)

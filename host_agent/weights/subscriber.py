@@ -63,7 +63,7 @@ class _Part:
         return self.reach - self.received
 
     def missing(self, most: int) -> list[int]:
-        """Return the first packets that were lost, at most so many, that one question covers."""
+        """Return the first packets that were lost, at most this many, that one question covers."""
         found: list[int] = []
         at = self.there.find(0, 0, self.reach)
         while at >= 0 and len(found) < most and at < (found or [at])[0] + ASK_BITS:

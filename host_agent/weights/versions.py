@@ -141,7 +141,7 @@ class Replica:
             raise BodyError(str(error)) from None
         digest = _whole(self.layout, self._digests)
         if digest != body[:DIGEST_BYTES]:
-            raise BodyError("the weights are not those that the message names")
+            raise BodyError("these weights are not the version that the message names")
         self.digest = digest
 
     def _replace(self, body: memoryview) -> None:

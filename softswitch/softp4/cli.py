@@ -50,6 +50,7 @@ def switch(
     program: Annotated[
         Path | None,
         typer.Option(
+            metavar="FILE",
             help="BMv2 JSON to run (p4c-bm2-ss makes it). Without it, the switch waits for a controller to "
             "set its pipeline. A P4Info beside it (NAME.p4info.txtpb) is loaded too.",
             show_default=False,
@@ -61,7 +62,7 @@ def switch(
             metavar="N=PORT",
             help="A port, repeatable. N=IFACE is a network interface (AF_PACKET), N=shm a shared-memory port "
             "for a process of this machine, N=udp:HOST:PORT:PEERHOST:PEERPORT one end of a tunnel to another "
-            "switch, N=claim:HOST:PORT:SECRETFILE one end of a tunnel to whoever proves that it has the "
+            "switch, N=claim:HOST:PORT:SECRETFILE one end of a tunnel to anyone who proves that it has the "
             "port's key, N=pcap:IN,OUT a capture file to play and one to write. Limits may follow: "
             f"{OPTIONS}. N=shm,rate=100mbit is as fast as a line of 100 Mbit/s, both ways.",
             show_default=False,
@@ -71,8 +72,9 @@ def switch(
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Serve P4Runtime here: unix:/path, for who may write to that socket, or HOST:PORT (port 0 "
-            "picks a free one). Without --tls-ca every user of this machine who reaches it has the switch.",
+            help="Address of the P4Runtime service: unix:/path, for users who may write to that socket, or "
+            "HOST:PORT (port 0 picks a free one). Without --tls-ca, everyone who reaches the address "
+            "controls the switch.",
             show_default=False,
         ),
     ] = None,
@@ -81,7 +83,8 @@ def switch(
         typer.Option(metavar="DIR", help="Directory of the shared-memory ports.", show_default=False),
     ] = None,
     p4info: Annotated[
-        Path | None, typer.Option(help="P4Info text of --program, if not beside it.", show_default=False)
+        Path | None,
+        typer.Option(metavar="FILE", help="P4Info text of --program, if not beside it.", show_default=False),
     ] = None,
     device_id: Annotated[int, typer.Option(min=1, help="P4Runtime device id.")] = 1,
     cpu_port: Annotated[
@@ -100,12 +103,21 @@ def switch(
         ),
     ] = 0.0,
     tls_cert: Annotated[
-        Path | None, typer.Option(help="Serve gRPC over TLS with this certificate (PEM).", show_default=False)
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Serve gRPC over TLS with this certificate (PEM).", show_default=False
+        ),
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="The certificate's key.", show_default=False)] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The certificate's key.", show_default=False)
+    ] = None,
     tls_ca: Annotated[
         Path | None,
-        typer.Option(help="Let in only clients with a certificate of this authority.", show_default=False),
+        typer.Option(
+            metavar="FILE",
+            help="Let in only clients with a certificate of this authority.",
+            show_default=False,
+        ),
     ] = None,
     ready_file: Annotated[
         Path | None,
@@ -117,7 +129,7 @@ def switch(
     ] = None,
     trace: Annotated[
         bool,
-        typer.Option("--trace", help="Print what every frame goes through: parser, tables, actions, queues."),
+        typer.Option("--trace", help="Print every frame's path: parser, tables, actions, queues."),
     ] = False,
     trace_file: Annotated[
         Path | None,
@@ -126,11 +138,12 @@ def switch(
     trace_port: Annotated[
         list[int] | None,
         typer.Option(
-            metavar="N", min=0, max=MAX_PORT, help="Trace what comes in on this port only; repeatable."
+            metavar="N", min=0, max=MAX_PORT, help="Trace only frames that arrive on this port; repeatable."
         ),
     ] = None,
     trace_frames: Annotated[
-        int | None, typer.Option(metavar="COUNT", min=1, help="Trace so many frames.", show_default=False)
+        int | None,
+        typer.Option(metavar="COUNT", min=1, help="Number of frames to trace.", show_default=False),
     ] = None,
     trace_full: Annotated[
         bool, typer.Option("--trace-full", help="Trace every statement of actions, however long they are.")
@@ -139,7 +152,7 @@ def switch(
         int | None,
         typer.Option(
             min=0,
-            help="What the program's random numbers start from; else every start differs.",
+            help="Seed of the program's random numbers. Default: a new seed at every start.",
             show_default=False,
         ),
     ] = None,
@@ -148,8 +161,8 @@ def switch(
         typer.Option(
             min=1,
             max=MOST_THREADS,
-            help="Threads that run frames, where program and entries allow it; `softp4 ctl info` says "
-            "by what they share them, or why not.",
+            help="Threads that run frames, if program and entries allow it; `softp4 ctl info` says how "
+            "they share frames, or why they cannot.",
         ),
     ] = 1,
     control: Annotated[

@@ -31,7 +31,7 @@ P4INFO_ENDINGS: Final = (".p4info.txtpb", ".p4info.txt", ".p4info.pb.txt", ".p4i
 """Where a program's P4Info is looked for: its own name with ``.json`` replaced by one of these."""
 
 _TICK: Final = 0.01  # seconds between looks at what the program tells controllers
-_PATIENCE: Final = 0.2  # seconds between looks at whether to stop
+_POLL_S: Final = 0.2  # seconds between looks at whether to stop
 _log = logging.getLogger(__name__)
 
 
@@ -288,7 +288,7 @@ class Device:
     def _forward_packet_ins(self) -> None:
         failures = Failures(_log, "a packet-in was lost")
         while not self._stopping.is_set():
-            frame = self.loop.receive(self.cpu_port, _PATIENCE)
+            frame = self.loop.receive(self.cpu_port, _POLL_S)
             if frame is not None:
                 with failures.survived():
                     self._service.packet_in(frame)
@@ -296,13 +296,13 @@ class Device:
     def _forward_notifications(self) -> None:
         failures = Failures(_log, "digests or idle timeouts were lost")
         busy = False
-        while not self._stopping.wait(_TICK if busy else _PATIENCE):
+        while not self._stopping.wait(_TICK if busy else _POLL_S):
             with failures.survived():
                 busy = self._service.notifications.tick(self.loop.now())
 
     def _share_frames(self) -> None:
         failures = Failures(_log, "frames are not shared among threads")
-        while not self._stopping.wait(_PATIENCE):
+        while not self._stopping.wait(_POLL_S):
             with failures.survived():
                 switch = self._switch
                 if switch is not None and switch.threads.due:

@@ -30,7 +30,7 @@ from softp4.tracing.tracer import Tracing
 _UNUSED: Final = QueueStatistics(0, 0, 0, 0, 0, 0)
 _log = logging.getLogger("softp4")
 _WATCH_INTERVAL: Final = 1.0  # seconds between looks for trouble that the data path counts silently
-_PATIENCE: Final = 0.01  # seconds between looks at whether all has left
+_POLL_S: Final = 0.01  # seconds between looks at whether all has left
 
 
 class StartError(Exception):
@@ -88,7 +88,7 @@ class Settings:
 def run(settings: Settings, say: Callable[[str], None]) -> None:
     """Serve until a signal, or until all files have been played.
 
-    ``say`` takes what the user is to be told when all is ready. Raises StartError.
+    ``say`` takes what the user must be told when all is ready. Raises StartError.
     """
     try:
         with (
@@ -177,7 +177,7 @@ class _Watch:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._told: set[object] = set()
+        self._reported: set[object] = set()
 
     def look(self) -> None:
         loop = self._device.loop
@@ -197,8 +197,8 @@ class _Watch:
                 self._tell(capture.path, f"the capture into {capture.path} stopped: {capture.error}")
 
     def _tell(self, key: object, message: str) -> None:
-        if key not in self._told:
-            self._told.add(key)
+        if key not in self._reported:
+            self._reported.add(key)
             _log.warning("%s", message)
 
 
@@ -213,7 +213,7 @@ def _serve(device: Device, settings: Settings, stop: Ending) -> None:
         try:
             if not stop.wait(settings.play_after):
                 _log.info("played %d frames", play(device.loop, inputs, stop))
-            while device.loop.waiting() and not stop.wait(_PATIENCE):
+            while device.loop.waiting() and not stop.wait(_POLL_S):
                 pass
         except (CaptureError, OSError, PortError) as error:
             failure.append(error)

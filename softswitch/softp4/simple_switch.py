@@ -125,7 +125,7 @@ def _general_parser() -> _Parser:
         "-L",
         "--log-level",
         choices=_LEVELS,
-        help="how much is logged; with trace, what every frame goes through",
+        help="log level; trace also logs every frame's path",
     )
     add("--log-flush", action="store_true", help="accepted: logs are always flushed")
     add("--max-port-count", type=int, help=f"accepted: ports are 0 to {MAX_PORT}")

@@ -4,11 +4,11 @@
 
 enum { WINDOW = 512, QUERY = 30, ANSWER = 22, NUMBER = 8, FIELDS = 24 };
 
-static const int64_t PATIENCE = 20000000000; /* nanoseconds: other tests may hold the cores */
+static const int64_t TIMEOUT = 20000000000; /* nanoseconds: other tests may hold the cores */
 
 typedef struct {
     uint64_t answers;
-    uint64_t missing; /* numbers that were skipped, or did not come within PATIENCE at the end */
+    uint64_t missing; /* numbers that were skipped, or did not come within TIMEOUT at the end */
     uint64_t torn;    /* the fields of one entry are not of one version */
     uint64_t apart;   /* the two tables are not of one version */
 } flood_result;
@@ -57,6 +57,6 @@ void flood(sp4_port *port, const uint8_t *query, const volatile int *stop, flood
         sp4_port_wait(port, SP4_SIDE_HOST, 1000000000);
         take(port, &expected, result);
     }
-    while (expected < sent && sp4_port_wait(port, SP4_SIDE_HOST, PATIENCE)) take(port, &expected, result);
+    while (expected < sent && sp4_port_wait(port, SP4_SIDE_HOST, TIMEOUT)) take(port, &expected, result);
     result->missing += sent - expected;
 }

@@ -22,7 +22,7 @@ from softp4.cli import app
 from softp4.native.ring import ShmPort
 from tests.harness import certificates
 from tests.harness.confined import Capability, run_on_small_disk, then, without
-from tests.p4rt.p4rt_client import CONTROL, PATIENCE, Controller
+from tests.p4rt.p4rt_client import CONTROL, TIMEOUT, Controller
 
 _COMMAND = [sys.executable, "-m", "softp4", "run"]
 _MAC = 0x020000000002
@@ -48,7 +48,7 @@ def serving(folder: Path, *arguments: object) -> Iterator[tuple[subprocess.Popen
     command = [*_COMMAND, *map(str, arguments), "--ready-file", str(ready)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + TIMEOUT
             while not ready.exists():
                 assert process.poll() is None, process.communicate()[0]
                 assert time.monotonic() < deadline, "the switch does not get ready"
@@ -78,10 +78,10 @@ def test_a_switch_from_start_to_signal(tmp_path: Path, number: signal.Signals) -
         controller.write("INSERT", table_entry=controller.station(_MAC))
         with ShmPort(shm, 1) as one, ShmPort(shm, 2) as two:
             one.send(frame())
-            assert two.recv(PATIENCE) == frame()
+            assert two.recv(TIMEOUT) == frame()
         controller.close()
         process.send_signal(number)
-        output, _ = process.communicate(timeout=PATIENCE)
+        output, _ = process.communicate(timeout=TIMEOUT)
         assert process.returncode == 0, output
     assert "P4Runtime on 127.0.0.1:" in output
     assert "Traceback" not in output
@@ -102,7 +102,7 @@ def test_a_switch_that_waits_for_its_program(tmp_path: Path) -> None:
         controller.write("INSERT", table_entry=controller.station(_MAC))
         with ShmPort(shm, 2) as two:
             two.send(frame())
-            assert two.recv(PATIENCE) == frame()
+            assert two.recv(TIMEOUT) == frame()
         controller.close()
 
 

@@ -8,7 +8,7 @@ import pytest
 from softp4.dataplane.port_spec import Pcap, PortSpec
 from softp4.dataplane.ports import PortError
 from softp4.device import Device
-from tests.p4rt.p4rt_client import PATIENCE, Controller
+from tests.p4rt.p4rt_client import TIMEOUT, Controller
 from tests.p4rt.test_p4rt_action_profiles import INFO, PROGRAM, entry, one_shot
 from tests.programs import unpack
 from tests.state.test_action_profiles import CHOSEN, frame
@@ -43,7 +43,7 @@ def answers(device: Device) -> set[int]:
     found = set()
     for port in range(16):
         device.loop.inject(_ASKS, frame(CHOSEN, port=port))
-        answer = device.loop.receive(_ASKS, PATIENCE)
+        answer = device.loop.receive(_ASKS, TIMEOUT)
         assert answer is not None
         found.add(unpack(answer, (8, 8, 32, 128))[2])
     return found

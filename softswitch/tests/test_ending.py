@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.ports import free_port
-from tests.p4rt.p4rt_client import CONTROL, PATIENCE, Controller
+from tests.p4rt.p4rt_client import CONTROL, TIMEOUT, Controller
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # A signal at every step that the interpreter makes in the flag's functions, the handler's own included.
@@ -46,7 +46,7 @@ _ENDED = (0, 1, 130, *(-number for number in _SIGNALS))
 
 def test_a_signal_may_come_at_any_step_of_the_flag() -> None:
     command = [sys.executable, "-c", _INTERRUPTED]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -106,9 +106,9 @@ class _Disturbed:
     def end(self) -> str:
         """Wait for its end, and return what it said: if it does not end, what its threads do."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return self.process.communicate(timeout=PATIENCE)[0]
+            return self.process.communicate(timeout=TIMEOUT)[0]
         self.process.send_signal(signal.SIGABRT)
-        return self.process.communicate(timeout=PATIENCE)[0]
+        return self.process.communicate(timeout=TIMEOUT)[0]
 
     def _kill(self) -> None:
         self.process.kill()

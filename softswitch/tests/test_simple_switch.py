@@ -19,7 +19,7 @@ from scapy.utils import PcapReader, RawPcapReader, wrpcap
 from softp4.channels import open_channel
 from softp4.simple_switch import main
 from tests.dataplane.veths import Veths, mac_bytes, made_veths
-from tests.p4rt.p4rt_client import CONTROL, PATIENCE, Controller
+from tests.p4rt.p4rt_client import CONTROL, TIMEOUT, Controller
 
 SOFT = (sys.executable, "-m", "softp4.simple_switch")
 SWITCHES = pytest.mark.parametrize(
@@ -45,14 +45,14 @@ def serving(lab: Veths, folder: Path, line: Sequence[str]) -> Iterator[Path]:
         yield log
     finally:
         process.terminate()
-        process.wait(PATIENCE)
+        process.wait(TIMEOUT)
 
 
 def controller(address: str, device: int, log: Path) -> Controller:
     """Return a session, once the switch listens."""
     with open_channel(address) as channel:
         try:
-            grpc.channel_ready_future(channel).result(PATIENCE)
+            grpc.channel_ready_future(channel).result(TIMEOUT)
         except grpc.FutureTimeoutError:
             raise AssertionError(log.read_text()) from None
     return Controller(address, device=device)
@@ -99,14 +99,14 @@ def test_files_instead_of_interfaces(command: tuple[str, ...], tmp_path: Path) -
             [*line, "--", "--grpc-server-addr", address], cwd=tmp_path, stdout=out, stderr=out
         )
     try:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while _frames(tmp_path / "right_out.pcap") != frames:
             assert time.monotonic() < deadline, (tmp_path / "log").read_text()
             time.sleep(0.05)
         assert process.poll() is None
     finally:
         process.terminate()
-        process.wait(PATIENCE)
+        process.wait(TIMEOUT)
 
 
 def _frames(path: Path) -> list[bytes]:

@@ -95,7 +95,7 @@ def await_shares(switch: Switch, frames: Frames) -> None:
     """Run frames until every thread has a share of them. On a busy machine, where frames may seem to cost
     anything, an unequal cut is put up with for up to 256 times that shares are judged.
     """
-    judged = -(-2048 // len(frames))  # so many calls later
+    judged = -(-2048 // len(frames))  # this many calls later
     for _ in range(2 * 256 * judged):
         shares = shares_of(switch, frames)
         assert sum(shares) == len(frames)

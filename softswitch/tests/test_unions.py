@@ -216,7 +216,7 @@ def header_type(root: Any, name: str) -> Any:
 
 def test_contradicting_unions_are_named() -> None:
     for spoil, message in (
-        (lambda r: r["header_unions"][0]["header_ids"].reverse(), "its members are not those of its type"),
+        (lambda r: r["header_unions"][0]["header_ids"].reverse(), "its members differ from its type's"),
         (lambda r: r["header_union_stacks"][0].update(header_union_ids=[0, 99]), "unknown union type"),
         (lambda r: header_type(r, "sized_t").update(max_length=2), "leave no room"),
     ):

@@ -43,7 +43,7 @@ class Answer:
 def run_all(
     switch: Switch, op: int, data: bytes, *options: bytes, bits: int | None = None, rest: bytes | None = None
 ) -> list[Answer]:
-    """Return a packet with `data` in the ragged header, of `bits` bits if that is to be something else."""
+    """Return a packet with `data` in the ragged header, of `bits` bits if that must differ."""
     bits = 8 * len(data) if bits is None else bits
     start = bytes([op, len(options)]) + bits.to_bytes(4, "big") + bytes(9)
     rest = ragged(data) + b"".join(options) + b"\x12\x34end" if rest is None else rest

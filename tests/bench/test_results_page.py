@@ -10,7 +10,7 @@ import pytest
 from weir.bench import records, report
 from weir.bench.again import Moved, make_again
 from weir.bench.case import Run
-from weir.bench.claims import Claim, Figure
+from weir.bench.claims import Claim, Figure, Published
 from weir.bench.headlines import CLAIMS, PUBLISHED
 from weir.bench.records import Record
 from weir.bench.results import MOST, Column, Row, Table
@@ -30,6 +30,23 @@ def test_every_bold_figure_of_the_readme_is_a_claim() -> None:
     bare = MARK.sub("", text)
     assert not [bold for bold in re.findall(r"\*\*(.+?)\*\*", bare) if re.search(r"\d", bold)]
     assert MARK.search(text)
+
+
+def unknown(text: str) -> list[str]:
+    """Return the ratios and shares outside of claims that no page of results has."""
+    results = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs/results").glob("*.md"))
+    known = set(re.findall(r"\d[\d.,]*\d|\d", results))
+    return [
+        each for each in re.findall(r"(\d[\d.,]*\d|\d) (?:times|%)", MARK.sub("", text)) if each not in known
+    ]
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/index.md", "docs/start/faq.md", "docs/start/install.md"])
+def test_figures_without_a_command_stand_in_the_results(name: str) -> None:
+    assert not unknown((ROOT / name).read_text(encoding="utf-8"))
+    assert unknown("Weir is 1234.5 times as fast, and <!-- claim bmv2 -->9.87 times<!-- end -->") == [
+        "1234.5"
+    ]
 
 
 def test_a_figure_that_no_run_produced_differs_from_its_page() -> None:
@@ -65,7 +82,21 @@ def test_a_claim_has_commands_for_all_its_records_and_words_until_they_are_there
 def test_published_figures_are_those_from_h1_to_h20() -> None:
     numbers = [number for each in PUBLISHED for number in each.number.split(", ")]
     assert numbers == [f"H{number}" for number in range(1, 21)]
-    assert all(each.claims or each.words for each in PUBLISHED)
+    for each in PUBLISHED:
+        measured = bool(each.claims or each.command)
+        assert measured == bool(each.twin) == bool(each.counter), each.number
+        assert each.words
+        if not measured:
+            assert each.words.startswith(("Not measured: ", "Not built: "))
+
+
+@pytest.mark.parametrize("each", [each for each in PUBLISHED if each.command], ids=lambda each: each.number)
+def test_commands_of_published_figures_are_commands(each: Published) -> None:
+    words = each.command.removeprefix("sudo ").split()
+    assert words[0] == "weir"
+    if words[1:3] == ["bench", "run"]:
+        (case,) = find(words[3])
+        case.parameters(dict(word.split("=", 1) for word in words if "=" in word))
 
 
 def test_a_record_reads_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

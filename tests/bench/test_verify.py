@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """``weir bench verify``: floors are of real cases, and a planted regression falls below one."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from weir.bench.case import Case, Floor, Run
+from weir.bench.case import Case, Floor, Run, UnavailableError
+from weir.bench.collectives import allreduce
 from weir.bench.results import Column, Row, Table
 from weir.bench.simulated.tail import Contender
 from weir.bench.suites import SUITES, Verdict, find, verify
 from weir.controller.qos import WEIR_CLASSES, ClassSpec, Qos
+from weir.netns import lab
+from weir.netns.offloads import ALL, offloads_off
 
 RUN = Run(0, range(1, 2), processes=1)
 FLOORED = [case for suite in SUITES.values() for case in suite if case.floors]
@@ -44,3 +49,32 @@ def test_the_pages_hold_and_trimming_that_does_nothing_is_found_out(monkeypatch:
     monkeypatch.setattr(Contender, "qos", lambda _self: never)
     sentences = [one for one in found() if isinstance(one, str)]
     assert any("no trimmed" in one for one in sentences)
+
+
+@pytest.mark.root
+def test_gloos_link_carries_many_frames_at_a_time_and_one_without_offloads_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    peers = find("collectives/allreduce")
+    assert not list(verify(peers, RUN))
+    bridge: Callable[..., None] = lab._bridge
+
+    def without(made: lab.Lab, name: str, *others: object) -> None:
+        bridge(made, name, *others)
+        for namespace in made.namespaces:
+            namespace.call(partial(offloads_off, name, ALL))
+
+    monkeypatch.setattr(lab, "_bridge", without)
+    assert list(verify(peers, RUN)) == [
+        "collectives/allreduce: a mechanism did nothing: 1gbit, 100%, Gloo: no frames at a time"
+    ]
+
+
+def test_a_machine_without_links_has_the_other_floors(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unavailable(*_given: object) -> None:
+        raise UnavailableError("shaped links: no root")
+
+    monkeypatch.setattr(allreduce, "run", unavailable)
+    said: list[str] = []
+    assert not list(verify(find("collectives/allreduce"), replace(RUN, say=said.append)))
+    assert said[-1] == "collectives/allreduce: shaped links: no root"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs as tests need them, and patience."""
+"""Jobs as tests need them, and timeout."""
 
 import time
 from collections.abc import Callable

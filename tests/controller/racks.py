@@ -21,7 +21,7 @@ LOOPBACK = "127.0.0.1"
 class Racks:
     """Switches of ``topology``. ``kill`` ends one as a power cut would, ``start`` brings it back, empty.
 
-    pods: of so many racks and spines each, joined by as many cores; one: there are none.
+    pods: of this many racks and spines each, joined by as many cores; one: there are none.
     """
 
     def __init__(

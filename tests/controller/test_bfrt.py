@@ -63,7 +63,7 @@ def tofinos(topology: Topology, address: str) -> Topology:
 
 def wanted(topology: Topology, name: str, *jobs: Job) -> SwitchState:
     switch = topology.switch(name)
-    lanes = {job.id: topology.narrow(job.switches) for job in jobs}
+    lanes = {job.id: topology.max_lanes(job.switches) for job in jobs}
     return tofino_state(topology, switch, desired_state(topology, switch, jobs), lanes)
 
 
@@ -400,7 +400,7 @@ def test_slots_are_not_given_away_when_their_cells_cannot_be_zeroed(
         (
             "hosts:",
             "qos: {losses: [{switch: s1, port: 1, probability: 1}]}\nhosts:",
-            "qos.losses: switch s1 is a Tofino, whose program loses nothing on purpose",
+            "qos.losses: switch s1 is a Tofino, and its program has no drop simulator",
         ),
     ],
 )

@@ -217,10 +217,10 @@ def test_status_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
         ("good", ["--listen", "999.0.0.1:1"], "cannot listen at 999.0.0.1:1"),
         (
             "good",
-            ["--state", "/nowhere/jobs.json"],
+            ["--state-file", "/nowhere/jobs.json"],
             "cannot write state file /nowhere/jobs.json: /nowhere: No such file or directory",
         ),
-        ("good", ["--state", "/proc/self/jobs.json"], "cannot write state file /proc/self/jobs.json: "),
+        ("good", ["--state-file", "/proc/self/jobs.json"], "cannot write state file /proc/self/jobs.json: "),
     ],
 )
 def test_what_is_wrong_at_the_start_is_said_in_one_line(

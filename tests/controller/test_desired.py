@@ -236,7 +236,7 @@ def test_who_is_outside_its_racks_subnet_is_named() -> None:
 
 
 def test_racks_in_one_subnet_are_named_host_by_host() -> None:
-    """Else a host's second address could not be used there."""
+    """Otherwise, a host's second address could not be used there."""
     wide = tuple(switch.model_copy(update={"subnet": "10.0.0.0/16"}) for switch in RACKS.switches)
     taken = params(desired_state(RACKS.model_copy(update={"switches": wide}), wide[0], []), sources.ADDRESSES)
     assert {key[0].length for key in taken} == {32}

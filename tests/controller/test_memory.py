@@ -134,7 +134,7 @@ def test_slots_of_adopted_jobs_stay_theirs() -> None:
 def test_a_job_goes_on_over_a_restart_and_its_entries_are_never_gone(
     any_switch: SwitchProcess, state: Path
 ) -> None:
-    """The direct counters would be zero again, had the entries been taken away and written anew."""
+    """The direct counters would be zero again, had the entries been taken away and written again."""
     topology = single_switch(4, any_switch.address)
     settings = Settings(
         lease_s=5.0, state_file=state, listen=f"unix:{state.parent}/controller.sock", join_timeout_s=20.0

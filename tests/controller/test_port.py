@@ -342,8 +342,8 @@ def test_wrong_tokens_are_slowed_and_logged_and_the_honest_come_in(
     looked_at = answers.count("PERMISSION_DENIED")
     assert throttle.FREE_GUESSES <= looked_at < 32
     assert answers.count("RESOURCE_EXHAUSTED") == 64 - looked_at
-    assert len(about(caplog, "has another token")) == 1
-    assert "from 127.0.0.1" in about(caplog, "has another token")[0]
+    assert len(about(caplog, "exists with another token")) == 1
+    assert "from 127.0.0.1" in about(caplog, "exists with another token")[0]
     assert not about(caplog, "guess")
     # another job of the same address, and the same job from another one
     with pytest.raises(grpc.RpcError) as caught:
@@ -430,7 +430,7 @@ def test_a_refusal_of_any_length_arrives() -> None:
             JoinRefused, match=r"'h0' is not in the topology; hosts there: h1 .* left out\) .* h1016 "
         ):
             agent.join(job="x", size=2, rank=0, host="h0")
-        with pytest.raises(AgentError, match=r"did not join in time; there: rank 0 \(h1\)"):
+        with pytest.raises(AgentError, match=r"did not join in time; joined: rank 0 \(h1\)"):
             agent.join(job="x", size=32768, rank=0, host="h1", timeout_s=0.3)
 
 

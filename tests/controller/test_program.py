@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program is pushed only if it is what its sources say; else the person is told what to do."""
+"""A program is pushed only if it is what its sources say; otherwise the person is told what to do."""
 
 import shutil
 from collections.abc import Callable

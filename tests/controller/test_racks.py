@@ -108,7 +108,7 @@ def test_workers_of_two_racks_sum_exactly_over_both_spines(racks: Racks) -> None
 def test_one_narrow_switch_makes_the_packets_of_its_jobs_narrow_and_their_slots_aligned(
     racks: Racks, lanes: int
 ) -> None:
-    """A spine that says it is a Tofino: so many lanes in a packet, 2^n slots; a job of another rack is as
+    """A spine that says it is a Tofino: this many lanes in a packet, 2^n slots; a job of another rack is as
     ever.
     """
     switches = tuple(
@@ -124,7 +124,7 @@ def test_one_narrow_switch_makes_the_packets_of_its_jobs_narrow_and_their_slots_
         status = wide.agents[0].status()
         slots = {job.size: (job.slot_base, job.slot_count) for job in status.jobs}
         assert slots == {1: (0, 24), 3: (64, 64)}
-        assert [workers.members[0].narrow for workers in (home, wide)] == [0, lanes]
+        assert [workers.members[0].max_lanes for workers in (home, wide)] == [0, lanes]
         sent = {job.size: job.members[0].up for job in status.jobs}
         assert lanes * 4 < sent[3].bytes / sent[3].packets < 14 + 20 + 8 + 28 + 8 + lanes * 4 + 1
         assert sent[1].bytes / sent[1].packets > 400

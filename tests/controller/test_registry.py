@@ -138,7 +138,7 @@ def test_what_can_never_be_is_refused(
             "rank 1 says job 'digits' has 3 workers, but rank 0 (h1) says it has 2",
         ),
         (spec(1, slots=8), Refusal.INVALID, "has 8 slots, but rank 0 (h1) says it has any number"),
-        (spec(1, token="guess"), Refusal.DENIED, "job 'digits' exists and has another token"),
+        (spec(1, token="guess"), Refusal.DENIED, "job 'digits' already exists with another token"),
         (
             spec(1, host=HOSTS[0]),
             Refusal.EXHAUSTED,
@@ -452,9 +452,9 @@ def test_a_rank_that_never_comes_is_named(registry: JobRegistry) -> None:
     assert effect.job is job
     assert effect.error.refusal is Refusal.LATE
     assert str(effect.error) == (
-        "job 'digits' is not complete: ranks 1, 3 of 4 did not join in time; "
-        "there: rank 0 (h1), rank 2 (h3). "
-        "Check that those workers run, and use this controller, job name and size"
+        "job 'digits' is not complete: ranks 1, 3 of 4 did not join in time; joined: rank 0 (h1), rank 2 "
+        "(h3). "
+        "Check that the missing workers run, and that they use this controller, job name and size"
     )
     assert registry.jobs() == []
 

@@ -204,7 +204,7 @@ def test_ids_and_slots_are_told_to_who_has_the_jobs_token(world: World) -> None:
             reply = stub.Status(agent_pb2.StatusRequest(job=job, token=token))
             assert set(told(reply).values()) == {(0, 0)}
         for job, token in (("mine", "guess"), ("theirs", "secret")):  # as at a join, where guesses are slowed
-            with pytest.raises(grpc.RpcError, match="has another token"):
+            with pytest.raises(grpc.RpcError, match="exists with another token"):
                 stub.Status(agent_pb2.StatusRequest(job=job, token=token))
         reply = stub.Status(agent_pb2.StatusRequest(job="mine", token="secret"))
         assert told(reply) == {"theirs": (0, 0), "mine": (mine.job_id, 32)}
@@ -250,7 +250,7 @@ def test_a_worker_that_knows_no_keys_is_refused(world: World) -> None:
         ({"host": "h1", "ip": "10.0.0.2"}, JoinRefused, "'h1' with address 10.0.0.2 is not in the topology"),
         ({"host": ""}, JoinRefused, "say which host you are on"),
         ({"slots": 2000}, NoResources, "asks for 2000 slots; switch s1 has 1024"),
-        ({"token": "guess", "rank": 2}, JoinRefused, "has another token"),
+        ({"token": "guess", "rank": 2}, JoinRefused, "exists with another token"),
         ({"size": 3, "rank": 2}, JoinRefused, "rank 2 says job 'digits' has 3 workers, but rank 1 (h2)"),
         ({"rank": 1, "host": "h5"}, JoinRefused, "rank 1 of job 'digits' has already joined, from h2"),
         ({"rank": 2, "host": "h2"}, NoResources, "UDP port 9347 of host h2 is in use by rank 1"),

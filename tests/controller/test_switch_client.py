@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""P4Runtime to real switches: what is written is read back, and what is refused is said in words."""
+"""P4Runtime to real switches: what is written is read back, and what is refused is reported with a "
+"message."""
 
 import socket
 from collections.abc import Iterator

@@ -53,7 +53,7 @@ def test_a_wrong_token_that_all_workers_share_counts_once() -> None:
         assert guess(guesses, "host", 1.0) == 1.0
     assert guess(guesses, "host", 1.0, "old") == 1.0
     assert guess(guesses, "host", 1.0) != 1.0
-    for _ in range(2 * FREE_GUESSES):  # so many others, and it is a guess like any
+    for _ in range(2 * FREE_GUESSES):  # this many others, and it is a guess like any
         guess(guesses, "host", 100.0)
     assert guess(guesses, "host", 100.0, "old") is None
 

@@ -20,7 +20,7 @@ from weir.netns import Namespace
 from weir.netns.offloads import ALL, offloads_off
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 240.0
+TIMEOUT_S = 240.0
 JOB = "weir-job@demo"
 
 NEEDS_MACHINES = [
@@ -94,7 +94,7 @@ class Machine:
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
-            timeout=PATIENCE_S,
+            timeout=TIMEOUT_S,
         )
         assert done.returncode == 0, done.stdout
         return done.stdout
@@ -110,7 +110,7 @@ class Machine:
 
 def until(look: Callable[[], bool], words: Callable[[], str]) -> None:
     """Wait until something is true."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not look():
         assert time.monotonic() < deadline, words()
         time.sleep(0.02)

@@ -17,7 +17,7 @@ from tests.programs import compiled
 from tests.test_cli import serving
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "router"
-_PATIENCE_S = 30.0
+_TIMEOUT_S = 30.0
 
 
 def _packet(to: str) -> Ether:
@@ -44,7 +44,7 @@ def test_the_controller_fills_the_table_and_the_switch_routes(tmp_path: Path) ->
                 expected = _packet(to)
                 expected.src, expected.dst = expected.dst, f"02:00:00:00:00:{next_hop:02x}"
                 expected[IP].ttl -= 1
-                assert port.recv(_PATIENCE_S) == bytes(expected)  # its checksum, too
+                assert port.recv(_TIMEOUT_S) == bytes(expected)  # its checksum, too
 
 
 @pytest.mark.p4c

@@ -28,7 +28,7 @@ from weir.wire.definition import Event
 _PROBE: Final = 9  # the port that markers come in by
 _MARKER: Final = bytes.fromhex("02ffffffffff 02fffffffffe 88b5") + bytes(46)
 _MARKER_GROUP: Final = 4000  # BMv2 has groups below 4096
-_PATIENCE: Final = 30.0  # seconds until a switch that does not answer counts as broken
+_TIMEOUT: Final = 30.0  # seconds until a switch that does not answer counts as broken
 
 
 class Bmv2Target(Target):
@@ -90,7 +90,7 @@ class Bmv2Target(Target):
     def _stop(self) -> None:
         self._process.terminate()
         try:
-            self._process.wait(_PATIENCE)
+            self._process.wait(_TIMEOUT)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -121,7 +121,7 @@ class Bmv2Target(Target):
     def _collect(self) -> list[Sent]:
         seen: list[Sent] = []
         waiting = {self._sockets[port].fileno(): port for port in PORTS}
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT
         while waiting:
             ready, _, _ = select.select(list(waiting), [], [], max(0.0, deadline - time.monotonic()))
             if not ready:

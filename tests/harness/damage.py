@@ -32,7 +32,7 @@ def damaged(content: bytes, *, flips: int = 2000, others: int = 100, seed: int =
     """Yield damaged copies of ``content``.
 
     Args:
-        flips: at most so many single-bit flips; of shorter contents, all.
+        flips: at most this many single-bit flips; of shorter contents, all.
         others: of cuts, and of insertions each, at places drawn from ``seed``. Values of a JSON document are
             all replaced.
     """

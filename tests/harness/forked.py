@@ -15,11 +15,11 @@ FORKED: Final = multiprocessing.get_context("forkserver")
 # DistributedDataParallel imports torch._dynamo, which takes seconds.
 FORKED.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "weir.torch"])
 
-_PATIENCE_S: Final = 120.0
+_TIMEOUT_S: Final = 120.0
 
 
 def run_ranks(number: int, script: Path, *arguments: str) -> str:
-    """Run a script on so many ranks, as torchrun does, in its folder; return what all of them print."""
+    """Run a script on this many ranks, as torchrun does, in its folder; return what all of them print."""
     place = {"WORLD_SIZE": str(number), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     with tempfile.NamedTemporaryFile() as said:
         ranks = [
@@ -29,7 +29,7 @@ def run_ranks(number: int, script: Path, *arguments: str) -> str:
         for rank in ranks:
             rank.start()
         for rank in ranks:
-            rank.join(_PATIENCE_S)
+            rank.join(_TIMEOUT_S)
             rank.kill()  # one that has not ended
             rank.join()
         text = Path(said.name).read_text()

@@ -226,7 +226,7 @@ class Lab:
             "WeirIngress.aggregator.aggregate",
             (self.target.headroom,),
         )
-        if self.target.guards_sources:  # whoever wants to see that says who may send
+        if self.target.guards_sources:  # a test of that names the permitted senders
             self.target.set_default("WeirIngress.sources.stations", "WeirIngress.sources.trust")
         self._counted = self._count()
 

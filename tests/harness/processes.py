@@ -34,7 +34,7 @@ def command_line(pid: int) -> str:
 
 
 def wait_until_gone(*pids: int) -> None:
-    """Until each is gone, or dead and waiting for whoever adopts it."""
+    """Until each is gone, or dead and waiting for a process that adopts it."""
     for _ in range(1500):
         pids = tuple(pid for pid in pids if _parent(Path(f"/proc/{pid}")) is not None)
         if not pids:
@@ -44,7 +44,7 @@ def wait_until_gone(*pids: int) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Tell whether a process is there, and not dead and waiting for whoever adopts it."""
+    """Tell whether a process is there, and not dead and waiting for a process that adopts it."""
     return _parent(Path(f"/proc/{pid}")) is not None
 
 

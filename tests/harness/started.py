@@ -2,7 +2,7 @@
 """A command started as users start it: what it says, which processes come of it, how it ends, what it leaves.
 
 Its processes, and theirs, are found by a mark in their environment, whichever session they are in and
-whoever adopts them. What it may leave lies in folders of its own, but for shared memory and network
+a process that adopts them. What it may leave lies in folders of its own, but for shared memory and network
 namespaces: these are noted while its processes have them.
 """
 
@@ -22,7 +22,7 @@ from tests.harness.processes import command_line, is_alive, name
 
 WEIR: Final = (sys.executable, "-m", "weir")
 TORCHRUN: Final = (sys.executable, "-m", "torch.distributed.run", "--standalone")
-PATIENCE_S: Final = 120.0  # until a wait counts as one that never ends
+TIMEOUT_S: Final = 120.0  # until a wait counts as one that never ends
 
 _MARK: Final = "WEIR_TEST_RUN"
 _MEMORY: Final = re.compile(r"/dev/shm/weir-[^/\s]+")
@@ -93,19 +93,19 @@ class Started:
 
         return self.until(look, f"a process of {pattern!r} {environment}")
 
-    def wait_for(self, pattern: str, patience_s: float = PATIENCE_S) -> None:
+    def wait_for(self, pattern: str, timeout_s: float = TIMEOUT_S) -> None:
         """Return when it has said something that has the pattern."""
-        self.until(lambda: re.search(pattern, self.said), f"{pattern!r} to be said", patience_s)
+        self.until(lambda: re.search(pattern, self.said), f"{pattern!r} to be said", timeout_s)
 
-    def wait(self, patience_s: float = PATIENCE_S) -> int:
+    def wait(self, timeout_s: float = TIMEOUT_S) -> int:
         """Return its exit status. AssertionError with what it said if it does not end."""
         with suppress(subprocess.TimeoutExpired):
-            return self.process.wait(patience_s)
-        raise AssertionError(f"it has not ended after {patience_s:g} s; it runs {self._state()}")
+            return self.process.wait(timeout_s)
+        raise AssertionError(f"it has not ended after {timeout_s:g} s; it runs {self._state()}")
 
-    def until(self, look: Callable[[], _T | None], words: str, patience_s: float = PATIENCE_S) -> _T:
+    def until(self, look: Callable[[], _T | None], words: str, timeout_s: float = TIMEOUT_S) -> _T:
         """Return what ``look`` does once that is true. AssertionError if that cannot come or does not."""
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + timeout_s
         while True:
             ended = self.process.poll() is not None and not self.processes()
             if found := look():
@@ -116,9 +116,9 @@ class Started:
             )
             time.sleep(_POLL_S)
 
-    def left(self, patience_s: float = 30.0) -> list[str]:
-        """Return, in words, what it leaves: processes after a while, namespaces, memory, folders."""
-        deadline = time.monotonic() + patience_s
+    def left(self, timeout_s: float = 30.0) -> list[str]:
+        """Return, as text, what it leaves: processes after a while, namespaces, memory, folders."""
+        deadline = time.monotonic() + timeout_s
         while (alive := self.processes()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         found = [f"process {pid}: {line}" for pid, line in alive.items()]

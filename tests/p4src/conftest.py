@@ -68,7 +68,7 @@ def groups(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def targets(programs: tuple[SoftTarget, NarrowTarget], groups: int) -> tuple[SoftTarget, NarrowTarget]:
-    """Return the program for v1model and that for Tofino, which the module has, for jobs with so many lane
+    """Return the program for v1model and that for Tofino, which the module has, for jobs with this many lane
     groups.
     """
     programs[1].lanes = groups * GROUP_LANES

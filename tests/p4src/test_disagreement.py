@@ -126,7 +126,7 @@ class TestRack:
         assert rack.send(PacketType.RESULT, lanes={0: D}, included=0b1111, check=OTHER) == told
 
     def test_an_answer_to_a_question_is_of_the_racks_own_operation(self, rack: Uplink) -> None:
-        """Else the spine would compare an operation with itself."""
+        """Otherwise, the spine would compare an operation with itself."""
         job = rack.job
         job.send(0, lanes={0: A}, check=ONE)
         job.send(1, lanes={0: B}, check=ONE)

@@ -82,7 +82,7 @@ def flow_packet(
 
 
 def trimmed(frame: Any, headers: int) -> bytes:
-    """Return what must be left of a frame, of whose UDP payload the first so many bytes stay."""
+    """Return what must be left of a frame, of whose UDP payload the first this many bytes stay."""
     made = frame.copy()
     made[UDP].remove_payload()
     made = made / Raw(bytes(frame[UDP].payload)[:headers])

@@ -51,7 +51,7 @@ def weir(**fields: int) -> Callable[[Any], None]:
 
 
 def lengths(ip: int, udp: int) -> Callable[[Any], None]:
-    """Return length fields that are off by so many bytes; the IPv4 checksum fits."""
+    """Return length fields that are off by this many bytes; the IPv4 checksum fits."""
 
     def spoil(frame: Any) -> None:
         frame[IP].len = len(frame[IP]) + ip

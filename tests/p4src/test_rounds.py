@@ -47,7 +47,7 @@ def test_a_round_without_any_lanes_is_a_barrier(lab: Lab) -> None:
 
 
 def test_the_result_holds_lanes_that_the_last_packet_lacks(lab: Lab) -> None:
-    """Groups come from whoever has them; the packet that completes the round grows or stays."""
+    """Groups come from any worker that has them; the packet that completes the round grows or stays."""
     job = lab.job(3)
     assert job.send(0, lanes={0: A, 1: B}) == []
     assert job.send(1, lanes={1: A, 6: C}) == []
@@ -188,7 +188,7 @@ def test_newer_means_less_than_half_the_numbers_ahead(lab: Lab, ahead: int, newe
 
 
 def test_a_round_far_ahead_begins_when_a_second_worker_is_in_it(lab: Lab) -> None:
-    """A switch that starts anew may take an old packet in: then its cell is behind where all workers are."""
+    """A switch that restarts may take an old packet in: then its cell is behind where all workers are."""
     job = lab.job(3)
     assert job.send(0, round=1, lanes={0: A}) == []
     lab.events()

@@ -102,7 +102,7 @@ def test_every_path_has_one_turn_in_a_round_in_order(
 
 
 def test_rounds_begin_with_different_paths(lab: Lab) -> None:
-    """Else senders that take turns themselves would each get one and the same path."""
+    """Otherwise, senders that alternate paths themselves would each get one and the same path."""
     spread(lab, SprayMode.ROUND_ROBIN)
     assert set(ports_of(lab, chunk(), 3 * 30)[::3]) == set(PATHS)
 

@@ -142,7 +142,7 @@ class Draw:
 
 
 def drawn(rng: random.Random, groups: int) -> dict[int, list[int]]:
-    """Return lanes of so many groups."""
+    """Return lanes of this many groups."""
     return {group: [rng.getrandbits(32) for _ in range(GROUP_LANES)] for group in range(groups)}
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers whose packets are narrow are served by the program for Tofino: packets lost, skipped, given up."""
+"""Workers whose packets have few lanes are served by the program for Tofino: packets lost, skipped, given
+up."""
 
 import random
 from collections.abc import Iterator
@@ -62,9 +63,11 @@ class Run:
         assert isinstance(lab.target, NarrowTarget)
         self.switch = lab.target
         self.switch.delays = loss > 0
-        self.narrow = self.switch.lanes
+        self.max_lanes = self.switch.lanes
         self.transports = [
-            SlotTransport(TransportConfig(self.job.id, w, WORKERS, self.job.slot_count, narrow=self.narrow))
+            SlotTransport(
+                TransportConfig(self.job.id, w, WORKERS, self.job.slot_count, max_lanes=self.max_lanes)
+            )
             for w in range(WORKERS)
         ]
         self.passed_again = 0
@@ -136,10 +139,10 @@ def test_sums_are_exact_and_zero_groups_are_skipped(rack: Lab, op: Op, block: in
     for lanes in after:
         np.testing.assert_array_equal(lanes, combine(op, before))
     assert Event.DROP_MALFORMED not in rack.events()
-    size = min(block, run.narrow if op == Op.ADD else 32)
+    size = min(block, run.max_lanes if op == Op.ADD else 32)
     occupied = [sum(lanes[i : i + size].any() for i in range(0, LANES, size)) for lanes in before]
     assert [report.blocks_sent for report in reports] == occupied
-    assert (run.passed_again > 0) == (run.narrow == 64 and op == Op.ADD and loss > 0)
+    assert (run.passed_again > 0) == (run.max_lanes == 64 and op == Op.ADD and loss > 0)
 
 
 @pytest.mark.parametrize("block", [32, 256])
@@ -151,7 +154,7 @@ def test_planners_know_what_narrow_packets_cost(rack: Lab, block: int) -> None:
     reports = run.reduce(Op.ADD, block, [vector, part, part.copy()])
     wanted = vector.size // block
     lanes = PackedBlocks(wanted, wanted, wanted * 1.5)
-    job = JobSize(WORKERS, run.job.slot_count, vector.size, WholeLanes(WORKERS), run.narrow)
+    job = JobSize(WORKERS, run.job.slot_count, vector.size, WholeLanes(WORKERS), run.max_lanes)
     assert sum(report.bytes_up + report.bytes_down for report in reports) == lanes_bytes(lanes, block, job)
 
 

@@ -180,7 +180,7 @@ def test_the_same_program_does_the_same() -> None:
     assert difference(assembly()) == ""
 
 
-# What is wrong: the line as it is, as it is to be, and how often it is there before the one that is meant.
+# What is wrong: the line as it is, as it must be, and how many equal lines stand before it.
 FAULTS: dict[str, tuple[str, str, int]] = {
     "a lane is joined, not added": (r"- add lo, lo, phv_lo", r"- or lo, lo, phv_lo", 9),
     "another comparison": (r"- grt\.u lo, phv_lo, -lo", r"- neq lo, phv_lo, -lo", 2),

@@ -58,7 +58,7 @@ class Fabric:
         self.workers: dict[str, tuple[SlotTransport, Framer]] = {}
         for host, path in zip(self.topology.hosts, paths(self.topology, running), strict=True):
             leaf = self.topology.switch(host.switch).aggregation
-            place = TransportConfig(running.id, path % MAX_CHILDREN, 4, SLOTS, path=path, narrow=lanes)
+            place = TransportConfig(running.id, path % MAX_CHILDREN, 4, SLOTS, path=path, max_lanes=lanes)
             framer = Framer(Addresses(Endpoint(host.mac, host.ip), Endpoint(leaf.mac, leaf.ip)))
             self.workers[host.name] = SlotTransport(place), framer
 

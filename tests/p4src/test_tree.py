@@ -155,7 +155,7 @@ class TestRack:
     def test_partial_sums_are_of_the_greatest_magnitude_in_them(
         self, rack: Uplink, magnitudes: tuple[int, int]
     ) -> None:
-        """Whoever sends last; and down to what the workers get."""
+        """Whichever worker sends last; and down to what the workers get."""
         job = rack.job
         job.send(0, lanes={0: A}, flags=0, magnitude=magnitudes[0])
         greatest = max(magnitudes)

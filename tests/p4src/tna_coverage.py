@@ -43,7 +43,7 @@ class Reached:
 
 
 def _send_all(target: TnaTarget, reached: Reached, groups: int) -> None:
-    """Send the cases whose packets of ADD have so many lane groups."""
+    """Send the cases whose packets of ADD have this many lane groups."""
     for place in PLACES:
         for workers, op in zip((1, 3, 5), Op, strict=True):
             draw = Draw(random.Random(f"{place} {workers}"), place, workers, op, groups)

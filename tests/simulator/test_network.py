@@ -368,7 +368,7 @@ LAST = {
 
 @pytest.mark.parametrize("name", LAST)
 def test_who_is_done_helps_those_whose_results_a_switch_has_forgotten(name: str) -> None:
-    """They have nothing else to do, ever: the job's last sum lacks one worker, and its switch starts anew."""
+    """They have nothing else to do, ever: the job's last sum lacks one worker, and its switch restarts."""
     topology, leaf, restarted, when = LAST[name]
     with Network(topology, seed=1, link=FAST) as network:
         last = everybody(topology)[-1]

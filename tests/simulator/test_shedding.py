@@ -76,7 +76,7 @@ class Strangers:
 def summed(
     network: Network, job: Allocation, services: Sequence[ServiceClass], steps: int, seed: int
 ) -> list[list[ReduceReport]]:
-    """Sum vectors in so many steps. Every worker has the sum of what no report gave back, to the bit, no
+    """Sum vectors in this many steps. Every worker has the sum of what no report gave back, to the bit, no
     report has more missing than its budget, and each lane that entered is accounted for.
     """
     numbers, found = np.random.default_rng(seed), []

@@ -225,7 +225,7 @@ def test_a_cut_for_a_segment_that_was_only_late_is_taken_back() -> None:
     assert path.sender.congestion.window > 60 * MSS  # there was no cut before, so slow start goes on
 
 
-def test_patience_grows_where_segments_are_often_later_than_thought() -> None:
+def test_reordering_window_grows_where_segments_are_often_later_than_thought() -> None:
     random = Random(1)
     path = Path(None, lambda _start, _copy: random.randrange(2 * MS) if random.random() < 0.1 else 0)
     path.sender.write(5000 * MSS, 0)

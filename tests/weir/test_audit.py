@@ -194,7 +194,7 @@ def test_right_udp_checksums_are_right(racks: Path) -> None:
     assert not +audit.report.notes
 
 
-def test_trains_that_a_device_is_to_cut_are_taken_as_the_packets_they_become(racks: Path) -> None:
+def test_batches_that_a_device_segments_are_taken_as_the_packets_they_become(racks: Path) -> None:
     """A host's capture has many packets in one frame."""
     waiting: list[RawFrame] = []
 

@@ -225,7 +225,7 @@ def test_the_command_writes_a_policy_a_picture_and_a_table(tmp_path: Path) -> No
         "4",
         "--tolerance",
         "100",
-        "--out",
+        "--policy",
         str(out),
         "--processes",
         "2",
@@ -276,7 +276,9 @@ def test_the_command_fails_when_a_budget_costs_too_much(tmp_path: Path) -> None:
 def test_an_interrupt_ends_every_process(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "weir", "calibrate", "--model", "mlp", "--processes", "2"]
     process = subprocess.Popen(
-        [*command, "--out", str(tmp_path / "policy.json")], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+        [*command, "--policy", str(tmp_path / "policy.json")],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
     )
     while len(started := children(process.pid)) < 3:  # two that train, and what keeps track of them
         assert process.poll() is None
@@ -330,7 +332,7 @@ def test_the_command_writes_no_policy_that_allows_nothing(
     monkeypatch.setattr("weir.calibrate.runner.calibrate", lambda *_: intolerant(0.0, 0.0, 0.0))
     out = tmp_path / "policy.json"
     out.write_text("an earlier one")
-    done = CliRunner().invoke(app, ["calibrate", "--model", "mlp", "--quick", "--out", str(out)])
+    done = CliRunner().invoke(app, ["calibrate", "--model", "mlp", "--quick", "--policy", str(out)])
     assert done.exit_code == 1
     assert "weir calibrate: no class tolerated" in done.output
     assert out.read_text() == "an earlier one"

@@ -7,12 +7,14 @@ import os
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from weir.cli import app
+from weir.cli import _COMMANDS, _load, app
 from weir.train.config import OPTIONS, TrainConfig
 
 
@@ -118,7 +120,13 @@ def test_shells_complete_commands_and_their_options(words: str, completed: str) 
 def test_training_has_few_options_and_every_setting_is_in_reach() -> None:
     from weir.train.cli import train
 
-    assert inspect.signature(train).parameters.keys() == {*OPTIONS, "context", "assigned", "config"}
+    assert inspect.signature(train).parameters.keys() == {
+        *OPTIONS,
+        "context",
+        "assigned",
+        "config",
+        "as_json",
+    }
     assert len(OPTIONS) <= 20
     settings = {row["setting"]: row for row in json.loads(run("settings", "--json")[1])}
     fields = TrainConfig.model_fields
@@ -126,6 +134,40 @@ def test_training_has_few_options_and_every_setting_is_in_reach() -> None:
     for name, row in settings.items():
         unset = fields[name].is_required() or fields[name].default in ((), None)
         assert row["default"] == (None if unset else str(fields[name].default)), name
+
+
+NO_TABLE = {
+    "hub", "switch", "shell", "server", "controller run", "controller qos", "clean", "bench results",
+}  # fmt: skip
+
+
+def commands() -> dict[str, Any]:
+    """Return every command that runs something, by its name; those of `softp4 ctl` are another program's."""
+    found = {}
+    for name, entry in _COMMANDS.items():
+        command = _load(name, entry)
+        if name == "switch" or not hasattr(command, "commands"):
+            found[name] = command
+        else:
+            found |= {f"{name} {each}": one for each, one in command.commands.items()}
+    return found
+
+
+def test_a_command_that_prints_a_table_also_prints_json() -> None:
+    with_json = {
+        name for name, command in commands().items() for each in command.params if "--json" in each.opts
+    }
+    assert with_json == commands().keys() - NO_TABLE
+
+
+def test_an_option_takes_the_same_kind_of_value_in_every_command() -> None:
+    """A folder here and a file there need two names."""
+    kinds: dict[str, set[str]] = defaultdict(set)
+    for command in commands().values():
+        for each in command.params:
+            if each.param_type_name == "option":
+                kinds[each.opts[0]].add(each.metavar or ("flag" if each.is_flag else "value"))
+    assert {option: kind for option, kind in kinds.items() if len(kind) > 1} == {}
 
 
 @pytest.mark.parametrize(

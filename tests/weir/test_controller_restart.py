@@ -14,7 +14,7 @@ from weir.agent_service.client import AgentClient
 from weir.controller.topology import single_switch
 
 _SCRIPT = Path(__file__).with_name("endless_sums.py")
-_PATIENCE_S = 120.0
+_TIMEOUT_S = 120.0
 _LEASE_S = 6
 
 
@@ -32,11 +32,11 @@ def _running(log: Path, module: str, *arguments: object) -> "Iterator[subprocess
         yield process
     finally:
         process.terminate()
-        process.wait(_PATIENCE_S)
+        process.wait(_TIMEOUT_S)
 
 
 def _until(condition: Callable[[], bool], needed: "Sequence[subprocess.Popen[bytes]]", folder: Path) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _TIMEOUT_S
     while not condition():
         alive = all(process.poll() is None for process in needed)
         assert alive and time.monotonic() < deadline, _logs(folder)
@@ -54,7 +54,7 @@ def test_a_torchrun_job_outlives_its_controller_and_sums_exactly(short_path: Pat
     switch_at, address = f"unix:{folder}/switch.sock", f"unix:{folder}/controller.sock"
     described = single_switch(2, switch_at, str(folder / "ports"), target="soft")
     topology.write_text(described.model_dump_json(exclude_none=True))
-    options = (topology, "--listen", address, "--state", state, "--lease", _LEASE_S)
+    options = (topology, "--listen", address, "--state-file", state, "--lease", _LEASE_S)
 
     def controller() -> "contextlib.AbstractContextManager[subprocess.Popen[bytes]]":
         ready = ("--ready-file", folder / "controller.ready")
@@ -81,7 +81,7 @@ def test_a_torchrun_job_outlives_its_controller_and_sums_exactly(short_path: Pat
             job = jobs.enter_context(_running(folder / "job.log", "torch.distributed.run", *launched))
             _until(lambda: rounds() > 20, [switch, first, job], folder)
             first.kill()
-            first.wait(_PATIENCE_S)
+            first.wait(_TIMEOUT_S)
         without = rounds()
         _until(lambda: rounds() > without + 50, [switch, job], folder)
         (folder / "controller.ready").unlink(missing_ok=True)
@@ -92,7 +92,7 @@ def test_a_torchrun_job_outlives_its_controller_and_sums_exactly(short_path: Pat
             _until(lambda: time.monotonic() > now + _LEASE_S + 1, [switch, second, job], folder)
             assert rounds() > back, _logs(folder)
             (folder / "stop").touch()
-            assert job.wait(_PATIENCE_S) == 0, _logs(folder)
+            assert job.wait(_TIMEOUT_S) == 0, _logs(folder)
             _until(lambda: members() == [], [switch, second], folder)
     said = re.findall(r"rank (\d): (\d+) exact sums", (folder / "job.log").read_text())
     assert sorted(rank for rank, _ in said) == ["0", "1"]

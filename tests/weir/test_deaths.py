@@ -29,7 +29,7 @@ LEASE_S: Final = 5
 PARENT: Final = "the parent"
 ROOT: Final = Path(__file__).resolve().parents[2]
 SCRIPT: Final = str(ROOT / "tests" / "weir" / "endless_sums.py")
-SUMS: Final = (*TORCHRUN, "--nproc-per-node", "2", SCRIPT, "{folder}")  # and the ranks' patience
+SUMS: Final = (*TORCHRUN, "--nproc-per-node", "2", SCRIPT, "{folder}")  # and the ranks' timeout
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ SILENT_FIRST: Final = (  # it is stopped before it meets the others, or after th
     "ranks these did not come within 8 s: rank 0 of 2; "
     "|rank 0 did not say within 8 s which controller to join"
 )
-KILLED_ONE: Final = "one of the processes that compute was killed"
+KILLED_ONE: Final = "a worker process was killed"
 DEATHS: Final = [
     # job, who dies, of what, when, what is said
     Death("torchrun", "rank 1", SIGKILL, "middle", killed(1, 9)),

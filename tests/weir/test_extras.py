@@ -37,16 +37,14 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_command_names_the_extras_it_needs(command: list[str], extras: str) -> None:
     done = run("from weir.cli import main; main()", *command)
     assert done.returncode == 1
-    assert done.stderr.strip().endswith(
-        f"needs more than a training environment: pip install 'weir-ina[{extras}]'"
-    )
+    assert done.stderr.strip().endswith(f"needs additional packages: pip install 'weir-ina[{extras}]'")
     assert "Traceback" not in done.stderr
 
 
 def test_a_model_names_the_extra_that_its_data_comes_with() -> None:
     done = run("from weir.cli import main; main()", "train", "--model", "cnn")
     assert done.returncode == 1
-    assert done.stderr.startswith("weir: weir train --model cnn needs more than a training environment: ")
+    assert done.stderr.startswith("weir: weir train --model cnn needs additional packages: ")
     assert "pip install 'weir-ina[train]'" in done.stderr and "gpt and lm" in done.stderr
 
 
@@ -64,7 +62,7 @@ def test_only_a_topology_in_yaml_needs_pyyaml(command: list[str], tmp_path: Path
     no_topology.write_text("[]")
     done = run("from weir.cli import main; main()", *(word.format(yaml) for word in command))
     assert done.returncode in (1, 2)
-    words = f"{yaml} is read as YAML, for which PyYAML is not installed: pip install 'weir-ina[controller]'"
+    words = f"{yaml} is YAML, but PyYAML is not installed. Run pip install 'weir-ina[controller]'"
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     done = run("from weir.cli import main; main()", *(word.format(no_topology) for word in command))

@@ -26,7 +26,7 @@ from weir.wire.definition import UDP_PORT, Event, Flag, Op, PacketType
 
 pytestmark = pytest.mark.root
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 FORGED = 256  # packets
 NOBODY = 65534
 LANES = np.arange(20_000, dtype=np.uint32)
@@ -70,7 +70,7 @@ class Pair:
         for link, member in zip(links, self.members, strict=True):
             link.connect((member.aggregation.ip, member.aggregation.udp_port))
         self._reducers = [
-            stack.enter_context(Reducer(link, transport_config(member, keep=False), timeout_s=PATIENCE_S))
+            stack.enter_context(Reducer(link, transport_config(member, keep=False), timeout_s=TIMEOUT_S))
             for link, member in zip(links, self.members, strict=True)
         ]
 

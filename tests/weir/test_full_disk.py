@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Disks that run full: one sentence, a status that is not 0, and files that are to be replaced stay."""
+"""Disks that run full: one sentence, a status that is not 0, and files that must be replaced stay."""
 
 import sys
 from pathlib import Path

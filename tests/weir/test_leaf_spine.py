@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training over racks and spines: exact when nothing may go missing, whatever links lose and whoever dies;
-within the budget when something may.
+"""Training over racks and spines: exact when nothing may go missing, whatever links lose and whichever
+worker dies; within the budget when something may.
 """
 
 import os

@@ -20,7 +20,7 @@ from weir.netns.lab import Lab, bridged_lab, lab
 from weir.network import NetworkSpec, parse_shape
 from weir.wire.definition import BEST_EFFORT_DSCP
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 SOMEBODY = bytes.fromhex("02000000ff01")  # a MAC address
 ALL_PROTOCOLS = 3  # ETH_P_ALL
 SO_RCVBUFFORCE, SO_SNDBUFFORCE = 33, 32  # of asm-generic/socket.h
@@ -49,7 +49,7 @@ def _arrived(receiver: socket.socket) -> Iterator[bytes]:
 
 
 def accepted(namespace: Namespace, interface: str, frames: int) -> int:
-    """Return how many of so many frames of 1000 bytes an interface takes at once."""
+    """Return how many of this many frames of 1000 bytes an interface takes at once."""
 
     taken = 0
     with namespace.call(partial(_raw, interface)) as sender:
@@ -108,7 +108,7 @@ class TestLinks:
         def bound(address: str) -> socket.socket:
             made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             made.bind((address, 5000))
-            made.settimeout(PATIENCE)
+            made.settimeout(TIMEOUT)
             return made
 
         with (
@@ -149,7 +149,7 @@ class TestNamespace:
                 assert two[0].links.find("outer")
             finally:
                 process.kill()
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         with pytest.raises(NetlinkError, match="cannot find outer"):
             while time.monotonic() < deadline:
                 two[0].links.find("outer")
@@ -177,7 +177,7 @@ class TestGainRoot:
     def test_an_unprivileged_user_gets_a_user_namespace(self) -> None:
         here = Path("/proc/self/ns/user").readlink()
         said = self.run(*without(Capability.SYS_ADMIN, Capability.NET_ADMIN))
-        if "no user namespace is to be had" in said:
+        if "user namespaces are not available" in said:
             pytest.skip(f"needs unprivileged user namespaces: {said}")
         assert said == "02:00:00:00:00:01 kept arguments\n"
         assert Path("/proc/self/ns/user").readlink() == here
@@ -189,7 +189,7 @@ class TestGainRoot:
         done = subprocess.run(
             [*command, sys.executable, "-c", code], capture_output=True, text=True, check=False
         )
-        if "no user namespace is to be had" in done.stdout:
+        if "user namespaces are not available" in done.stdout:
             pytest.skip(f"needs unprivileged user namespaces: {done.stdout}")
         assert "NamespaceError: a bridge whose links lose packets: [Errno 1] bpf: " in done.stderr
 
@@ -216,7 +216,7 @@ def test_hosts_of_a_bridged_lab_reach_one_another_over_tcp() -> None:
 
 @pytest.mark.root
 def test_a_bridge_beside_the_switch_has_the_same_token_buckets() -> None:
-    """Both ends of every link take what a burst and a queue hold, whoever forwards."""
+    """Both ends of every link take what a burst and a queue hold, whichever device forwards."""
     with lab(2, rate="8kbit", bridged=True) as made:
         ends = [(made.switch, name) for port in made.interfaces for name in (port, f"bridge-{port}")]
         ends += [(host, name) for host in made.namespaces for name in ("eth0", "eth1")]
@@ -257,7 +257,7 @@ class TestBridgedRacks:
                     sender.send(other + SOMEBODY + kind + bytes(100))
                 expected = frames * (1 - loss) ** 2  # from host to bridge, from bridge to host
                 deviation = (expected * (1 - (1 - loss) ** 2)) ** 0.5
-                end = time.monotonic() + PATIENCE
+                end = time.monotonic() + TIMEOUT
                 while True:  # on a busy machine the last ones are still under way
                     over = made.switch.links.find(made.interfaces[1]).sent - before
                     if abs(over - expected) < 6 * deviation or time.monotonic() > end:
@@ -278,7 +278,7 @@ class TestBridgedRacks:
                 return to + SOMEBODY + b"\x08\x00" + bytes(9) + bytes([protocol]) + bytes(976)
 
             with made.namespaces[5].call(partial(_raw, "eth0")) as receiver:
-                receiver.settimeout(PATIENCE)
+                receiver.settimeout(TIMEOUT)
                 for host, protocol, count in (
                     (0, socket.IPPROTO_UDP, 90),  # a full bucket lets through 98, or fewer after a report
                     (1, socket.IPPROTO_UDP, 48),  # most of these wait
@@ -306,11 +306,11 @@ def _through(made: Lab, data: bytes) -> bytes:
     """Return what the third host receives of what the first one sends."""
     first, third = made.hosts[0], made.hosts[2]
     with made.namespaces[2].call(lambda: socket.create_server((third.ip, 5000))) as server:
-        client = made.namespaces[0].call(lambda: socket.create_connection((third.ip, 5000), PATIENCE))
+        client = made.namespaces[0].call(lambda: socket.create_connection((third.ip, 5000), TIMEOUT))
         connection, (address, _) = server.accept()
         with connection, client:
             assert address == first.ip
-            connection.settimeout(PATIENCE)
+            connection.settimeout(TIMEOUT)
             received = bytearray()
             for start in range(0, len(data), 1 << 14):
                 client.sendall(data[start : start + (1 << 14)])

@@ -23,7 +23,7 @@ def test_a_plan_is_compared_explained_and_drawn(tmp_path: Path) -> None:
     picture, plan = tmp_path / "a.png", tmp_path / "plan.json"
     status, output = partition(
         *(str(LIBRARY / "email"), "--lines", "40", "--machines", "4", "--racks", "2"),
-        *("--partitioner", "greedy", "--compare", "--explain", "--plot", str(picture), "--out", str(plan)),
+        *("--partitioner", "greedy", "--compare", "--explain", "--plot", str(picture), "--plan", str(plan)),
     )
     assert status == 0, output
     for method in ("random/random", "hash", "greedy", "refined"):

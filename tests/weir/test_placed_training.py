@@ -53,6 +53,8 @@ def test_ports_carry_what_is_predicted_per_link(
             predicted = int(getattr(trained.predicted, way)[machine])
             measured = int(getattr(trained.measured, way)[machine])
             assert 0.95 * predicted < measured < 1.05 * predicted, (machine, way)
+    figures = json.loads(json.dumps(trained.as_json()))
+    assert sum(figures["measured"]["up"]) == trained.measured.total and len(figures["losses"]) == 6
     console = Console(width=150)
     with console.capture() as capture:
         show(plans[plan], trained, console)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.root
 PROGRAM = Path(__file__).resolve().parents[2] / "examples" / "ddp_backend.py"
 STEPS = effort(15, 100)
 WORKERS = 2
-PATIENCE_S = 180.0
+TIMEOUT_S = 180.0
 
 
 def started(cluster: NetworkCluster) -> list[subprocess.Popen[str]]:
@@ -49,7 +49,7 @@ def started(cluster: NetworkCluster) -> list[subprocess.Popen[str]]:
 
 def parameters(job: list[subprocess.Popen[str]]) -> set[str]:
     """Return what the ranks say of their parameters at the end."""
-    said = [process.communicate(timeout=PATIENCE_S)[0] for process in job]
+    said = [process.communicate(timeout=TIMEOUT_S)[0] for process in job]
     assert not any(process.returncode for process in job), said
     return {words.split()[-1] for words in said}
 
@@ -61,8 +61,8 @@ def rounds(cluster: NetworkCluster) -> int:
 
 
 def kill_and_restart(cluster: NetworkCluster, kind: Target) -> None:
-    """Kill every switch in the middle of the job; start it anew, empty."""
-    end = time.monotonic() + PATIENCE_S
+    """Kill every switch in the middle of the job; start it again, empty."""
+    end = time.monotonic() + TIMEOUT_S
     while (number := rounds(cluster)) < STEPS:
         assert time.monotonic() < end
         time.sleep(0.01 if number else 0.1)  # asking keeps all busy, while the ranks start

@@ -68,6 +68,27 @@ def wait_for_steps(out: Path, number: int, limit_s: float = 120) -> None:
     raise AssertionError(f"no {number} steps were trained")
 
 
+@pytest.mark.parametrize(
+    ("command", "file", "runs"),
+    [
+        (["train", "--no-reference", "--method", "dense"], "summary.json", "runs"),
+        (["compare", "--methods", "dense"], "compare.json", "methods"),
+    ],
+)
+def test_json_is_all_that_standard_output_gets(
+    command: list[str], file: str, runs: str, tmp_path: Path
+) -> None:
+    short = ("--model", "mlp", "--workers", "2", "--epochs", "1", "--max-steps", "2", "--out", str(tmp_path))
+    line = [sys.executable, "-m", "weir", *command, *short, "--json"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=240, check=False, env=environment())
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    written = json.loads((folder(tmp_path) / file).read_text())
+    assert printed == {"folder": str(folder(tmp_path)), **written}
+    assert printed["status"] == "complete" and len(printed[runs]) == 1
+    assert "written to" in done.stderr
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str, Path]]:
     """Yield one short run with its reference, shared: its folder, what it printed, its capture."""

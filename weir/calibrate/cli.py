@@ -32,26 +32,29 @@ def calibrate(
     ] = None,
     max_steps: Annotated[
         int | None,
-        typer.Option(metavar="STEPS", help="Steps of each epoch at most; default: the model's own."),
+        typer.Option(
+            metavar="STEPS", help="Largest number of steps in each epoch; default: the model's own."
+        ),
     ] = None,
     method: Annotated[
-        str, typer.Option(help="As for weir train, sparsifiers only; dense: all is sent.")
+        str,
+        typer.Option(metavar="NAME", help="As for weir train, sparsifiers only; dense: all is sent."),
     ] = "dense",
     plugin: Plugin = None,
     density: Annotated[float, typer.Option(help="As for weir train.")] = 0.05,
     assigned: options.Assigned = None,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate; default: the model's own.")] = None,
-    momentum: Annotated[float, typer.Option(help="Of SGD, which trains.")] = 0.0,
+    momentum: Annotated[float, typer.Option(help="Momentum of SGD.")] = 0.0,
     loss_budget: Annotated[
         float | None,
         typer.Option(
             metavar="P",
-            help="Only this, and no policy: what it costs to lose all that a --loss-budget of weir "
-            "train allows. Fails when that is more than the tolerance.",
+            help="Write no policy. Measure only the cost of losing everything that a --loss-budget of weir "
+            "train allows, and fail if it exceeds the tolerance.",
         ),
     ] = None,
     error_feedback: Annotated[
-        bool, typer.Option(help="By class: what is lost is sent again with the next step. Or never again.")
+        bool, typer.Option(help="Send lost values again with the next step, or never.")
     ] = True,
     quick: Annotated[
         bool, typer.Option("--quick", help="One seed, fewer epochs, a coarse grid: a first impression.")
@@ -59,15 +62,15 @@ def calibrate(
     processes: Annotated[
         int | None, typer.Option(min=1, help="Runs at a time; default: one per processor.")
     ] = None,
-    out: Annotated[
+    policy: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="The policy; a picture goes beside it. Default: policy-MODEL.json."
+            metavar="FILE", help="File for the policy; a picture goes beside it. Default: policy-MODEL.json."
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Find how much of its gradients a model can miss, by layer class and by magnitude class.
+    """Find how much of its gradients a model can lose, by layer class and by magnitude class.
 
     Trains without loss, then repeatedly with a share of the blocks lost at the source: each worker loses its
     own blocks in every step. Searches for the largest share that costs no more than the tolerance. Needs no
@@ -93,7 +96,7 @@ def calibrate(
             error_feedback=error_feedback,
             quick=quick,
             processes=processes or len(os.sched_getaffinity(0)),
-            out=out,
+            out=policy,
         )
     except ConfigError as error:
         typer.echo(f"weir calibrate: {error}", err=True)

@@ -29,7 +29,7 @@ _BLUE, _GREY, _ORANGE = "#1f77b4", "#888888", "#ff7f0e"
 
 
 def name_of(finding: Finding) -> str:
-    """Return what was lost, in words."""
+    """Return what was lost, as text."""
     name, comma, again = finding.question.name.partition(",")
     name = _NAMES.get(name, name.replace("layer", "layer class").replace("magnitude", "magnitude class"))
     return name + comma + again
@@ -39,7 +39,7 @@ def tables(done: Calibration) -> RenderableType:
     """Return what was tolerated, and the policy made of it."""
     config = done.config
     found = Table(
-        title=f"What {config.model} can miss: {config.workers} workers, {config.epochs} epochs, "
+        title=f"Loss that {config.model} tolerates: {config.workers} workers, {config.epochs} epochs, "
         f"{_seeds(config.seeds)}\n{mean_accuracy(done.lossless):.2f} % without loss, "
         f"{config.tolerance:g} points less tolerated",
         title_justify="left",
@@ -142,7 +142,7 @@ def draw(path: Path, done: Calibration) -> None:
     FigureCanvasAgg(figure)
     set_title(
         figure,
-        f"What {config.model} can miss: {config.workers} workers, {_seeds(config.seeds)}, "
+        f"Loss that {config.model} tolerates: {config.workers} workers, {_seeds(config.seeds)}, "
         f"{config.tolerance:g} points tolerated",
     )
     curves, layers, magnitudes = figure.subplots(1, 3)

@@ -36,13 +36,13 @@ class Listener(Protocol):
     """Hears how a calibration goes; from several threads."""
 
     def expect(self, runs: int) -> None:
-        """Hear that so many more training runs may have to be made."""
+        """Hear that this many more training runs may have to be made."""
 
     def ran(self, question: Question | None, p: float, outcome: TrialOutcome) -> None:
         """Hear that a run is over; question None: a lossless one."""
 
     def found(self, finding: Finding, spared: int) -> None:
-        """Hear that a search is over; so many of the runs that were expected need not be made."""
+        """Hear that a search is over; this many of the runs that were expected need not be made."""
 
 
 @dataclass(frozen=True)

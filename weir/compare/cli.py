@@ -28,17 +28,14 @@ def compare(
         str,
         typer.Option(
             metavar="NAMES",
-            help="Methods and peers, comma-separated; all: the methods, peers: those without Weir, such as "
-            "torch's hooks over Gloo. weir methods lists them.",
+            help="Methods and peers, comma-separated; all: every method of Weir. peers: the peers without "
+            "Weir, such as torch's hooks over Gloo. weir methods lists them.",
         ),
     ] = DEFAULT_METHODS,
     seeds: Annotated[int, typer.Option(help="Trainings of each method; mean and spread are shown.")] = 1,
     name: Annotated[
         str | None, typer.Option(help="Name of the folder, after the time; default: compare and the model.")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="With RUN: print JSON instead of a table.", show_default=False)
-    ] = False,
     **settings: Any,
 ) -> None:
     """Train one model with several methods and compare them.
@@ -51,13 +48,15 @@ def compare(
     With RUN..., it trains nothing: it reads the summaries of these runs, compares them with the first one,
     and writes compared.json and compared.png. The runs must have the same model, data, number of workers and
     batch size.
+
+    With --json, progress goes to standard error, and the content of compare.json or compared.json to standard
+    output.
     """
+    as_json = settings["as_json"]
     if runs:
         _finished(runs, context, settings["out"], name, as_json)
         return
     try:
-        if as_json:
-            raise ConfigError("--json needs RUN...: a comparison that trains writes compare.json")
         given = options.given(context, options.SHARED)
         if settings["config"] is not None:
             from weir.train.resuming import configured
@@ -70,7 +69,7 @@ def compare(
         raise typer.Exit(2) from None
     from weir.compare.launcher import compare as run
 
-    raise typer.Exit(run(comparison, Console()))
+    raise typer.Exit(run(comparison, Console(stderr=as_json), as_json=as_json))
 
 
 def _finished(runs: list[Path], context: typer.Context, out: Path, name: str | None, as_json: bool) -> None:
@@ -78,9 +77,7 @@ def _finished(runs: list[Path], context: typer.Context, out: Path, name: str | N
     from weir.compare.finished_view import ERRORS, show
 
     try:
-        if unwanted := sorted(
-            options.given(context, options.SHARED).keys() - {"runs", "out", "name", "as_json"}
-        ):
+        if unwanted := sorted(options.given(context, options.SHARED).keys() - {"runs", "out", "name"}):
             raise ConfigError(
                 f"{options.in_line(unwanted)}: finished runs keep their settings; leave it out, or RUN"
             )

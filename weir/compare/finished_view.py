@@ -52,7 +52,7 @@ def show(paths: list[Path], out: Path, name: str | None, console: Console, *, as
     with writing(folder / "compared.png"):
         draw(folder / "compared.png", found)
     if as_json:
-        print_json(figures)
+        print_json({"folder": folder, **figures})
     else:
         console.print(f"written to {folder}/", highlight=False, soft_wrap=True)
 

@@ -3,7 +3,7 @@
 
 import contextlib
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,6 +15,7 @@ from weir.compare.picture import draw
 from weir.compare.progress import Progress, make_progress
 from weir.compare.results import Run, make_rows, summarize
 from weir.compare.view import result_view
+from weir.report.tables import print_json
 from weir.train.config import TrainConfig
 from weir.train.deployment import Deployment, deploy, joined_deployment, starting_line
 from weir.train.folder import FolderError, StepsFile, make_folder, write_json, writing
@@ -26,11 +27,19 @@ from weir.train.running import WorkerError, interruptible, run_workers
 _STARTED_BY_OTHERS: Final = "weir compare: it starts all workers itself; RANK is set, as torchrun would"
 
 
-def compare(comparison: Comparison, console: Console) -> int:
-    """Train and compare; returns the process's exit status.
+def compare(comparison: Comparison, console: Console, *, as_json: bool = False) -> int:
+    """Train and compare.
 
     A training that fails is noted, and the next one begins; only without a cluster there is no next. Ctrl-C
     ends everything and still writes what there is.
+
+    Args:
+        comparison: The trainings.
+        console: Where progress, results and errors go.
+        as_json: Print folder and content of compare.json to standard output, and no table.
+
+    Returns:
+        The process's exit status.
     """
     if joined_deployment() is not None:
         console.print(_STARTED_BY_OTHERS, style="red", markup=False, soft_wrap=True)
@@ -44,7 +53,10 @@ def compare(comparison: Comparison, console: Console) -> int:
         with interruptible():
             session.run_all()
         session.write_results()
-    console.print(result_view(comparison, make_rows(comparison, session.runs)))
+    if as_json:
+        print_json({"folder": session.folder, **session.summary})
+    else:
+        console.print(result_view(comparison, make_rows(comparison, session.runs)))
     console.print(f"written to {session.folder}/", highlight=False, soft_wrap=True)
     for problem in session.problems:
         console.print(f"[bold red]weir:[/] {escape(problem)}", highlight=False, soft_wrap=True)
@@ -58,6 +70,7 @@ class _Session:
         self.comparison = comparison
         self.runs: list[Run] = []
         self.interrupted = False
+        self.summary: dict[str, Any] = {}
         self._general_problem = ""
         self._progress = progress
         self._stack = contextlib.ExitStack()
@@ -104,11 +117,11 @@ class _Session:
     def write_results(self) -> None:
         """Write compare.json, compare.png and compare.html, as far as there is room."""
         self._progress.phase("drawing")
-        summary = summarize(self.comparison, self.runs, self.status, "\n".join(self.problems))
+        self.summary = summarize(self.comparison, self.runs, self.status, "\n".join(self.problems))
         picture, page = self.folder / "compare.png", self.folder / "compare.html"
         rows = make_rows(self.comparison, self.runs)
         try:
-            write_json(self.folder / "compare.json", summary)
+            write_json(self.folder / "compare.json", self.summary)
             with writing(picture):
                 draw(picture, self.comparison, rows, self.runs)
             with writing(page):

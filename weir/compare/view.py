@@ -22,7 +22,7 @@ NOT_KNOWN: Final = "–"
 
 @dataclass(frozen=True)
 class Column:
-    """head: what it is, two words or so. cell: a row's value in words."""
+    """head: what it is, two words or so. cell: a row's value as text."""
 
     head: str
     cell: Callable[[Row], str]

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from softp4.native.batches import batches_wanted
 from softp4.native.build import is_compiling
 from softp4.native.claims import write_secret
 from softp4.native.scratch import scratch_folder
-from softp4.native.trains import trains_wanted
 from weir.agent_service.client import AgentClient
 from weir.controller.wiring import Host, Target
 from weir.netns.lab import HUB_ADDRESS, Lab, bridged_lab, lab
@@ -64,7 +64,7 @@ class NetworkCluster:
         _check(self.processes, self.folder, self.lookout, lost if len(lost) < len(spines) else {})
 
     def lost_spines(self) -> dict[str, str]:
-        """Return spines that have ended: name -> how, in words."""
+        """Return spines that have ended: name -> how, as text."""
         spines = self.lab.plan.spines
         return {name: how for name in spines if (how := self.lookout.look(self.processes[name]))}
 
@@ -118,10 +118,10 @@ def network_cluster(
     Arguments as for ``lab``. ip: the hosts claim their ports of the one soft switch over IP. Raises
     NamespaceError; its message ends with the last words of switches and controller.
     """
-    trains = switch == "soft" and trains_wanted()
+    batches = switch == "soft" and batches_wanted()
     with (
         lab(
-            workers, switch=switch, rate=rate, network=network, bridged=bridged, trains=trains, ip=ip
+            workers, switch=switch, rate=rate, network=network, bridged=bridged, batches=batches, ip=ip
         ) as cabled,
         scratch_folder("weir-net") as folder,
     ):

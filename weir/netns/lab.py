@@ -98,7 +98,7 @@ def lab(
     rate: str | None = None,
     network: NetworkSpec | None = None,
     bridged: bool = False,
-    trains: bool = False,
+    batches: bool = False,
     ip: bool = False,
 ) -> Iterator[Lab]:
     """Make a namespace for every host and one for the switches, which end with the block.
@@ -112,8 +112,8 @@ def lab(
             shaped by a token bucket, the rest by the switches' queues.
         bridged: each host gets a second link, shaped by token buckets in both directions, to a kernel bridge
             that joins all of these, with the offloads on: for a peer over TCP in the same processes.
-        trains: what runs where the switches are cuts trains of UDP datagrams and completes checksums, so that
-            these offloads stay on.
+        batches: what runs where the switches are segments GSO batches of UDP datagrams and completes
+            checksums, so that these offloads stay on.
         ip: each link is a network of its own, and hosts reach HUB_ADDRESS, where the switch is, by it: for
             ports that they claim over IP. The hosts' addresses are not those of the topology.
 
@@ -132,7 +132,7 @@ def lab(
             own = f"10.254.{number}.2" if ip else host.ip
             _join(made, interface, namespace, "eth0", host.mac, own, down=bucket, up=bucket or uplink)
             for where, name in ((made.switch, interface), (namespace, "eth0")):
-                where.call(partial(offloads_off, name, BUT_UDP if trains else ALL))
+                where.call(partial(offloads_off, name, BUT_UDP if batches else ALL))
             if not network.shape.single or network.loss:
                 _neighbours(made, host, namespace)
         if bridged:
@@ -191,7 +191,8 @@ def _bridged_racks(made: Lab, programs: contextlib.ExitStack) -> None:
     up = TokenBucket(spec.rate_bps) if spec.rate_bps else None
     for host, namespace, port in zip(made.hosts, made.namespaces, made.interfaces, strict=True):
         _join(made, port, namespace, "eth0", host.mac, host.ip, prefix=16, down=None, up=up)
-        # Losses are of single packets, so the sender's kernel is to cut trains before its link, not after it.
+        # Losses are of single packets, so the sender's kernel must segment batches before its link, not
+        # after it.
         namespace.call(partial(offloads_off, "eth0", ("tso",)))
         links.set(port, bridge=host.switch)
         disturbed(port, Side.RECEIVED, Side.SENT)

@@ -77,7 +77,7 @@ class Namespace:
 
 
 def why_not() -> str | None:
-    """Return why this process cannot make network namespaces, in words; None when it can."""
+    """Return why this process cannot make network namespaces, as text; None when it can."""
     try:
         Namespace().close()
     except (NamespaceError, OSError) as error:
@@ -88,11 +88,11 @@ def why_not() -> str | None:
 def gain_root() -> str | None:
     """See to it that this process can make network namespaces.
 
-    Where it may not, but an unprivileged user namespace is to be had, this program starts again in one, with
+    Where it may not, but an unprivileged user namespace is available, this program starts again in one, with
     the arguments that it got: the call does not return. So call it first of all.
 
     Returns:
-        None when this process can make namespaces; else why not, in words.
+        None when this process can make namespaces; otherwise why not, as text.
     """
     reason = why_not()
     if reason is None or _GAINED in os.environ:
@@ -101,7 +101,7 @@ def gain_root() -> str | None:
         [*BECOME, "--new-user", "--net", "new", "--", "true"], capture_output=True, text=True, check=False
     )
     if probe.returncode:
-        return f"{reason}, and no user namespace is to be had: {probe.stderr.strip()}"
+        return f"{reason}, and user namespaces are not available: {probe.stderr.strip()}"
     sys.stdout.flush()
     sys.stderr.flush()
     command = [*BECOME, "--new-user", "--", sys.executable, *sys.orig_argv[1:]]

@@ -25,7 +25,7 @@ class NetlinkError(OSError):
 class Link:
     """An interface as the kernel describes it.
 
-    sent, sent_bytes: frames that it has sent, a train of segments
+    sent, sent_bytes: frames that it has sent, a GSO batch
     counting as one, and their bytes.
     """
 
@@ -41,9 +41,9 @@ class Link:
 class TokenBucket:
     """A rate in bit/s; bytes that may leave at once; seconds for which packets may queue.
 
-    The burst holds a train of 64 KiB of TCP segments with all their headers: a longer train than that the
-    kernel cuts into packets, and every one of them costs what the train did. The kernel takes at most what
-    leaves in 4.2 s as a burst.
+    The burst holds a batch of 64 KiB of TCP segments with all their headers: a longer batch than that the
+    kernel segments into packets, and every one of them costs what the batch did. The kernel takes at most
+    what leaves in 4.2 s as a burst.
     """
 
     rate_bps: int

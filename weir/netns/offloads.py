@@ -18,7 +18,7 @@ _SIOCETHTOOL: Final = 0x8946
 _SET: Final = {"rx": 0x15, "tx": 0x17, "sg": 0x19, "tso": 0x1F, "gso": 0x24, "gro": 0x2C}  # ETHTOOL_S...
 ALL: Final = tuple(_SET)
 BUT_UDP: Final = ("rx", "tso", "gso", "gro")
-"""All but those that trains of UDP datagrams need."""
+"""All but those that GSO batches of UDP datagrams need."""
 
 
 def offloads_off(interface: str, kinds: Iterable[str] = ALL) -> None:

@@ -14,8 +14,8 @@ def partition(
     data: Annotated[
         list[Path],
         typer.Argument(
-            help="Folders of text files, whose words are features, or a file in svmlight's format. A text's "
-            "label is the folder that it is from."
+            help="Folders of text files, or one file in svmlight's format. The words of a text are its "
+            "features; its folder is its label."
         ),
     ],
     *,
@@ -38,9 +38,9 @@ def partition(
     hashing: Annotated[
         Literal["none", "plain", "compositional", "local", "clustered"],
         typer.Option(
-            help="Features that share a parameter: none; any (plain); two each, shared with others each "
-            "(compositional); those that the same machines use (local); and of these, those that say the "
-            "same of the label (clustered)."
+            help="Features that share a parameter: none; any (plain); two parameters for each feature, "
+            "each shared with other features (compositional); features that the same machines use (local); "
+            "of these, features with a similar effect on the label (clustered)."
         ),
     ] = "none",
     buckets: Annotated[
@@ -61,9 +61,11 @@ def partition(
     seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0,
     compare: Annotated[bool, typer.Option("--compare", help="Try all installed partitioners.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Explain the figures.")] = False,
-    out: Annotated[
+    plan_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the plan, for weir train --mode ps --placement FILE."),
+        typer.Option(
+            "--plan", metavar="FILE", help="Write the plan, for weir train --mode ps --placement FILE."
+        ),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the traffic between machines as a PNG.")
@@ -122,11 +124,11 @@ def partition(
         if explain:
             console.print(explanation(samples, plan))
     try:
-        if out is not None:
-            PlanFile(source, plan.placement, plan.buckets).save(out)
+        if plan_file is not None:
+            PlanFile(source, plan.placement, plan.buckets).save(plan_file)
         if plot is not None:
             draw(plan, partitioner, plot)
     except OSError as error:
-        where = error.filename or (plot if out is None else f"{out}, or the plot")
+        where = error.filename or (plot if plan_file is None else f"{plan_file}, or the plot")
         typer.echo(f"weir partition: cannot write {where}: {error.strerror}", err=True)
         raise typer.Exit(1) from None

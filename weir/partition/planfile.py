@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of plans: what ``weir partition --out`` writes and ``weir train --placement`` reads."""
+"""Files of plans: what ``weir partition --plan`` writes and ``weir train --placement`` reads."""
 
 import json
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ _MOST: Final = 1 << 40
 class Source:
     """The data of a plan: folders of text, or one file in svmlight's format.
 
-    lines: of text in a sample; 0: a file each. hold_out: every so many samples are not placed nor trained on,
-    but measured on; 0: none.
+    lines: of text in a sample; 0: a file each. hold_out: one of this many samples are not placed nor trained
+    on, but measured on; 0: none.
     """
 
     paths: tuple[Path, ...]

@@ -35,7 +35,7 @@ def show(
     ] = None,
     slot: Annotated[int | None, typer.Option(help="Print only this slot's rounds.")] = None,
     worker: Annotated[int | None, typer.Option(help="Print only rounds and packets of this worker.")] = None,
-    limit: Annotated[int, typer.Option(help="Rounds to print at most; 0: the summary alone.")] = 100,
+    limit: Annotated[int, typer.Option(help="Rounds to print at most; 0: only the summary.")] = 100,
     as_json: Json = False,
 ) -> None:
     """Print the rounds in a capture: each worker's blocks, the requested blocks, and the results.
@@ -107,7 +107,7 @@ def audit(
             max=1,
             metavar="SHARE",
             help="Share of a worker's lanes that may be missing in a collective, such as the run's "
-            "--loss-budget; default: not checked, as packets do not say it.",
+            "--loss-budget; default: not checked, because packets do not contain it.",
             show_default=False,
         ),
     ] = None,

@@ -138,7 +138,7 @@ def log_tail(log: Path, limit: int = 4000) -> str:
 
 
 def how_it_ended(status: int) -> str:
-    """Return an exit status of Popen in words: "exit status 1", "signal SIGKILL"."""
+    """Return an exit status of Popen as text: "exit status 1", "signal SIGKILL"."""
     if status >= 0:
         return f"exit status {status}"
     with contextlib.suppress(ValueError):
@@ -154,7 +154,7 @@ class Lookout:
         self._killed: set[int] = set()
 
     def look(self, process: Child) -> str | None:
-        """Return how one has ended, in words; None of one that runs."""
+        """Return how one has ended, as text; None of one that runs."""
         if process.pid in self._killed:
             return f"a signal had stopped it for {_STOPPED_S:g} s"
         if (status := process.poll()) is not None:

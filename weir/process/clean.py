@@ -28,7 +28,7 @@ _GRACE_S: Final = 6.0  # a child whose parent has just died ends by itself withi
 
 @dataclass(frozen=True)
 class Leftover:
-    """One thing that is left, in words, and how to remove it."""
+    """One thing that is left, as text, and how to remove it."""
 
     words: str
     remove: Callable[[], object]
@@ -37,7 +37,7 @@ class Leftover:
 def clean(
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be removed, and leave it.")
+        bool, typer.Option("--dry-run", help="Print what would be removed, and remove nothing.")
     ] = False,
 ) -> None:
     """Remove leftovers of this user's killed Weir processes from this machine, and report them.
@@ -77,7 +77,7 @@ def _leftovers() -> Iterator[Leftover]:
 
 
 def _orphans() -> dict[int, str]:
-    """Return this user's children of Weir's whose parent is dead, in words, by process id."""
+    """Return this user's children of Weir's whose parent is dead, as text, by process id."""
     found = {}
     for entry in _PROC.iterdir() if _PROC.is_dir() else ():
         with contextlib.suppress(OSError):

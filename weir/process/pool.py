@@ -40,7 +40,7 @@ def process_pool(processes: int, begin: Callable[[], object] | None = None) -> I
             process.terminate()
         if isinstance(error, BrokenProcessPool):
             raise ChildError(
-                "one of the processes that compute was killed; is there memory for so many at a time?"
+                "a worker process was killed; is there enough memory for this many processes?"
             ) from None
         raise
     finally:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of all that commands show: numbers in words, tables, parts of pictures."""
+"""Parts of all that commands show: numbers as text, tables, parts of pictures."""

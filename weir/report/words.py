@@ -14,8 +14,8 @@ def byte_count(value: float) -> str:
 
 
 def digits(value: float, decimals: int) -> str:
-    """Return a number with so many decimals, or with more, for two significant digits: with 1, 97.2, 4.0 and
-    0.0042. Zero is "0".
+    """Return a number with this many decimals, or with more, for two significant digits: with 1, 97.2, 4.0
+    and 0.0042. Zero is "0".
     """
     if not value or not math.isfinite(value):
         return "0" if value == 0 else "–"

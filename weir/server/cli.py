@@ -24,15 +24,15 @@ def server(
         typer.Option(
             metavar="URL",
             help="Rendezvous of workers and servers: tcp://host:port or file:///path. Default: "
-            "WEIR_RENDEZVOUS, else MASTER_ADDR and MASTER_PORT from torchrun.",
+            "WEIR_RENDEZVOUS, or MASTER_ADDR and MASTER_PORT from torchrun.",
         ),
     ] = None,
     state: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Folder for the state of a server whose pushes travel by flows, one per server. A restarted "
-            "server continues from it, also after kill -9.",
+            help="Folder for the state of an asynchronous server, one folder per server. A restarted "
+            "server continues from it, even after kill -9.",
         ),
     ] = None,
     timeout: Annotated[
@@ -88,8 +88,8 @@ def make(
     rendezvous: str | None, index: int, timeout: timedelta | None = None, state: Path | None = None
 ) -> "SlotServer | FlowServer":
     """Return the server that ``serve`` is, when worker 0 has said what there is to serve."""
+    from weir.host_agent.torch.parameter_server.job_group import TIMEOUT, open_store
     from weir.host_agent.torch.parameter_server.serve import make_server
-    from weir.host_agent.torch.parameter_server.team import TIMEOUT, open_store
 
     logging.basicConfig(format="%(message)s")
     logging.getLogger("weir.host_agent.torch.parameter_server").setLevel(logging.INFO)

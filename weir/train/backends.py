@@ -36,13 +36,13 @@ class Exchange(ABC):
     steps = False
 
     def begin(self, optimizer: Optimizer) -> None:  # noqa: B027 may do nothing
-        """Do what is to be done before the first step. optimizer: as it is then."""
+        """Do what must be done before the first step. optimizer: as it is then."""
 
     def stepped(self) -> None:  # noqa: B027 may do nothing
-        """Do what is to be done after each of the optimizer's steps."""
+        """Do what must be done after each of the optimizer's steps."""
 
     def epoch_ended(self, left: int) -> None:  # noqa: B027 may do nothing
-        """Do what is to be done after each epoch; ``left``: how many there are to come."""
+        """Do what must be done after each epoch; ``left``: how many there are to come."""
 
     def finish(self, batches: Iterable[Tensor]) -> None:  # noqa: B027 may do nothing
         """Make the replicas equal when all is done. batches: inputs of this worker's last epoch."""

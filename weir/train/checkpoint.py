@@ -48,7 +48,7 @@ class Checkpoint:
         return found
 
     def check(self, workers: int) -> None:
-        """Raise CheckpointError unless all files of so many workers are there, as they were written."""
+        """Raise CheckpointError unless all files of this many workers are there, as they were written."""
         if len(self.checksums) != workers:
             raise CheckpointError(
                 f"{self.folder / _LATEST}: it has {len(self.checksums)} workers, not {workers}"

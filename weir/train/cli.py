@@ -12,6 +12,7 @@ from rich.console import Console
 from weir.extras import MissingExtraError, require
 from weir.methods import find_method
 from weir.netns import gain_root
+from weir.report.tables import print_json
 from weir.train import options
 from weir.train.config import ConfigError, TrainConfig, make_config
 
@@ -32,11 +33,14 @@ def train(context: typer.Context, **settings: Any) -> None:
     Settings without an option here are given by --set or --config. Some build racks and spines, slow and
     disturb their links, and allow a bounded loss of gradients. The reference uses these links with
     --hosts namespaces; otherwise it runs over loopback.
+
+    With --json, progress goes to standard error, and the content of summary.json to standard output.
     """
+    as_json = settings["as_json"]
     try:
         given = options.given(context, _TAKEN.keys() - {"resume"})
         if given.get("placement", "dynamic") != "dynamic":
-            _by_plan(given, settings["config"])
+            _by_plan(given, settings["config"], as_json=as_json)
             return
         if "resume" in given:
             from weir.train.resuming import resumed
@@ -53,7 +57,9 @@ def train(context: typer.Context, **settings: Any) -> None:
             kind, remark = choose_hosts(given.get("hosts", "processes"))
             chosen = make_config(**{**given, "hosts": kind})
         if find_method(chosen.method).kind == "peer":
-            raise ConfigError(f"--method {chosen.method}: a peer; weir compare and weir bench run those")
+            raise ConfigError(
+                f"--method {chosen.method}: a peer without Weir; weir compare and weir bench run peers"
+            )
     except ConfigError as error:
         typer.echo(f"weir train: {error}", err=True)
         raise typer.Exit(2) from None
@@ -62,9 +68,9 @@ def train(context: typer.Context, **settings: Any) -> None:
     from weir.train.words import caution
 
     for line in filter(None, (remark, caution(chosen))):
-        typer.echo(line)
+        typer.echo(line, err=as_json)
 
-    raise typer.Exit(run(chosen, Console()))
+    raise typer.Exit(run(chosen, Console(stderr=as_json), as_json=as_json))
 
 
 def _require_data(config: TrainConfig) -> None:
@@ -77,12 +83,13 @@ def _require_data(config: TrainConfig) -> None:
         raise typer.Exit(1) from None
 
 
-def _by_plan(given: Mapping[str, Any], config: Path | None) -> None:
+def _by_plan(given: Mapping[str, Any], config: Path | None, *, as_json: bool) -> None:
     """Train a sparse model by a plan, and print what its links carried.
 
     Args:
         given: Settings on the command line.
         config: File of --config.
+        as_json: Print JSON, not a table.
 
     Raises:
         ConfigError: A setting does not go with a plan.
@@ -106,7 +113,7 @@ def _by_plan(given: Mapping[str, Any], config: Path | None) -> None:
             raise ConfigError(f"--placement {file}: --model {', '.join(NAMES)}, not {model}")
         kind, remark = choose_hosts(given.get("hosts", "processes"))
         if remark:
-            typer.echo(remark)
+            typer.echo(remark, err=as_json)
         trained = train_placed(
             file,
             model,
@@ -120,7 +127,10 @@ def _by_plan(given: Mapping[str, Any], config: Path | None) -> None:
     except (ConfigError, PlacementError, NamespaceError, WorkerError, ValueError, OSError) as error:
         typer.echo(f"weir train: {error}", err=True)
         raise typer.Exit(1 if isinstance(error, WorkerError) else 2) from None
-    show(file, trained, Console())
+    if as_json:
+        print_json({"plan": file, **trained.as_json()})
+    else:
+        show(file, trained, Console())
 
 
 def choose_hosts(wanted: str) -> tuple[str, str]:
@@ -130,10 +140,10 @@ def choose_hosts(wanted: str) -> tuple[str, str]:
     one, and the call does not return.
 
     Args:
-        wanted: "processes", "namespaces", or "auto": namespaces where they are to be had.
+        wanted: "processes", "namespaces", or "auto": namespaces where they are available.
 
     Raises:
-        ConfigError: there are no namespaces to be had, and nothing else would do.
+        ConfigError: there are no namespaces available, and nothing else would do.
     """
     if wanted not in ("auto", "namespaces"):
         return wanted, ""
@@ -146,6 +156,6 @@ def choose_hosts(wanted: str) -> tuple[str, str]:
         raise ConfigError(f"--hosts namespaces: {reason}")
     return "processes", (
         f"No network namespaces here: {reason}.\n"
-        "So the workers share memory with the switch, whose ports keep to the links' rate, and Gloo runs "
-        "over loopback at any rate: compare accuracy and bytes, not times."
+        "The workers share memory with the switch, and its ports keep to the links' rate. Gloo runs over "
+        "loopback without a rate: compare accuracy and bytes, not times."
     )

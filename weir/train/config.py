@@ -271,8 +271,8 @@ class TrainConfig(BaseModel):
             raise ValueError(f"--mode ps: method {self.method} sends no gradients to servers")
         if self.loss_policy is not None or (self.loss_budget and self.consistency == "sync"):
             raise ValueError(
-                "--mode ps: what servers get is lossless; leave out --loss-budget, --set loss_policy. "
-                "--consistency ssp:S and async take a --loss-budget"
+                "--mode ps: pushes to synchronous servers are lossless; leave out --loss-budget and --set "
+                "loss_policy, or use --consistency ssp:S or async with --loss-budget"
             )
         if self.members > MAX_CHILDREN:
             raise ValueError(

@@ -20,7 +20,7 @@ WORDS: Final = 16384  # vocabulary of the language model's input; index 0 stands
 OUTPUTS: Final = 2048  # what it predicts: the most frequent of them; index 0 stands for all others
 LINE: Final = 33  # words in one line: 32 inputs, each with its successor as target
 _TEXT_LINES: Final = 4096
-_HELD_OUT: Final = 8  # one line in so many
+_HELD_OUT: Final = 8  # one line in this many
 BYTES: Final = 64  # in one line of a language model of bytes
 _BYTE_LINES: Final = 12_800  # less than the library has, so that lines do not overlap
 _HELD_OUT_BYTES: Final = 25
@@ -38,7 +38,7 @@ MODULES: Final = len(_MODULES)  # what the bag of words tells apart
 
 
 class TooFewSamplesError(ValueError):
-    """The data makes no step of so many workers with such a batch each."""
+    """The data makes no step of this many workers with such a batch each."""
 
 
 @dataclass(frozen=True)

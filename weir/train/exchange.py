@@ -21,7 +21,7 @@ from weir.train.steppers import WAYS, StepperExchange
 
 
 def make_exchange(spec: WorkerSpec, ddp: DistributedDataParallel) -> Exchange:
-    """Return what a backend's process group, which must be initialized, is to be used for."""
+    """Return what a backend's process group, which must be initialized, is used for."""
     config = spec.config
     if spec.backend != backend_of(config):
         return GlooExchange()  # the reference

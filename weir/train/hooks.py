@@ -52,7 +52,7 @@ class CommunicationClock:
     def take(self) -> float:
         """Return seconds since the last call; every bucket has arrived.
 
-        An arrival wakes whoever waits for the bucket before it reaches ``stop``: so this waits for that.
+        An arrival wakes anyone who waits for the bucket before it reaches ``stop``: so this waits for that.
         """
         with self._lock:
             self._lock.wait_for(lambda: self._open == 0)

@@ -4,7 +4,7 @@
 import contextlib
 import importlib.util
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 from rich.markup import escape
@@ -13,6 +13,7 @@ from softp4.native.scratch import scratch_folder
 from weir.cluster import ClusterError
 from weir.netns import NamespaceError
 from weir.network import NetworkSpec
+from weir.report.tables import print_json
 from weir.train.checkpoint import FOLDER, CheckpointError, has_checkpoint, latest
 from weir.train.config import TrainConfig
 from weir.train.deployment import Deployment, deploy, deploy_reference, joined_deployment, starting_line
@@ -33,20 +34,28 @@ _ERRORS: Final = (
 )  # fmt: skip
 
 
-def train(config: TrainConfig, console: Console) -> int:
-    """Train as configured; returns the process's exit status.
+def train(config: TrainConfig, console: Console, *, as_json: bool = False) -> int:
+    """Train as configured.
 
     Started by torchrun or Mininet (RANK, WORLD_SIZE and MASTER_ADDR are set), it is that one rank of a job,
     in the cluster of WEIR_CONTROLLER or what the backend makes without one, and rank 0 alone shows and
     writes something. Otherwise it starts a cluster and all workers on this machine. Ctrl-C ends everything
     and still writes what there is. A run under load fails, too, in which something was switched on and did
     nothing.
+
+    Args:
+        config: The settings.
+        console: Where progress, results and errors go.
+        as_json: Print folder and content of summary.json to standard output, and no table.
+
+    Returns:
+        The process's exit status.
     """
     deployment = joined_deployment()
     if deployment is not None and config.network != NetworkSpec():
         console.print(
             "weir train: --topology, --links, loss and background build a network on this machine; "
-            "this worker (RANK is set) joins one that is there",
+            "this worker (RANK is set) joins an existing one",
             style="red", markup=False, soft_wrap=True,
         )  # fmt: skip
         return USAGE
@@ -69,7 +78,10 @@ def train(config: TrainConfig, console: Console) -> int:
             session.run_all(deployment)
         session.write_results()
     if leader:
-        console.print(summary_view(config, session.records, session.status))
+        if as_json:
+            print_json({"folder": session.folder, **session.summary})
+        else:
+            console.print(summary_view(config, session.records, session.status))
         console.print(f"written to {session.folder}/", highlight=False, soft_wrap=True)
         if not _can_draw():
             console.print("no report.png without matplotlib: pip install 'weir-ina[train]'", markup=False)
@@ -98,6 +110,7 @@ class _Session:
         self._display = display
         self._stack = contextlib.ExitStack()
         self._switch_events: dict[str, int] = {}
+        self.summary: dict[str, Any] = {}
         if leader:
             self.folder = make_folder(config.out, config.name, config.model_dump(mode="json"))
         else:
@@ -136,11 +149,11 @@ class _Session:
     def write_results(self) -> None:
         """Write summary.json and report.png, as far as there is room; the latter where matplotlib is."""
         self._display.phase("writing the report")
-        summary = {**summarize(self.config, self.records, self._switch_events), "status": self.status}
-        summary["problem"] = self.problem or None
+        self.summary = summarize(self.config, self.records, self._switch_events)
+        self.summary |= {"status": self.status, "problem": self.problem or None}
         picture = self.folder / "report.png"
         try:
-            write_json(self.folder / "summary.json", summary)
+            write_json(self.folder / "summary.json", self.summary)
             if _can_draw():
                 with writing(picture):
                     write_report(picture, self.config, self.records)

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from weir.methods import PLUGIN_HELP
 from weir.report.tables import Json, print_json
 from weir.train.config import OPTIONS, ConfigError, TrainConfig, as_option
 
@@ -209,13 +210,7 @@ LaneError = Annotated[
         "around it.",
     ),
 ]
-Plugin = Annotated[
-    list[Path] | None,
-    typer.Option(
-        metavar="FILE",
-        help="Python file with your own methods, see docs/guides/add-a-method.md. Repeatable.",
-    ),
-]
+Plugin = Annotated[list[Path] | None, typer.Option(metavar="FILE", help=PLUGIN_HELP)]
 PowerSgdRank = Annotated[
     int,
     typer.Option(metavar="RANK", help="For method powersgd: columns of the two thin matrices."),
@@ -253,16 +248,16 @@ OuterSteps = Annotated[
     int | None,
     typer.Option(
         metavar="STEPS",
-        help="Steps that each worker makes by itself between two outer steps, which sum how far the workers "
-        "have come. Given without --method: method outer. Default: 20.",
+        help="Local steps of each worker between two outer steps. An outer step sums the workers' "
+        "progress. Without --method, this selects method outer. Default: 20.",
     ),
 ]
 OuterMethod = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="For method outer: the part that is sent. rows: rows in turn, the same of all workers; or a "
-        "sparsifier, such as dense or chunk-topk.",
+        help="For method outer: the part that is sent. rows: a rotating set of rows, the same on all "
+        "workers; or a sparsifier, such as dense or chunk-topk.",
     ),
 ]
 OuterDensity = Annotated[
@@ -273,8 +268,8 @@ OuterBits = Annotated[
     int | None,
     typer.Option(
         metavar="BITS",
-        help="For method outer: bits of a value on its way up: 1 (rows alone), 8, 16 or 32. Default: 1 with "
-        "rows, else the sparsifier's own.",
+        help="For method outer: bits of a value on its way up: 1 (only with rows), 8, 16 or 32. Default: 1 "
+        "with rows; otherwise the sparsifier's own.",
     ),
 ]
 OuterRate = Annotated[
@@ -292,13 +287,13 @@ OuterDecay = Annotated[
     float,
     typer.Option(
         metavar="SHARE",
-        help="For method outer: share that is left after each outer step of what is not sent yet.",
+        help="For method outer: the share of unsent values that is kept after each outer step.",
     ),
 ]
 OuterAhead = Annotated[
     bool,
     typer.Option(
-        help="For method outer: keep what is not sent yet in the worker's own weights, not beside them.",
+        help="For method outer: keep unsent values in the worker's own weights, not in a separate buffer.",
     ),
 ]
 OuterOverlap = Annotated[
@@ -320,8 +315,8 @@ SwaEpochs = Annotated[
     int,
     typer.Option(
         metavar="EPOCHS",
-        help="For method ds-sync: average the parameters of the last EPOCHS epochs; 0: take those of the "
-        "last step.",
+        help="For method ds-sync: average the parameters of the last EPOCHS epochs; 0: use the last step's "
+        "parameters.",
     ),
 ]
 
@@ -343,7 +338,7 @@ Links = Annotated[
 Loss = Annotated[
     float,
     typer.Option(
-        metavar="P",
+        metavar="SHARE",
         help="Share of packets that every link loses in each direction, 0 to 0.5.",
     ),
 ]
@@ -373,7 +368,7 @@ BackgroundDscp = Annotated[
 LossBudget = Annotated[
     float,
     typer.Option(
-        metavar="P",
+        metavar="SHARE",
         help="Share of a front layer's gradient that may be missing from its sum; less of back layers and of "
         "large values, so less of the whole. Missing values are added to the next step's gradient. 0: "
         "nothing may be missing. With --consistency ssp:S or async: share of each push.",
@@ -481,10 +476,11 @@ ConfigFile = Annotated[
 
 _KNOWN: Final = {**SHARED, **OF_A_RUN}
 _FIELDS: Final = TrainConfig.model_fields
+_NO_SETTINGS: Final = frozenset({"assigned", "config", "as_json"})
 
 
 def takes(names: Collection[str]) -> Callable[[Callable[_Own, None]], Callable[_Own, None]]:
-    """Give a command options for settings, and --set and --config, in place of its ``**settings``.
+    """Give a command options for settings, and --set, --config and --json, in place of its ``**settings``.
 
     Args:
         names: Settings that the command takes. Those in ``OPTIONS`` get an option with TrainConfig's default.
@@ -500,6 +496,7 @@ def takes(names: Collection[str]) -> Callable[[Callable[_Own, None]], Callable[_
             *(_parameter(name, _KNOWN[name], _default(name)) for name in OPTIONS if name in names),
             _parameter("assigned", Assigned),
             _parameter("config", ConfigFile),
+            _parameter("as_json", Json, default=False),
         ]
         command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
         command.__annotations__ = {each.name: each.annotation for each in options}
@@ -526,7 +523,7 @@ def given(context: typer.Context, names: Collection[str]) -> dict[str, Any]:
 
     Returns:
         Values of options and of --set. Values of --set are text, or tuples of text: TrainConfig parses them.
-        The command's own options are among them, --set and --config are not.
+        The command's own options are among them; --set, --config and --json are not.
 
     Raises:
         ConfigError: --set has no value, names no setting, or repeats one.
@@ -534,7 +531,7 @@ def given(context: typer.Context, names: Collection[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in context.params.items():
         source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE" and name not in ("assigned", "config"):
+        if source is not None and source.name == "COMMANDLINE" and name not in _NO_SETTINGS:
             found[name] = value
     by_set = assigned(context, names)
     if twice := sorted(found.keys() & by_set.keys()):

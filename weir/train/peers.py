@@ -35,7 +35,7 @@ would, and ranks would sum in different orders.
 """
 
 DENSE_STEPS: Final = 2
-"""Steps of PowerSGD that send all, which takes no fewer: DDP makes its buckets anew after the first."""
+"""Steps of PowerSGD that send all, which takes no fewer: DDP makes its buckets again after the first."""
 
 _EPSILON: Final = 1e-8  # a column of zeros is not divided by zero
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,6 +56,10 @@ class Links:
         """Return what all machines sent."""
         return int(self.up.sum())
 
+    def as_json(self) -> dict[str, list[int]]:
+        """Return the bytes of each machine, in lists."""
+        return {"up": self.up.tolist(), "down": self.down.tolist()}
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -68,6 +73,23 @@ class Trained:
     def seconds(self) -> float:
         """Return how long the epochs took the slowest worker."""
         return max(result.seconds for result in self.results)
+
+    @property
+    def losses(self) -> list[float]:
+        """Mean loss of the workers' own samples, by epoch."""
+        return [fmean(epoch) for epoch in zip(*(result.losses for result in self.results), strict=True)]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all figures; bytes are those on the machines' links."""
+        first = self.results[0]
+        return {
+            "predicted": self.predicted.as_json(),
+            "measured": self.measured.as_json(),
+            "training_s": self.seconds,
+            "losses": self.losses,
+            "accuracy": first.accuracy,
+            "auc": first.auc,
+        }
 
 
 class _Count:
@@ -172,7 +194,7 @@ def train_placed(
     """Train a sparse model by the plan in a file.
 
     Args:
-        file: of ``weir partition --out``.
+        file: of ``weir partition --plan``.
         model: which one.
         epochs, lr, seed: of the training, with Adagrad; None: the model's own learning rate.
         batch_size: samples per worker and step, about; None: all of them.
@@ -182,7 +204,7 @@ def train_placed(
     Raises:
         PlacementError: the file is no plan.
         WorkerError: a process failed; says which, and how.
-        NamespaceError: there are none to be had.
+        NamespaceError: there are none available.
     """
     plan = PlanFile.load(file)
     machines = plan.placement.machines
@@ -257,8 +279,7 @@ def report(trained: Trained) -> RenderableType:
         column.justify = "right"
     for machine, cells in enumerate(_rows(trained)):
         table.add_row(str(machine), *cells)
-    first = trained.results[0]
-    losses = np.mean([result.losses for result in trained.results], axis=0)
+    first, losses = trained.results[0], trained.losses
     foot = Text(
         f"{len(losses)} epochs in {trained.seconds:.1f} s; loss {losses[0]:.3f} -> {losses[-1]:.3f}; "
         f"accuracy {first.accuracy:.2%}, AUC {first.auc:.4f}; "

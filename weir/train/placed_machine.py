@@ -132,8 +132,8 @@ def quality(model: SparseModel, entries: Entries) -> tuple[float, float]:
 def serve(spec: PlacedSpec, index: int) -> dict[int, int]:
     """Be a server; return the bytes that it sent to each rank."""
     from weir.host_agent.torch.parameter_server.flow_server import FlowServer
+    from weir.host_agent.torch.parameter_server.job_group import open_store
     from weir.host_agent.torch.parameter_server.serve import make_server
-    from weir.host_agent.torch.parameter_server.team import open_store
 
     server = make_server(open_store(f"file://{spec.folder}/store", leads=False), index)
     assert isinstance(server, FlowServer)

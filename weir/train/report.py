@@ -137,7 +137,7 @@ def _network(missing: Any, packets: Any, config: TrainConfig, weir: RunRecord) -
         packets.plot(at, [getattr(s.delivery.counters, name) for s in weir.steps], color=colour, label=label)
     packets.plot(at, [s.retransmissions for s in weir.steps], color="#888888", label="retransmissions")
     _label(missing, "Missing from the sums, of the gradient's values", "%")
-    _label(packets, "What happened to packets, all workers, each step", "packets")
+    _label(packets, "Packets by outcome, all workers, per step", "packets")
     for axis in (missing, packets):
         axis.set_ylim(bottom=0, top=max(1.0, 1.45 * axis.get_ylim()[1]))  # room for the legend
         axis.legend(frameon=False, fontsize=9, loc="upper right", ncols=2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run's settings in words, and what its network kept back: lines and rows for displays and summaries."""
+"""A run's settings as text, and what its network kept back: lines and rows for displays and summaries."""
 
 from typing import Final
 
@@ -164,7 +164,7 @@ def mechanisms(config: TrainConfig, record: RunRecord) -> dict[str, int]:
 
 
 def idle_mechanisms(config: TrainConfig, record: RunRecord) -> list[str]:
-    """Return in words what was switched on for a run over Weir, and never acted, by the switches' counters
+    """Return as text what was switched on for a run over Weir, and never acted, by the switches' counters
     and the workers'.
     """
     done = mechanisms(config, record) if record.status == "complete" else {}

@@ -58,7 +58,7 @@ _IN_HOOK: Final = re.compile(
 MakeExchange = Callable[[WorkerSpec, DistributedDataParallel], Exchange]
 
 _SMALL_MB: Final = 4
-"""Gradients that are no larger are one bucket, whatever sums them: our choice. By default DDP cuts off a
+"""Gradients that are no larger are one bucket, whatever sums them: chosen here. By default DDP cuts off a
 first bucket of 1 MB, to begin early; of small gradients its latency and its calls cost more than that saves.
 """
 
@@ -204,7 +204,7 @@ class _Training:
                 self._save()
 
     def _wants(self, every: int | None) -> bool:
-        """Return whether something that is done every so many steps is due."""
+        """Return whether something that is done at intervals of this many steps is due."""
         return every is not None and self.step % every == 0
 
     def _save(self) -> None:
@@ -319,7 +319,7 @@ class _Training:
 
 
 def _bucket_mb(model: torch.nn.Module, config: TrainConfig) -> int | None:
-    """Return how large DDP's buckets are to be; None: as it likes."""
+    """Return the size of DDP's buckets; None: DDP's default."""
     if config.method == "gloo-powersgd":
         return ONE_BUCKET_MB
     gradients = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)

@@ -106,7 +106,7 @@ void load_discard(rounds *made)
 
 /* All frames of rounds, an even number, made before. They will be handed over two rounds at a time, as a cell has two
  * versions, each worker's one behind the other, as they would come from its port. They lie in huge pages, if Linux has
- * them: a port's few megabytes stay in the TLB, where so many do not. NULL: no memory. */
+ * them: a port's few megabytes stay in the TLB, where this many do not. NULL: no memory. */
 rounds *load_make(const uint8_t *frames, uint32_t len, uint32_t workers, uint32_t slots, uint32_t from,
                   uint32_t to)
 {

@@ -85,7 +85,7 @@ uint64_t weir_changes_count(const uint32_t *mask, uint64_t words)
     return found;
 }
 
-/* The values that a mask of so many words selects, one after another. */
+/* The values that a mask of this many words selects, one after another. */
 void weir_changes_take(const uint32_t *mask, uint64_t words, uint32_t size, const void *from, void *to)
 {
     size == 1   ? take_8(mask, words, from, to)
@@ -93,7 +93,7 @@ void weir_changes_take(const uint32_t *mask, uint64_t words, uint32_t size, cons
                 : take_32(mask, words, from, to);
 }
 
-/* The inverse: values to the places that a mask of so many words selects. */
+/* The inverse: values to the places that a mask of this many words selects. */
 void weir_changes_put(const uint32_t *mask, uint64_t words, uint32_t size, const void *from, void *to)
 {
     size == 1   ? put_8(mask, words, from, to)

@@ -33,7 +33,7 @@ static inline uint64_t reaching(const float *x, uint64_t count, uint32_t least)
     return low | (uint64_t)high << WORD_BITS;
 }
 
-/* The magnitude that is number `rank`, from 1, of so many, the largest first. Overwrites them. By their bits, the
+/* The magnitude that is number `rank`, from 1, of this many, the largest first. Overwrites them. By their bits, the
  * upper ones first: only those that share these are looked at again. */
 static uint32_t ranked(uint32_t *restrict magnitudes, uint64_t count, uint64_t rank)
 {
@@ -144,7 +144,7 @@ static uint32_t likely_floor(const float *restrict x, uint64_t count, uint64_t w
 /* The indices, ascending, of the `wanted` values of largest magnitude, the first of equal ones; and of all that are
  * not finite, but never of a zero. A sample tells among which they are looked for (Floyd and Rivest, 1975).
  * room: of `found`, 2 * SAMPLE or more; scratch: two words for each. Returns how many there are; where that is more than
- * there is room for, what was written is of no use. */
+ * there is room for, what was written is useless. */
 uint64_t weir_worthiest(const float *restrict x, uint64_t count, uint64_t wanted, int64_t *restrict found,
                         uint32_t *restrict scratch, uint64_t room)
 {
@@ -285,7 +285,7 @@ void weir_choose(struct weir_choice *choice, uint64_t choices, float *restrict s
     }
 }
 
-/* What travelled of one parameter: so many blocks of `size` values, a power of two up to MOST_SIZE. */
+/* What travelled of one parameter: this many blocks of `size` values, a power of two up to MOST_SIZE. */
 struct weir_travelled {
     const float *x;
     uint64_t blocks, size;

@@ -132,7 +132,7 @@ static inline uint64_t peek(const uint8_t *in, uint64_t bytes, uint64_t at)
     return word >> at % 8;
 }
 
-/* Reads `count` new values, given the old ones. Returns whether that took exactly so many bytes. */
+/* Reads `count` new values, given the old ones. Returns whether that took exactly this many bytes. */
 int weir_deltas_read(const uint8_t *in, uint64_t bytes, const uint8_t *old, uint64_t count, uint32_t size,
                      uint32_t k, uint8_t *new)
 {

@@ -23,7 +23,7 @@ static inline uint32_t get(const uint32_t *words, uint64_t at, uint32_t width)
     return width < WORD_BITS ? value & ((1u << width) - 1) : value;
 }
 
-/* One parameter's list: from bit `at` on, `capacity` positions in its mask of so many `blocks`, `low` bits of each as
+/* One parameter's list: from bit `at` on, `capacity` positions in its mask of this many `blocks`, `low` bits of each as
  * they are. */
 struct weir_list {
     uint64_t at, capacity, low, blocks;

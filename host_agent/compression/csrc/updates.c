@@ -248,7 +248,7 @@ double weir_updates_round(const float *values, uint64_t rows, const float *units
     return noise;
 }
 
-/* The mean gradient of so many rows, of the sums of all workers' counts. units: of one of them, of each row. none: the
+/* The mean gradient of this many rows, of the sums of all workers' counts. units: of one of them, of each row. none: the
  * sum that stands for zero. */
 void weir_updates_mean(const uint32_t *lanes, uint64_t count, const float *units, float none, uint32_t base,
                        uint32_t digits, float *mean)

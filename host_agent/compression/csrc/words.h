@@ -7,7 +7,7 @@
 
 enum { WORD_BITS = 32 };
 
-/* For each bit that is set in so many words, in order: `at`, its number. */
+/* For each bit that is set in this many words, in order: `at`, its number. */
 #define FOR_EACH_BIT(words, count, at)                                                                       \
     for (uint64_t word_ = 0; word_ < (count); word_++)                                                       \
         for (uint64_t left_ = (words)[word_], at;                                                            \

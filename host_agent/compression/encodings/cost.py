@@ -54,7 +54,7 @@ class WireCost:
     """The packets and bytes of one or more reduces.
 
     packets: that each worker sends, and gets as many. up: bytes that each worker sends. down: bytes that each
-    gets, the same for all. payload: of all of them, bytes of lanes, in so many blocks.
+    gets, the same for all. payload: of all of them, bytes of lanes, in this many blocks.
     """
 
     packets: int
@@ -97,7 +97,7 @@ def headers(packet_block: int) -> int:
 
 
 def slots_used(blocks: int, packet_block: int, slots: int, packet_lanes: int = SLOT_LANES) -> int:
-    """Return how many of a job's slots a vector of so many blocks takes; an empty one takes one."""
+    """Return how many of a job's slots a vector of this many blocks takes; an empty one takes one."""
     return min(slots, max(1, -(-blocks * packet_block // packet_lanes)))
 
 

@@ -56,7 +56,7 @@ class Encoder:
 
     Args:
         rule: which encodings may be used.
-        sparsifier: chose what is to be written down.
+        sparsifier: chose what must be written down.
 
     Attributes:
         plans: the last one of each bucket, by its index.
@@ -74,13 +74,13 @@ class Encoder:
         self._planner = Planner(workers=1, slots=1)
         self.learns = self._prescribed is None or self._prescribed.mask_block is not None
 
-    def join(self, workers: int, slots: int, form: LaneFormat, *, narrow: int = 0) -> None:
+    def join(self, workers: int, slots: int, form: LaneFormat, *, max_lanes: int = 0) -> None:
         """Take note of the group that the buckets are summed over; again when it has changed.
 
-        ``narrow``: its switches take so many lanes of ADD in a packet; 0: any number.
+        ``max_lanes``: its switches take this many lanes of ADD in a packet; 0: any number.
 
         Raises:
-            ValueError: blocks of the rule are too small for so many values to a lane.
+            ValueError: blocks of the rule are too small for this many values to a lane.
         """
         wanted, sizes = self.rule.packet_block, block_sizes(form)
         if wanted is not None and wanted not in sizes:
@@ -89,7 +89,7 @@ class Encoder:
                 f"{' or '.join(map(str, sizes))} values"
             )
         self._workers = workers
-        self._planner.resize(workers, slots, form, narrow=narrow)
+        self._planner.resize(workers, slots, form, max_lanes=max_lanes)
 
     def plan(self, layout: BucketLayout, spans: Mapping[str, Span], excluded: Excluded) -> EncodingPlan:
         """Return how to write down a bucket. spans: by parameter. excluded: is one sent whole in any case?"""
@@ -223,22 +223,22 @@ class Proposal:
         self,
         communicator: Communicator,
         service: ServiceClass = LOSSLESS,
-        riders: Lanes = NO_LANES,
+        piggybacks: Lanes = NO_LANES,
         workers: int | None = None,
     ) -> Selection:
         """Return what some worker would send; the same on all of them. Once.
 
-        riders: become their OR. workers: ranks with a choice of their own, the first ones; None: all.
+        piggybacks: become their OR. workers: ranks with a choice of their own, the first ones; None: all.
         """
         masks = self._masks.of
         if self.plan.capacities is not None:
             region = region_of(self.layout, self.plan.encodings, self.plan.capacities)
             if gather(
-                communicator, region, list(masks.values()), workers or communicator.size, service, riders
+                communicator, region, list(masks.values()), workers or communicator.size, service, piggybacks
             ):
                 return Selection.of(self.plan, self.layout, masks)
-            riders = NO_LANES
-        united = unite(communicator, self._masks.words, self.plan.levels, service, riders)
+            piggybacks = NO_LANES
+        united = unite(communicator, self._masks.words, self.plan.levels, service, piggybacks)
         assert united is self._masks.words, "the masks are parts of it"
         return Selection.of(self.plan, self.layout, masks)
 
@@ -251,7 +251,7 @@ def _prescribed(rule: EncodingRule, sparsifier: Chooser) -> Encoding | None:
     )
     if refused:
         what = f"the encoding {needed}" if needed else "a mask"
-        raise ValueError(f"sparsifier {sparsifier.name!r} needs {what}: {rule} does not fit, auto does")
+        raise ValueError(f"sparsifier {sparsifier.name!r} needs {what}, so {rule} does not fit; use auto")
     if rule.kind == "auto":
         return needed or (DENSE if sparsifier.sends_all else None)
     return rule.encoding

@@ -21,7 +21,7 @@ class Encoding:
 
     Attributes:
         mask_block: elements per bit of the mask that the workers agree on, one of MASK_SIZES; only blocks of
-            so many elements in which some worker has chosen one are sent. None: no mask, the parameter is
+            this many elements in which some worker has chosen one are sent. None: no mask, the parameter is
             sent whole.
     """
 

@@ -50,20 +50,20 @@ class JobSize:
     slots: int
     elements: int
     form: LaneFormat
-    narrow: int = 0
+    max_lanes: int = 0
 
     @property
     def unsummed(self) -> int:
         """Return how many lanes of another operator than ADD its switches take in a packet."""
-        return min(self.narrow, GROUP_LANES)
+        return min(self.max_lanes, GROUP_LANES)
 
 
 @dataclass(frozen=True)
 class PacketShape:
     """The packets of a reduce: lanes to a block, blocks to a packet, bytes of headers.
 
-    Behind a switch that takes narrow packets alone, blocks travel in parts of so many lanes, one to a packet;
-    results of smaller ones are filled with zeros, which count as headers here.
+    Behind a switch that takes packets of few lanes alone, blocks travel in parts of this many lanes, one to a
+    packet; results of smaller ones are filled with zeros, which count as headers here.
     """
 
     block: int
@@ -71,11 +71,12 @@ class PacketShape:
     headers: int
 
     @classmethod
-    def of(cls, block: int, narrow: int) -> Self:
-        """Return that of a reduce in blocks of so many lanes, in packets of ``narrow``; 0: any number."""
-        if narrow:
-            part = min(block, narrow)
-            return cls(part, 1, headers(SLOT_LANES) + (narrow - part) * LANE_BYTES // 2)
+    def of(cls, block: int, max_lanes: int) -> Self:
+        """Return that of a reduce in blocks of this many lanes, in packets of ``max_lanes``; 0: any "
+        "number."""
+        if max_lanes:
+            part = min(block, max_lanes)
+            return cls(part, 1, headers(SLOT_LANES) + (max_lanes - part) * LANE_BYTES // 2)
         return cls(block, SLOT_LANES // block, headers(block))
 
     @property
@@ -111,7 +112,7 @@ class Counts:
         return min(self.union[-1], -(-self.length // size))
 
     def share(self, mask_block: int | None, packet_block: int) -> float:
-        """Return the share of the packed vector's blocks of so many lanes that one worker has."""
+        """Return the share of the packed vector's blocks of this many lanes that one worker has."""
         if mask_block is None or packet_block <= mask_block:
             return self.shares[packet_block.bit_length() - 1]
         if mask_block == self.mask_block:
@@ -143,7 +144,7 @@ class Counts:
 
 
 def at_least_one(share: float, draws: float) -> float:
-    """Return the chance that one of so many independent draws (at least 1) is a hit, each with chance
+    """Return the chance that one of this many independent draws (at least 1) is a hit, each with chance
     ``share``.
     """
     whole = math.floor(draws)
@@ -206,7 +207,7 @@ def lanes_bytes(lanes: PackedBlocks, packet_block: int, job: JobSize, others: fl
     """
     if not lanes.blocks:
         return 0.0
-    shape = PacketShape.of(packet_block_of(job.form, packet_block), job.narrow)
+    shape = PacketShape.of(packet_block_of(job.form, packet_block), job.max_lanes)
     parts = job.form.lanes(packet_block) // shape.block
     lanes, others = lanes.times(parts), others * parts
     streams = job.slots * shape.columns
@@ -220,9 +221,9 @@ def lanes_bytes(lanes: PackedBlocks, packet_block: int, job: JobSize, others: fl
     return 2.0 * job.workers * packets * shape.headers + sent * shape.block * LANE_BYTES
 
 
-def full_bytes(lanes: float, packet_block: int, workers: int, *, narrow: int = 0) -> float:
-    """Return the same of a reduce in which every worker has all lanes. narrow: of these, in a packet."""
-    shape = PacketShape.of(packet_block, narrow)
+def full_bytes(lanes: float, packet_block: int, workers: int, *, max_lanes: int = 0) -> float:
+    """Return the same of a reduce in which every worker has all lanes. max_lanes: of these, in a packet."""
+    shape = PacketShape.of(packet_block, max_lanes)
     return 2.0 * workers * (lanes / shape.lanes * shape.headers + lanes * LANE_BYTES)
 
 
@@ -270,14 +271,14 @@ def words_of(counts: Counts, mask_block: int) -> MaskWords:
     return MaskWords(tuple(whole), tuple(present), tuple(sparse))
 
 
-def tree_bytes(words: MaskWords, levels: int, job: JobSize, riders: float = 0.0) -> float:
+def tree_bytes(words: MaskWords, levels: int, job: JobSize, piggybacks: float = 0.0) -> float:
     """Return all workers' bytes, both ways, of a bucket's mask tree: the top level whole, below it what is
     there.
 
-    riders: lanes that travel with the top level.
+    piggybacks: lanes that travel with the top level.
     """
     top = levels - 1
-    total = _vector_bytes(words.whole[top] + riders, words.sparse[top] + riders, GROUP_LANES, job)
+    total = _vector_bytes(words.whole[top] + piggybacks, words.sparse[top] + piggybacks, GROUP_LANES, job)
     for present in words.present[:top]:
         total += _vector_bytes(present, present, fitting_block(math.ceil(present)), job)
     return total
@@ -289,7 +290,7 @@ def waiting_bytes(levels: int, job: JobSize) -> float:
 
 
 def _vector_bytes(lanes: float, wanted: float, packet_block: int, job: JobSize) -> float:
-    """Return the same of a vector of so many lanes, of which so many are wanted, and every worker has
+    """Return the same of a vector of this many lanes, of which this many are wanted, and every worker has
     them.
     """
     if not lanes:
@@ -309,7 +310,7 @@ def lists_bytes(region: Region, job: JobSize) -> float:
 
 
 def bitmap_bytes(blocks: float, job: JobSize) -> float:
-    """Return the same of the bitmap of a vector without masks, of so many blocks of SCALE_BLOCK."""
+    """Return the same of the bitmap of a vector without masks, of this many blocks of SCALE_BLOCK."""
     lanes = math.ceil(blocks / WORD)
     return _vector_bytes(lanes, lanes, fitting_block(lanes), job) if blocks >= WORTH_ASKING else 0.0
 
@@ -319,15 +320,15 @@ def scales_bytes(scales: float, job: JobSize) -> float:
     return _vector_bytes(scales, scales, GROUP_LANES, job)
 
 
-def mask_bytes(counts: Counts, mask_block: int, workers: int, *, narrow: int = 0) -> float:
+def mask_bytes(counts: Counts, mask_block: int, workers: int, *, max_lanes: int = 0) -> float:
     """Return what one parameter's mask adds to a tree of as many levels as suit it best, packets being
     shared.
     """
     words = words_of(counts, mask_block)
     below, costs = 0.0, []
     for sparse, present in zip(words.sparse, words.present, strict=True):
-        costs.append(below + full_bytes(sparse, GROUP_LANES, workers, narrow=narrow))
-        below += full_bytes(present, SLOT_LANES, workers, narrow=narrow)
+        costs.append(below + full_bytes(sparse, GROUP_LANES, workers, max_lanes=max_lanes))
+        below += full_bytes(present, SLOT_LANES, workers, max_lanes=max_lanes)
     return min(costs)
 
 
@@ -345,8 +346,8 @@ def parameter_bytes(counts: Counts, mask_block: int | None, packet_block: int, j
     others = bucket * lanes.blocks * packet_block / max(counts.length, 1) - lanes.blocks
     total = lanes_bytes(lanes, packet_block, job, max(0.0, others))
     total += full_bytes(
-        scales_of(counts, mask_block, job.form), GROUP_LANES, job.workers, narrow=job.unsummed
+        scales_of(counts, mask_block, job.form), GROUP_LANES, job.workers, max_lanes=job.unsummed
     )
     if mask_block is None:
         return total
-    return total + mask_bytes(counts, mask_block, job.workers, narrow=job.unsummed)
+    return total + mask_bytes(counts, mask_block, job.workers, max_lanes=job.unsummed)

@@ -58,10 +58,10 @@ class Steps:
     Attributes:
         code: of a region; one bit for a step.
         fine: bits of the mantissa that a level has, after the exponent.
-        above: levels above the last sum's that have steps. Our choice: two binades, which a parameter's
+        above: levels above the last sum's that have steps. Chosen here: two binades, which a parameter's
             largest value rarely grows by from one sum to the next.
         unit: values of a packed vector that share a scale.
-        full: our choice: a region has no more selected values, on average of those that have any, if it is
+        full: chosen here: a region has no more selected values, on average of those that have any, if it is
             not the least one.
     """
 
@@ -86,7 +86,7 @@ class Steps:
 
         Args:
             selected: values of the parameter that travel.
-            occupied: returns how many blocks of so many elements have any of them.
+            occupied: returns how many blocks of this many elements have any of them.
         """
         fitting = (size for size in reversed(REGION_SIZES) if selected <= self.full * occupied(size))
         return next(fitting, SCALE_BLOCK)
@@ -257,7 +257,7 @@ class MaskScales:
             name: describes an element of the vector, for errors.
             service: without budgets.
             selected: returns the blocks of SCALE_BLOCK of which something travels, the same on all workers;
-                the scales of other regions are of no use. None: all.
+                the scales of other regions are useless. None: all.
 
         Raises:
             NonFiniteError: some value of some worker is NaN or infinite; on every worker.

@@ -95,7 +95,7 @@ def on_the_wire(occupied: Flags, setup: Setup | None = None) -> Cost:
 def values_and_indexes(
     occupied: Flags, block: int, *, index: int = _OFFSET, value_bits: float = 8 * _VALUE
 ) -> Cost:
-    """Return the cost that papers give: of each non-zero block its values and an index, of so many bytes.
+    """Return the cost that papers give: of each non-zero block its values and an index, of this many bytes.
 
     occupied: as above, for blocks of ``block`` elements. value_bits: of an element.
     """
@@ -127,7 +127,7 @@ def _thread(part: Flags, slots: int) -> tuple[npt.NDArray[np.int64], npt.NDArray
 
 
 def _bytes(blocks: npt.NDArray[np.int64], values: int) -> int:
-    """Return the bytes of messages with so many blocks; those with none are not sent.
+    """Return the bytes of messages with this many blocks; those with none are not sent.
 
     values: bytes of a block's.
     """

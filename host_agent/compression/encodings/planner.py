@@ -130,14 +130,14 @@ class Planner:
         self._fixed: Mapping[str, Encoding] = {}
         self.resize(workers, slots)
 
-    def resize(self, workers: int, slots: int, form: LaneFormat | None = None, *, narrow: int = 0) -> None:
+    def resize(self, workers: int, slots: int, form: LaneFormat | None = None, *, max_lanes: int = 0) -> None:
         """Take the group's size, its job's slots, the form of values in lanes, by default one in each, and
         how many lanes of ADD a packet has, if not any number.
 
         Masks stay until the next step has ended.
         """
         self._workers, self._slots, self._form = workers, slots, form or WholeLanes(workers)
-        self._narrow = narrow
+        self._max_lanes = max_lanes
         self._retabulate(self._parameters)
 
     # ------------------------------------------------------------------------------------------------- a step
@@ -152,7 +152,7 @@ class Planner:
         Args:
             layout: of the bucket.
             fixed: encodings that are not to be chosen here, by parameter.
-            packet_block: if that is not to be chosen, either; else None.
+            packet_block: if that is fixed, too; else None.
         """
         self._fixed = {**self._fixed, **fixed}
         key = (tuple((s.name, s.length, fixed.get(s.name)) for s in layout), packet_block)
@@ -300,7 +300,7 @@ class Planner:
     @property
     def _job(self) -> JobSize:
         elements = sum(parameter.counts.length for parameter in self._parameters.values())
-        return JobSize(self._workers, self._slots, elements, self._form, self._narrow)
+        return JobSize(self._workers, self._slots, elements, self._form, self._max_lanes)
 
     def _retabulate(self, names: Mapping[str, object]) -> None:
         job = self._job
@@ -356,7 +356,7 @@ class Planner:
     def in_lists(
         self, layout: BucketLayout, plan: EncodingPlan, capacities: Mapping[str, int]
     ) -> EncodingPlan:
-        """Return the plan with lists of positions, if they cost less than its mask tree; else as it is.
+        """Return the plan with lists of positions, if they cost less than its mask tree; otherwise as it is.
 
         capacities: blocks that each worker chooses at most, by parameter with a mask.
         """

@@ -48,7 +48,7 @@ class PositionList:
     @classmethod
     @functools.lru_cache(maxsize=4096)
     def of(cls, blocks: int, capacity: int) -> "PositionList":
-        """Return the shortest form for so many blocks and positions."""
+        """Return the shortest form for this many blocks and positions."""
         capacity = min(capacity, blocks)
         if not capacity:
             return cls(blocks, 0, 0)
@@ -117,21 +117,21 @@ def gather(
     masks: Sequence[Lanes],
     workers: int,
     service: ServiceClass,
-    riders: Lanes = NO_LANES,
+    piggybacks: Lanes = NO_LANES,
 ) -> bool:
     """Set in each worker's masks what any worker has set in its own; return False if lists did not suffice.
 
-    The masks are then as they were. workers: ranks with a choice of their own, the first ones. riders: lanes
-    that travel along; become the OR of all workers'.
+    The masks are then as they were. workers: ranks with a choice of their own, the first ones. piggybacks:
+    lanes that travel along; become the OR of all workers'.
     """
-    together = np.zeros(workers * region.lanes + riders.size, np.uint32)
+    together = np.zeros(workers * region.lanes + piggybacks.size, np.uint32)
     own, behind = np.split(together, [workers * region.lanes])
-    lanes, behind[:] = own.reshape(workers, region.lanes), riders
+    lanes, behind[:] = own.reshape(workers, region.lanes), piggybacks
     lists = region.lists(masks)
     if communicator.rank < workers:
         lists.write(lanes[communicator.rank])
     communicator.reduce(together, Op.OR, region.packet_block, service)
-    riders[:] = behind
+    piggybacks[:] = behind
     if (lanes[:, 0] != _COMPLETE).any():
         return False
     lists.read([theirs for rank, theirs in enumerate(lanes) if rank != communicator.rank])

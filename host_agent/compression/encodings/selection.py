@@ -238,7 +238,7 @@ class Selection:
         return units
 
     def travelling(self, size: int) -> npt.NDArray[np.bool_]:
-        """Return of which blocks of so many elements of the whole vector something travels.
+        """Return of which blocks of this many elements of the whole vector something travels.
 
         size: a multiple of every mask's blocks; each parameter begins with one.
         """

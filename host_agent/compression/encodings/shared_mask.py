@@ -31,7 +31,7 @@ MOST_LEVELS = 3
 
 
 def words_for(length: int, mask_block: int) -> int:
-    """Return how many words the mask of a parameter with so many elements takes."""
+    """Return how many words the mask of a parameter with this many elements takes."""
     return -(-length // (mask_block * WORD_BITS))
 
 
@@ -108,7 +108,7 @@ class Masks:
 
 
 def _divided(words: Lanes, sizes: Mapping[str, int]) -> dict[str, Lanes]:
-    """Return each parameter's words, of so many one after another."""
+    """Return each parameter's words, of this many one after another."""
     parts, at = {}, 0
     for name, size in sizes.items():
         parts[name], at = words[at : at + size], at + size
@@ -120,19 +120,19 @@ def unite(
     words: Lanes,
     levels: int,
     service: ServiceClass = LOSSLESS,
-    riders: Lanes = NO_LANES,
+    piggybacks: Lanes = NO_LANES,
 ) -> Lanes:
     """Return the OR of all workers' words, which takes ``levels`` reductions at most. May overwrite
     ``words``.
 
     levels: 1 to MOST_LEVELS, the same on all workers, as the number of words is. service: without budgets.
-    riders: lanes that travel with the top level, and become their OR, too.
+    piggybacks: lanes that travel with the top level, and become their OR, too.
     """
     if levels == 1 or not words.size:
-        both = communicator.reduce(np.concatenate([words, riders]), Op.OR, GROUP_LANES, service)
-        words[:], riders[:] = both[: words.size], both[words.size :]
+        both = communicator.reduce(np.concatenate([words, piggybacks]), Op.OR, GROUP_LANES, service)
+        words[:], piggybacks[:] = both[: words.size], both[words.size :]
         return words
-    above = unite(communicator, pack_bits(words != 0), levels - 1, service, riders)
+    above = unite(communicator, pack_bits(words != 0), levels - 1, service, piggybacks)
     places = np.flatnonzero(set_bits(above, words.size))
     words[places] = communicator.reduce(words[places], Op.OR, None, service)
     return words

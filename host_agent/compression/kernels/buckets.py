@@ -77,7 +77,7 @@ class Places:
     Args:
         segments: int64[parameters, 4], see parts.c.
         owners: the parameter of each run.
-        device: where they are to be.
+        device: where they are allocated.
     """
 
     def __init__(

@@ -98,7 +98,7 @@ class Blocks:
         rows: which blocks; None: all.
         scales: of these blocks, which all workers agreed on.
         size: values in a block.
-        device: where they are to be.
+        device: where they are allocated.
     """
 
     form: LaneFormat

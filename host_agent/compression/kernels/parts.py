@@ -78,7 +78,7 @@ class Places:
             begins in the packed vector, and in the bucket.
         starts: first values of the blocks, in their parameters.
         owners: the parameter of each run of the packed vector.
-        device: where they are to be.
+        device: where they are allocated.
     """
 
     def __init__(

@@ -81,10 +81,10 @@ class OuterStage:
         self._momentum = torch.zeros(layout.values if settings.momentum else 0)
         self._communicator: Communicator | None = None
 
-    def join(self, module: Parameters, communicator: Communicator, slots: int, narrow: int) -> None:
+    def join(self, module: Parameters, communicator: Communicator, slots: int, max_lanes: int) -> None:
         """Take a place in a group; again when it has changed. Arguments as of ``GradientExchange.join``."""
         self._communicator = communicator
-        self.sum.join(module, communicator, slots, narrow)
+        self.sum.join(module, communicator, slots, max_lanes)
 
     def begin(self, weights: torch.Tensor) -> None:
         """Let weights, the same on all workers, be the shared point. Nothing is kept."""

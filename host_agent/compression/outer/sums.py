@@ -31,10 +31,10 @@ class OuterSum(ABC):
     """One worker's part of the sums."""
 
     settings: str
-    """What must be the same on all workers, in words."""
+    """What must be the same on all workers, as text."""
 
     @abstractmethod
-    def join(self, module: Parameters, communicator: Communicator, slots: int, narrow: int) -> None:
+    def join(self, module: Parameters, communicator: Communicator, slots: int, max_lanes: int) -> None:
         """Take a place in a group; again when it has changed. Arguments as of ``GradientExchange.join``."""
 
     @abstractmethod
@@ -93,11 +93,11 @@ class ChosenSum(OuterSum):
         self._workers = 1
         self.settings = self._exchange.settings
 
-    def join(self, module: Parameters, communicator: Communicator, slots: int, narrow: int) -> None:
+    def join(self, module: Parameters, communicator: Communicator, slots: int, max_lanes: int) -> None:
         """Take a place in a group."""
         state = self.own_state()
         self._workers = communicator.size
-        self._exchange.join(module, communicator, slots, narrow=narrow)
+        self._exchange.join(module, communicator, slots, max_lanes=max_lanes)
         self.load_own_state(state)
 
     def mean(self, local: torch.Tensor) -> torch.Tensor:
@@ -163,7 +163,7 @@ class RowSum(OuterSum):
         self.settings = f"rows(share={share}, bits={bits}, seed={seed})"
         delivery(bits, 1)  # raises ValueError for other bits
 
-    def join(self, module: Parameters, communicator: Communicator, slots: int, narrow: int) -> None:
+    def join(self, module: Parameters, communicator: Communicator, slots: int, max_lanes: int) -> None:
         """Take a place in a group."""
         self._delivery = delivery(self._bits, communicator.size)
         self._communicator = communicator
@@ -215,7 +215,7 @@ def make_sum(
     """Return the sum of a method: a sparsifier, or its name, or ROWS.
 
     Raises:
-        ValueError: there is no such method, or it has not so many bits.
+        ValueError: there is no such method, or it has not this many bits.
     """
     if method == ROWS:
         return RowSum(layout, density, 1 if bits is None else bits, seed)  # type: ignore[arg-type]

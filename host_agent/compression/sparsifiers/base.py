@@ -26,7 +26,7 @@ class SparsifierOptions:
         density: fraction kept, above 0 and at most 1.
         threshold: magnitude from which an element is kept, at least 0.
         block: elements in a block, of methods that choose whole blocks: 32, 64, 128 or 256.
-        warmup_steps: over so many first steps the density goes down to its target, from WARMUP_DENSITY.
+        warmup_steps: over this many first steps the density goes down to its target, from WARMUP_DENSITY.
         seed: of whatever is drawn at random; the same on every worker.
         energy: instead of a density, the share of a gradient's energy (its sum of squares) that may wait, at
             least 0 and below 1; None: by density.
@@ -338,7 +338,7 @@ class IncompleteError(ValueError):
 
 
 def _lack(cls: Any) -> str | None:
-    """Return why a class cannot be registered, in words that follow its name, or None."""
+    """Return why a class cannot be registered, as text that follows its name, or None."""
     if not (isinstance(cls, type) and issubclass(cls, Sparsifier)):
         return "is no subclass of weir.torch.Sparsifier"
     for attribute, example in (("name", "my-method"), ("summary", "What is sent, in a line.")):

@@ -13,7 +13,7 @@ CHUNK: Final = 4096
 """Elements in a chunk, as SparseLoCo has them; in small models fewer."""
 
 RUN: Final = 4
-"""Elements in a run. Our choice: positions of single elements take as many bytes on the way down as narrow
+"""Elements in a run. Chosen here: positions of single elements take as many bytes on the way down as narrow
 values do."""
 
 

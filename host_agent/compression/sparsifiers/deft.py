@@ -45,7 +45,7 @@ class Deft(Sparsifier):
 
     A layer larger than an N-th of the model counts as N layers. A layer's number of elements is proportional
     to its norm, at most its size; layers are dealt so that all workers have about the same to do (the
-    costliest first, each to whoever has least), and the hands go round.
+    costliest first, each to the worker that has least), and the hands go round.
 
     There the worker whose turn it is measures its own layers and broadcasts the hands; that message is saved
     here: what counts is the mean square of what was last summed of each layer, which every worker has seen.

@@ -260,7 +260,7 @@ class Dfs(Sparsifier):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what ``state_dict`` gave. In a group of another size the overlap is learnt anew."""
+        """Take back what ``state_dict`` gave. In a group of another size the overlap is learnt again."""
         super().load_state_dict(state)
         self._known, self._found = {name: _Known(**known) for name, known in state["known"].items()}, {}
         self._sizes, self._quotas = {}, {}

@@ -141,7 +141,7 @@ class Exclusive(Sparsifier):
         return keep_from(part, self._begun(total) if self.threshold is None else self.threshold)
 
     def _share(self, length: int, start: int) -> int:
-        """Return how many elements are sent of so many of the partition, where exact shares are."""
+        """Return how many elements are sent of this many of the partition, where exact shares are."""
         return rounded(self.density * length, self.step, self.density * start)
 
     @property
@@ -156,7 +156,7 @@ class Exclusive(Sparsifier):
 
     @property
     def observes_values(self) -> bool:
-        """Return whether the first threshold is to be found among the sums."""
+        """Return whether the first threshold must be found among the sums."""
         return self._shares
 
     @property

@@ -84,7 +84,7 @@ class ExDyna(_Counted):
         return {**super().state_dict(), "weights": weights}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take these back; partitions are cut anew for the group there is."""
+        """Take these back; partitions are cut again for the group there is."""
         super().load_state_dict(state)
         self._weights = None if state["weights"] is None else state["weights"].clone()
         self._edges = None

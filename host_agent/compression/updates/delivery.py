@@ -97,7 +97,8 @@ class FixedPoint:
 
 
 def delivery(bits: ValueBits, workers: int) -> Delivery:
-    """Return the form of sums with so many bits to a value. ValueError: there is none for so many workers."""
+    """Return the form of sums with this many bits to a value. ValueError: there is none for this many "
+    "workers."""
     if bits not in VALUE_BITS:
         raise ValueError(f"{bits!r} bits to a value: there are {', '.join(map(str, VALUE_BITS))}")
     return Signs() if bits == 1 else FixedPoint(bits, workers)

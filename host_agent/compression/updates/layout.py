@@ -7,7 +7,7 @@ from typing import Final
 import torch
 
 ROW: Final = 256
-"""Values in a row. Our choice: a scale of 32 bits in a row of signs is an eighth of a bit to a value."""
+"""Values in a row. Chosen here: a scale of 32 bits in a row of signs is an eighth of a bit to a value."""
 
 
 class UpdateLayout:

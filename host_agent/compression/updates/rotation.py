@@ -13,7 +13,7 @@ class Rotation:
         rows: how many there are.
         share: of the rows at a step, above 0; 1: all.
         seed: of the order.
-        whole: at so many first steps all rows are in turn.
+        whole: at this many first steps all rows are in turn.
     """
 
     def __init__(self, rows: int, share: float, seed: int, whole: int = 0) -> None:

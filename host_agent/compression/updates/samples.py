@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples of the mean gradient: some rows at a time, in few bits, for whoever needs its size only.
+"""Samples of the mean gradient: some rows at a time, in few bits, for anyone who needs its size only.
 
 *Few bits.* The workers agree on the largest magnitude a of each row (MAX). With some m >= 1, a worker's value
 x becomes one of the two integers beside m x / a, by chance, so that its mean is m x / a (stochastic
@@ -94,7 +94,7 @@ class Sampler:
 
 
 def steps_of(workers: int) -> int:
-    """Return m for so many workers: the greatest magnitude of one worker's integers."""
+    """Return m for this many workers: the greatest magnitude of one worker's integers."""
     return max(1, _MOST_IN_EIGHTH // (2 * workers))
 
 

@@ -42,7 +42,7 @@ class UpdateSettings:
         share: of the rows that are sent at a step, in rotation; 1: all.
         sample_share: of the rows of which the mean gradient is sampled at a step, in rotation.
         sample_bits: 4: few, see ``samples``; 32: the whole width.
-        sample_whole_steps: at so many first steps all rows are sampled.
+        sample_whole_steps: at this many first steps all rows are sampled.
         clip_norm: the norm that the mean gradient is clipped to, as estimated from the samples; None: it is
             not.
         seed: of rotations and of rounding.

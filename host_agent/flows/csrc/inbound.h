@@ -24,7 +24,7 @@ typedef struct flow_inbound {
     double max_loss;
     uint8_t early_stop;
     uint8_t congested; /* the latest chunk met congestion; so did all those not told of yet */
-    uint8_t say_stop;  /* the final word is to be told */
+    uint8_t say_stop;  /* the final word must be told */
     uint8_t stopped, confirmed;
     uint8_t has_news; /* it is in its receiver's list of those that have something to tell */
 } flow_inbound;

@@ -28,7 +28,7 @@ int weir_flow_mux_ended(weir_flow_mux *m);
 int weir_flow_mux_urgency(weir_flow_mux *m, int64_t now_ns);
 
 /* Write the most urgent packet to send now to `out`, FLOW_MAX_PACKET bytes, with its DSCP << 2 | ECN and where it
- * goes. Its length; 0: none. Flows of one class take turns. */
+ * goes. Its length; 0: none. Flows of one class alternate. */
 uint32_t weir_flow_mux_next(weir_flow_mux *m, int64_t now_ns, uint8_t *out, uint8_t *traffic_class,
                             uint64_t *peer);
 

@@ -112,14 +112,14 @@ uint32_t flow_send_chunk(flow_outbound *t, int again, int64_t now_ns, uint8_t *o
     return WEIR_FLOW_SIZE + 4 * lanes;
 }
 
-uint32_t flow_ask(flow_outbound *t, int64_t now_ns, int64_t patience_ns, uint32_t kind, uint8_t *out)
+uint32_t flow_ask(flow_outbound *t, int64_t now_ns, int64_t timeout_ns, uint32_t kind, uint8_t *out)
 {
     t->unanswered = ++t->probes;
     t->asked[t->probes % FLOW_REMEMBERED].number = t->probes;
     t->asked[t->probes % FLOW_REMEMBERED].kind = kind;
     t->asked[t->probes % FLOW_REMEMBERED].place = ++t->orders;
     t->asked[t->probes % FLOW_REMEMBERED].at_ns = now_ns;
-    const int waited = now_ns - t->sent_at_ns >= patience_ns;
+    const int waited = now_ns - t->sent_at_ns >= timeout_ns;
     const uint32_t final = !flow_unsent(t) && (waited || !t->under_way);
     t->undecided = t->ask_at_once = 0;
     while (t->low < t->next && t->chunks[t->low].state == CHUNK_RECEIVED) t->low++;
@@ -160,27 +160,26 @@ static void lose(flow_outbound *t, uint32_t index)
 
 /* When a chunk under way is lost by what has arrived of later packets; FLOW_NEVER: nothing has. A list is in the
  * order of sending, so of no chunk is this earlier than of those before it. */
-static int64_t due(const flow_outbound *t, const flow_chunk *chunk, int64_t reordering_ns,
-                   int64_t patience_ns)
+static int64_t due(const flow_outbound *t, const flow_chunk *chunk, int64_t reordering_ns, int64_t timeout_ns)
 {
     const uint32_t kind = chunk->again;
     int64_t due = FLOW_NEVER;
     if (chunk->order < t->newest[kind]) due = chunk->sent_ns + t->newest_took_ns[kind] + reordering_ns;
     if (chunk->order < t->newest[1 - kind]) {
-        const int64_t other = chunk->sent_ns + t->newest_took_ns[1 - kind] + patience_ns;
+        const int64_t other = chunk->sent_ns + t->newest_took_ns[1 - kind] + timeout_ns;
         due = due < other ? due : other;
     }
     return due;
 }
 
-uint32_t flow_find_lost(flow_outbound *t, int64_t now_ns, int64_t reordering_ns, int64_t patience_ns)
+uint32_t flow_find_lost(flow_outbound *t, int64_t now_ns, int64_t reordering_ns, int64_t timeout_ns)
 {
     uint32_t lost = 0;
     t->reorder_at_ns = FLOW_NEVER;
     for (uint32_t kind = 0; kind < KINDS; kind++) {
         const uint32_t list = under_way_list(t, kind);
         for (uint32_t index; (index = t->chunks[list].next) != list; lost++) {
-            const int64_t at = due(t, &t->chunks[index], reordering_ns, patience_ns);
+            const int64_t at = due(t, &t->chunks[index], reordering_ns, timeout_ns);
             if (at > now_ns) {
                 if (at < t->reorder_at_ns) t->reorder_at_ns = at;
                 break;

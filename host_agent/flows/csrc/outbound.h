@@ -72,7 +72,7 @@ static inline int flow_unsent(const flow_outbound *t) { return t->next < t->head
 
 int flow_to_resend(const flow_outbound *t);
 
-/* Whether the receiver has to say something before this can go on; else it waits for its turn. */
+/* Whether the receiver has to say something before this can go on; otherwise it waits for its turn. */
 int flow_awaits_answer(const flow_outbound *t);
 
 /* Whether only the receiver's word is missing, and it may not know that it is its turn. */
@@ -81,13 +81,13 @@ int flow_must_decide(const flow_outbound *t);
 /* Write the next chunk never sent, or the next one to be sent again. Returns its length, and the chunk. */
 uint32_t flow_send_chunk(flow_outbound *t, int again, int64_t now_ns, uint8_t *out, const flow_chunk **chunk);
 
-/* Write a probe about every chunk sent that is not known to have arrived. `patience_ns`: for how long one may be
+/* Write a probe about every chunk sent that is not known to have arrived. `timeout_ns`: for how long one may be
  * on its way when what was sent after it has arrived. */
-uint32_t flow_ask(flow_outbound *t, int64_t now_ns, int64_t patience_ns, uint32_t kind, uint8_t *out);
+uint32_t flow_ask(flow_outbound *t, int64_t now_ns, int64_t timeout_ns, uint32_t kind, uint8_t *out);
 
 /* Take for lost what was sent well before something that has arrived, as RACK does (RFC 8985); returns how many
- * chunks. Only packets of one kind take the same way: what came of the other says something after the patience. */
-uint32_t flow_find_lost(flow_outbound *t, int64_t now_ns, int64_t reordering_ns, int64_t patience_ns);
+ * chunks. Only packets of one kind take the same way: what came of the other says something after the timeout. */
+uint32_t flow_find_lost(flow_outbound *t, int64_t now_ns, int64_t reordering_ns, int64_t timeout_ns);
 
 /* Take in what the receiver has. Whatever its age, it can only tell more. */
 enum weir_flow_verdict flow_on_bitmap(flow_outbound *t, const flow_packet *p, int64_t now_ns,

@@ -85,7 +85,7 @@ static void keep(weir_flow_receiver *r, flow_inbound *t)
     r->tensors[t->head.tensor % span] = t;
 }
 
-/* Hand a stopped tensor to whoever asks for deliveries; -1 without memory. */
+/* Hand a stopped tensor to anyone who asks for deliveries; -1 without memory. */
 static int deliver(weir_flow_receiver *r, flow_inbound *t)
 {
     delivery *done = calloc(1, sizeof *done + t->head.count);

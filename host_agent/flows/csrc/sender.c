@@ -106,7 +106,7 @@ static void open_tensor(weir_flow_sender *s, flow_outbound *t)
     t->is_open = 1;
 }
 
-/* Open what the receiver can remember: so many tensors from the lowest that is not settled. */
+/* Open what the receiver can remember: this many tensors from the lowest that is not settled. */
 static void open_more(weir_flow_sender *s)
 {
     for (flow_outbound *t = s->tensors; t && may_open(s, t->head.tensor); t = t->later)
@@ -147,14 +147,14 @@ int weir_flow_sender_idle(const weir_flow_sender *s) { return !s->tensors && flo
 
 /* ------------------------------------------------------------------------------------------- time-outs */
 
-/* How long to wait before asking, after so many questions in a row without an answer. */
+/* How long to wait before asking, after this many questions in a row without an answer. */
 static int64_t timeout_ns(const weir_flow_sender *s, uint32_t backoff)
 {
     return weir_backed_off(s->rtt.timeout_ns, backoff, s->rtt.most_ns);
 }
 
 /* For how long a packet may be overtaken, on a slower path, by packets sent after it. */
-static int64_t patience_ns(const weir_flow_sender *s)
+static int64_t early_ns(const weir_flow_sender *s)
 {
     return s->rtt.mean_ns ? s->rtt.mean_ns + 2 * s->rtt.deviation_ns : s->rtt.timeout_ns;
 }
@@ -176,7 +176,7 @@ int64_t weir_flow_sender_deadline(const weir_flow_sender *s)
 /* Give up or repeat what others have overtaken. A loss is congestion, as far as one can know. */
 static void find_lost(weir_flow_sender *s, flow_outbound *t, int64_t now_ns)
 {
-    const uint32_t lost = flow_find_lost(t, now_ns, reordering_ns(s), patience_ns(s));
+    const uint32_t lost = flow_find_lost(t, now_ns, reordering_ns(s), early_ns(s));
     if (lost) weir_window_results(&s->window, lost, lost);
 }
 
@@ -288,7 +288,7 @@ uint32_t weir_flow_sender_next(weir_flow_sender *s, int64_t now_ns, uint8_t *out
     } else if (s->step == ASK || s->step == TIMER) {
         if (s->step == TIMER) count_silence(s, t, now_ns);
         const uint32_t kind = s->code == WEIR_RELIABLE_DSCP ? KIND_REPEAT : KIND_FIRST;
-        length = flow_ask(t, now_ns, patience_ns(s), kind, out);
+        length = flow_ask(t, now_ns, early_ns(s), kind, out);
         t->deadline_ns = now_ns + timeout_ns(s, t->timeouts_in_a_row);
         s->counts.probes++;
     } else {

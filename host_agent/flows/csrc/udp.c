@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Datagrams of one size and class to one peer that follow one another are a train: the kernel takes them in one
- * piece (UDP_SEGMENT) and cuts it where a link wants single packets, and hands in one piece what came together
+/* Datagrams of one size and class to one peer that follow one another are a batch: the kernel takes them in one
+ * piece (UDP_SEGMENT) and segments it where a link wants single packets, and hands in one piece what came together
  * (UDP_GRO). What it does not take counts as lost: the sender's timer knows what to do. */
 #define _GNU_SOURCE
 #include <poll.h>
@@ -16,12 +16,12 @@ typedef struct {
     uint32_t packets, size;
     uint8_t class;
     uint64_t peer;
-} train;
+} gso_batch;
 
 struct weir_flow_udp {
-    int fd, cuts; /* whether the kernel cuts trains that we send */
+    int fd, segments; /* whether the kernel segments batches that we send */
     uint64_t lost;
-    train trains[BATCH];
+    gso_batch batches[BATCH];
     struct mmsghdr in[BATCH], out[BATCH];
     struct iovec in_vector[BATCH], out_vector[BATCH];
     struct sockaddr_in in_address[BATCH], out_address[BATCH];
@@ -41,12 +41,12 @@ static int is_full(int error) { return error == EAGAIN || error == EWOULDBLOCK |
 
 /* -------------------------------------------------------------------------------------------- sending */
 
-/* Put a packet at `payload` behind the last train, or begin another. Returns how many trains there are. */
+/* Put a packet at `payload` behind the last batch, or begin another. Returns how many batches there are. */
 static uint32_t append(weir_flow_udp *u, uint32_t last, uint8_t *payload, uint32_t length, uint8_t class,
                        uint64_t peer)
 {
-    if (last && u->cuts) {
-        train *at = &u->trains[last - 1];
+    if (last && u->segments) {
+        gso_batch *at = &u->batches[last - 1];
         struct iovec *vector = &u->out_vector[last - 1];
         if (at->class == class && at->peer == peer && length <= at->size &&
             vector->iov_len == (size_t)at->packets * at->size) {
@@ -58,7 +58,7 @@ static uint32_t append(weir_flow_udp *u, uint32_t last, uint8_t *payload, uint32
         }
     }
     const int wide = class;
-    u->trains[last] = (train){1, length, class, peer};
+    u->batches[last] = (gso_batch){1, length, class, peer};
     u->out_vector[last] = (struct iovec){payload, length};
     u->out_address[last] = (struct sockaddr_in){.sin_family = AF_INET,
                                                 .sin_port = WEIR_BE16((uint16_t)peer),
@@ -73,7 +73,7 @@ static uint32_t append(weir_flow_udp *u, uint32_t last, uint8_t *payload, uint32
     return last + 1;
 }
 
-/* Send a train's packets one by one. 0, or -1 with errno set. */
+/* Send a batch's packets one by one. 0, or -1 with errno set. */
 static int send_singly(weir_flow_udp *u, uint32_t at)
 {
     struct msghdr message = u->out[at].msg_hdr;
@@ -82,7 +82,7 @@ static int send_singly(weir_flow_udp *u, uint32_t at)
     message.msg_controllen = CMSG_SPACE(sizeof(int)); /* the class alone */
     while (whole.iov_len) {
         piece = (struct iovec){whole.iov_base,
-                               whole.iov_len < u->trains[at].size ? whole.iov_len : u->trains[at].size};
+                               whole.iov_len < u->batches[at].size ? whole.iov_len : u->batches[at].size};
         if (sendmsg(u->fd, &message, 0) < 0) {
             if (!weir_is_loss(errno) && !is_full(errno)) return -1;
             u->lost++;
@@ -99,7 +99,7 @@ static void wait_for_room(const weir_flow_udp *u)
     poll(&ready, 1, 1);
 }
 
-/* Send trains[0..last). 0, or -errno. */
+/* Send batches[0..last). 0, or -errno. */
 static int flush(weir_flow_udp *u, uint32_t last)
 {
     for (uint32_t first = 0; first < last;) {
@@ -110,12 +110,12 @@ static int flush(weir_flow_udp *u, uint32_t last)
         }
         if (errno == EINTR) continue;
         if (is_full(errno)) {
-            u->lost += u->trains[first++].packets;
+            u->lost += u->batches[first++].packets;
             wait_for_room(u);
         } else if (weir_is_loss(errno)) {
-            u->lost += u->trains[first++].packets;
-        } else if (u->trains[first].packets > 1) { /* this kernel, or this way, knows no trains */
-            u->cuts = 0;
+            u->lost += u->batches[first++].packets;
+        } else if (u->batches[first].packets > 1) { /* this kernel, or this way, knows no batches */
+            u->segments = 0;
             if (send_singly(u, first++) < 0) return -errno;
         } else {
             return -errno;
@@ -126,17 +126,17 @@ static int flush(weir_flow_udp *u, uint32_t last)
 
 int weir_flow_udp_send(weir_flow_udp *u, weir_flow_mux *m, uint32_t most)
 {
-    uint32_t packets = 0, trains = 0;
+    uint32_t packets = 0, batches = 0;
     const int64_t now = now_ns();
     for (uint8_t *at = u->out_buffer; packets < most && packets < BATCH; packets++) {
         uint8_t class;
         uint64_t peer;
         const uint32_t length = weir_flow_mux_next(m, now, at, &class, &peer);
         if (!length) break;
-        trains = append(u, trains, at, length, class, peer);
+        batches = append(u, batches, at, length, class, peer);
         at += length;
     }
-    const int failed = flush(u, trains);
+    const int failed = flush(u, batches);
     return failed ? failed : (int)packets;
 }
 
@@ -191,15 +191,15 @@ int weir_flow_udp_receive(weir_flow_udp *u, weir_flow_mux *m, int wake_fd, int64
 
 uint64_t weir_flow_udp_lost(const weir_flow_udp *u) { return u->lost; }
 
-weir_flow_udp *weir_flow_udp_open(int fd, int trains)
+weir_flow_udp *weir_flow_udp_open(int fd, int batches)
 {
     static const int yes = 1, none = 0;
     if (setsockopt(fd, IPPROTO_IP, IP_RECVTOS, &yes, sizeof yes) < 0) return NULL;
     weir_flow_udp *u = calloc(1, sizeof *u);
     if (!u) return NULL;
     u->fd = fd;
-    u->cuts = trains && setsockopt(fd, SOL_UDP, UDP_SEGMENT, &none, sizeof none) == 0;
-    if (trains) setsockopt(fd, SOL_UDP, UDP_GRO, &yes, sizeof yes); /* without, each comes by itself */
+    u->segments = batches && setsockopt(fd, SOL_UDP, UDP_SEGMENT, &none, sizeof none) == 0;
+    if (batches) setsockopt(fd, SOL_UDP, UDP_GRO, &yes, sizeof yes); /* without, each comes by itself */
 
     for (uint32_t i = 0; i < BATCH; i++) {
         u->in_vector[i] = (struct iovec){u->in_buffer + (size_t)i * LONGEST, LONGEST};

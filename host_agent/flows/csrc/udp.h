@@ -7,9 +7,9 @@
 
 typedef struct weir_flow_udp weir_flow_udp;
 
-/* Use a bound non-blocking socket, which stays the caller's to close; `trains`: also its offloads, where the kernel
+/* Use a bound non-blocking socket, which stays the caller's to close; `batches`: also its offloads, where the kernel
  * has them. NULL with errno set. */
-weir_flow_udp *weir_flow_udp_open(int fd, int trains);
+weir_flow_udp *weir_flow_udp_open(int fd, int batches);
 void weir_flow_udp_close(weir_flow_udp *u);
 
 /* Send what the mux has, `most` packets at most. Returns how many, or -errno. */

@@ -16,7 +16,7 @@ MOST_MACHINES: Final = 256
 
 _ENOUGH: Final = 1e-3  # of the cost: a pass that gains less is the last
 _PASSES: Final = 12
-_UNEVEN: Final = 1.1  # times the mean load of machines, from where on load is a cost of its own: our choice
+_UNEVEN: Final = 1.1  # times the mean load of machines, from where on load is a cost of its own: chosen here
 _DEAR: Final = 8.0  # what a transfer beyond the bound costs, in transfers
 
 _pointer, _int64 = ctypes.c_void_p, ctypes.c_int64

@@ -14,7 +14,7 @@ from weir.host_agent.placement.samples import Integers, Samples
 from weir.host_agent.placement.traffic import cap
 
 KEPT: Final = 4  # partitions, as others begin with them
-_LARGE: Final = 1_000_000  # features of all samples, from where on Mt-KaHyPar is to be quick
+_LARGE: Final = 1_000_000  # features of all samples, above which Mt-KaHyPar uses its fast preset
 
 
 class MissingPackageError(RuntimeError):

@@ -29,7 +29,8 @@ def refined(samples: Samples, machines: int, slack: float, seed: int) -> Integer
     """Improve what Mt-KaHyPar, METIS (where they are installed) and the greedy way find, and return the best.
 
     That is the one with the least total traffic among those that are no worse than the best of a random, a
-    hashed and the greedy partition, in total and at the bottleneck; else the one that is least beyond these.
+    hashed and the greedy partition, in total and at the bottleneck; otherwise the one that is least beyond
+    these.
     """
     simple = [make(samples, machines, slack, seed) for make in (random, by_hash, greedy)]
     starts = list(simple[2:])

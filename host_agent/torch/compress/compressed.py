@@ -307,7 +307,7 @@ def compress(
         share: of the values that are sent at a step, in rotation; 1: all.
         sample_share: of the mean gradient, sampled at a step, for Adam's second moments and for clipping.
         sample_bits: of these: 4, or 32.
-        sample_whole_steps: at so many first steps all of the mean gradient is sampled.
+        sample_whole_steps: at this many first steps all of the mean gradient is sampled.
         clip_norm: the norm that the mean gradient is clipped to; None: it is not.
         seed: of rotations and rounding, the same on all ranks.
 

@@ -18,11 +18,12 @@ _UNKNOWN: Final = ("amsgrad", "maximize", "differentiable")
 
 
 def rule_of(optimizer: torch.optim.Optimizer) -> RuleName:
-    """Return which steps an optimizer makes. Raises TypeError, in words, for one that is not supported."""
+    """Return which steps an optimizer makes. Raises TypeError, with the reason, for one that is not "
+    "supported."""
     name = type(optimizer).__name__
     if type(optimizer) not in _RULES:
         known = ", ".join(kind.__name__ for kind in _RULES)
-        raise TypeError(f"compress knows the steps of torch.optim's {known}, not those of {name}")
+        raise TypeError(f"compress supports torch.optim's {known}, not {name}")
     for group in optimizer.param_groups:
         for option in _UNKNOWN:
             if group.get(option):
@@ -46,8 +47,8 @@ def parameters_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> d
     for name, parameter in found.items():
         if parameter.dtype is not torch.float32:
             raise TypeError(
-                f"{name} is {parameter.dtype}: compress keeps what waits for the wire in the weights, and "
-                "needs them in float32. Train under torch.autocast, which leaves them so"
+                f"{name} is {parameter.dtype}: compress keeps unsent values in the weights, so they must "
+                f"be float32. Train under torch.autocast, which keeps weights in float32"
             )
     return found
 
@@ -65,7 +66,8 @@ def options_of(
         of.update(dict.fromkeys(group["params"], _numbers(group, rule)))
     if unknown := {one for one in of if one.requires_grad} - set(parameters.values()):
         raise ValueError(
-            f"the optimizer trains {len(unknown)} more parameters than when compress was called: call it anew"
+            f"the optimizer trains {len(unknown)} more parameters than when compress was called: call "
+            f"compress again"
         )
     rows = [of[parameter] for parameter in parameters.values()]
     return {name: list(column) for name, column in zip(OPTIONS[rule], zip(*rows, strict=True), strict=True)}

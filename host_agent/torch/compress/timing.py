@@ -36,7 +36,7 @@ class Timing:
         return self.step_s < self.dense_s
 
     def __str__(self) -> str:
-        """Return both in words."""
+        """Return both as text."""
         return (
             f"a compressed step takes {1e3 * self.step_s:.3g} ms on this network, and a sum of whole "
             f"gradients would take about {1e3 * self.dense_s:.3g} ms"

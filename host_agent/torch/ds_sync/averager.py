@@ -57,7 +57,7 @@ class DsSync:
 
     Raises:
         ValueError: arguments that do not fit, or not the same on every rank.
-        NoSlotsError: the switch has not enough slots for so many groups.
+        NoSlotsError: the switch has not enough slots for this many groups.
     """
 
     def __init__(

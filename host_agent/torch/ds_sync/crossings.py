@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups that take members of every block, arranged anew until all members of different blocks have met.
+"""Groups that take members of every block, arranged again until all members of different blocks have met.
 
 A *crossing* of blocks is a partition of all their members in which each part has members of every block: the
 columns of a grid whose rows are the blocks. Blocks that have averaged inside and then meet in a crossing know
@@ -8,8 +8,8 @@ the mean of all.
 One crossing lets a member of a block meet one member of each other block. As many members as a block has,
 that many crossings are needed at least for everybody to meet. Where the blocks are of one size n, and n is a
 prime, a power of two, or has no prime factor below the number of blocks, that many do: crossing m joins the
-members c + m*j of blocks j, in the field or ring of n elements (the lines of an affine plane). Else more are
-looked for, each the best of some random ones.
+members c + m*j of blocks j, in the field or ring of n elements (the lines of an affine plane). Otherwise,
+more are looked for, each the best of some random ones.
 """
 
 import random

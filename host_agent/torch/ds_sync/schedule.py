@@ -130,14 +130,15 @@ class Schedule:
 
     @cached_property
     def period(self) -> int:
-        """Return rounds after which all repeats; in any so many, every two workers meet, if ``shuffles`` is
-        None.
+        """Return rounds after which all repeats; in any series of this many, every two workers meet, if
+        ``shuffles`` is None.
         """
         return self.cycle * max(map(len, self._levels))
 
     @property
     def longest_wait(self) -> int:
-        """Return the period of contended workers: in any so many rounds they, too, meet everybody."""
+        """Return the period of contended workers: in any series of this many rounds they, too, meet "
+        "everybody."""
         return self.period * (EXCUSED + 1)
 
     def partition(self, number: int, contended: Collection[int] = ()) -> Partition:

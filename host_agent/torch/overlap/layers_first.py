@@ -23,7 +23,7 @@ from weir.host_agent.torch.process_group import WeirProcessGroup
 from weir.wire.definition import LAYER_CLASSES, SLOT_LANES
 
 PIECE = 131_072
-"""Our choice, lanes: 512 KiB takes long beside a round trip, and short beside a step."""
+"""Chosen here, lanes: 512 KiB takes long beside a round trip, and short beside a step."""
 
 
 @dataclass
@@ -83,7 +83,9 @@ class LayersFirst:
                 f"LayersFirst needs a DDP module on the weir backend, this one is on a {type(group).__name__}"
             )
         if not optimizers:
-            raise ValueError("LayersFirst(ddp, optimizer): it needs the optimizers whose steps it is to make")
+            raise ValueError(
+                "LayersFirst(ddp, optimizer): pass at least one optimizer for LayersFirst to step"
+            )
         _refuse_compiled(ddp.module)
         for name, parameter in ddp.module.named_parameters():
             if parameter.is_complex():

@@ -60,7 +60,7 @@ def _options(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_closure(optimizer: Optimizer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise TypeError where a step is called with a closure, which would compute gradients anew."""
+    """Raise TypeError where a step is called with a closure, which would compute gradients again."""
     if any(value is not None for value in (*args, *kwargs.values())):
         raise TypeError(
             f"{type(optimizer).__name__}.step() takes no closure with LayersFirst: gradients are summed "

@@ -26,10 +26,10 @@ from weir.host_agent.parameter_server.server_machine import ServerMachine
 from weir.host_agent.parameter_server.server_rules import ServerRules
 from weir.host_agent.parameter_server.terms import Terms
 from weir.host_agent.parameter_server.value_filter import parse_filter
-from weir.host_agent.torch.parameter_server.meeting import CallOfWorker, Meeting, Place
+from weir.host_agent.torch.parameter_server.flow_rendezvous import CallOfWorker, FlowRendezvous, Place
+from weir.host_agent.torch.parameter_server.job_group import await_word
 from weir.host_agent.torch.parameter_server.shard_optimizer import UnitsOptimizer
 from weir.host_agent.torch.parameter_server.stall import Stall, telling
-from weir.host_agent.torch.parameter_server.team import await_word
 from weir.host_agent.torch.rendezvous import RendezvousError
 from weir.host_agent.transport.links import TransportTimeout
 
@@ -93,7 +93,7 @@ class FlowServer:
         terms: of the job.
         index: of the server, from 0.
         timeout: how long to wait for a first worker, and for any word of them.
-        state: folder in which it keeps its state; a server that is started anew with it goes on where it was.
+        state: folder in which it keeps its state; a server that is restarted with it goes on where it was.
             None: it is lost with the process.
 
     Raises:
@@ -104,8 +104,8 @@ class FlowServer:
         self, store: Store, terms: Terms, index: int, timeout: timedelta, state: Path | None = None
     ) -> None:
         self.index, self._terms, self._timeout = index, terms, timeout
-        self._store, self._meeting = store, Meeting(store)
-        self._stall = Stall(log, self._meeting, index)
+        self._store, self._rendezvous = store, FlowRendezvous(store)
+        self._stall = Stall(log, self._rendezvous, index)
         self._looked = 0.0
         table = table_of(store, terms, timeout)
         rules = ServerRules(
@@ -135,13 +135,13 @@ class FlowServer:
             if self._journal is not None:
                 stack.enter_context(self._journal)
             if self.server.is_over:
-                self._meeting.say(self.index, f"it has ended: {FINISHED}")
+                self._rendezvous.say(self.index, f"it has ended: {FINISHED}")
                 log.warning("server %d: %s", self.index, FINISHED)
                 return
-            self._flows = stack.enter_context(UdpFlows.at(self._meeting.own_ip))
+            self._flows = stack.enter_context(UdpFlows.at(self._rendezvous.own_ip))
             self._ends = ServerEnds(self.server, self._flows.mux)
             ip, port = self._flows.address
-            self._meeting.announce(self.index, Place(ip, port, time.time_ns()))
+            self._rendezvous.announce(self.index, Place(ip, port, time.time_ns()))
             limit_s = self._timeout.total_seconds()
             try:
                 self._flows.drive(self._over, limit_s, react=self._react)
@@ -159,7 +159,7 @@ class FlowServer:
         now = time.monotonic()
         if now - self._looked >= LOOK_S:
             self._looked = now
-            for call in self._meeting.calls(self.index, range(self._terms.workers + self._terms.servers)):
+            for call in self._rendezvous.calls(self.index, range(self._terms.workers + self._terms.servers)):
                 self._connect(call)
             self._dismiss_silent(now)
             self._stall.look(now, self._awaited(now))
@@ -175,12 +175,12 @@ class FlowServer:
             silent = now - self._silent_since.setdefault(worker, now)
             if silent > SILENT_S:
                 at = time.strftime("%H:%M:%S", time.localtime(time.time() - silent))
-                words += f"; worker {worker} is silent since {at}: start it again, or the job anew"
+                words += f"; worker {worker} has been silent since {at}: restart it, or restart the job"
         return words
 
     def _find(self, server: int) -> None:
         """Call a server that units have moved to, unless it was called where it is."""
-        place, peer = self._meeting.find(server), self._peers.get(server)
+        place, peer = self._rendezvous.find(server), self._peers.get(server)
         if place is not None and (peer is None or peer.place != place):
             self._call(server, place)
 
@@ -204,7 +204,7 @@ class FlowServer:
             flow_config(self._terms, down, rank),
         )
         ip, port = self._flows.address
-        self._meeting.call(server, CallOfWorker(rank, 0, ip, port, up, down, place.start))
+        self._rendezvous.call(server, CallOfWorker(rank, 0, ip, port, up, down, place.start))
         self._peers[server] = _Peer(place, end)
 
     def _connect(self, call: CallOfWorker) -> None:
@@ -234,7 +234,7 @@ class FlowServer:
             elif worker not in self._warned:
                 self._warned.add(worker)
                 log.warning(
-                    "server %d: worker %d has said nothing for %.0f s: it is taken out after %g s",
+                    "server %d: worker %d has been silent for %.0f s: it will be removed after %g s",
                     self.index,
                     worker,
                     silent,
@@ -242,13 +242,13 @@ class FlowServer:
                 )
             if silent > limit:
                 log.warning(
-                    "server %d: worker %d said nothing for %.0f s and is taken out",
+                    "server %d: worker %d was silent for %.0f s and is removed",
                     self.index,
                     worker,
                     silent,
                 )
                 self._ends.send(self.server.dismiss(worker))
-                self._meeting.leave(worker)
+                self._rendezvous.leave(worker)
 
 
 @dataclass

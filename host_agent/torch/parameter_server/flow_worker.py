@@ -35,8 +35,13 @@ from weir.host_agent.parameter_server.terms import SILENCE_S, Terms
 from weir.host_agent.parameter_server.value_filter import Floats, parse_filter
 from weir.host_agent.parameter_server.worker_machine import UnitSet, WorkerMachine, WorkerRules
 from weir.host_agent.torch.connection import GroupBrokenError
+from weir.host_agent.torch.parameter_server.flow_rendezvous import (
+    CallOfWorker,
+    FlowRendezvous,
+    Place,
+    StoreGoneError,
+)
 from weir.host_agent.torch.parameter_server.flow_server import flow_config, table_of
-from weir.host_agent.torch.parameter_server.meeting import CallOfWorker, Meeting, Place, StoreGoneError
 from weir.host_agent.torch.parameter_server.shard_optimizer import words_of_move
 from weir.host_agent.torch.parameter_server.value_sparsifier import LocalChoice
 from weir.host_agent.transport.counters import TransportCounters
@@ -47,12 +52,12 @@ _LOOK_S: Final = 0.1
 _FAREWELL_S: Final = 10.0
 """For servers to hear that a worker leaves; one that does not takes it out when it was silent for long."""
 
-_PATIENCE_S: Final = 0.5
+_TIMEOUT_S: Final = 0.5
 """Silence of a server from which something is awaited, after which it is looked for, and asked again."""
 
 
 @dataclass
-class _Line:
+class _Session:
     """This worker's dealings with one server.
 
     knows: the server has got something by these flows. Before it has read the call it drops what comes.
@@ -102,7 +107,7 @@ class FlowSession:
         *,
         holds_store: bool = False,
     ) -> None:
-        self._meeting, self._terms, self._rank = Meeting(store), terms, rank
+        self._rendezvous, self._terms, self._rank = FlowRendezvous(store), terms, rank
         self._holds_store = holds_store
         self._timeout_s = timeout.total_seconds()
         self._say_each_s = min(SILENCE_S, terms.silence_s or SILENCE_S) / 4
@@ -126,19 +131,19 @@ class FlowSession:
         )
         words = array_of(model).view(np.uint32)
         self.worker = WorkerMachine(rank, time.time_ns(), words, table, rules, Residual(words.size))
-        self._lines = [_Line(index) for index in range(terms.servers)]
+        self._sessions = [_Session(index) for index in range(terms.servers)]
         self._beginnings: list[Message] = []
         if beginning is not None:
-            self._beginnings = [self.worker.beginning(line.index, beginning) for line in self._lines]
+            self._beginnings = [self.worker.beginning(session.index, beginning) for session in self._sessions]
         self._layers = layer_classes(
             [int(table.units.sizes[table.of(server)].sum()) for server in range(terms.servers)]
         )
         self._change = threading.Condition()
         self._error: Exception | None = None
         self._stopping = self._leaving = False
-        self._flows = UdpFlows.at(self._meeting.own_ip)
+        self._flows = UdpFlows.at(self._rendezvous.own_ip)
         self._looked = 0.0
-        self._meeting.rejoin(rank)
+        self._rendezvous.rejoin(rank)
         # A thread that the interpreter's end would wait for, should the program not close this.
         self._thread = threading.Thread(target=self._run, name="weir-flows", daemon=True)
         self._thread.start()
@@ -155,7 +160,9 @@ class FlowSession:
     def stats(self) -> TransportCounters:
         """Return the packets of all flows so far. Of what comes, those of data: no probes, no answers."""
         with self._change:
-            return sum((line.end.stats for line in self._lines if line.end is not None), self._counted)
+            return sum(
+                (session.end.stats for session in self._sessions if session.end is not None), self._counted
+            )
 
     @property
     def pushed(self) -> int:
@@ -170,7 +177,7 @@ class FlowSession:
     def sent_bytes(self) -> dict[int, int]:
         """Return bytes sent so far by rank of the receiver, headers from Ethernet up."""
         with self._change:
-            now = {line.index: line.end.sent for line in self._lines if line.end is not None}
+            now = {session.index: session.end.sent for session in self._sessions if session.end is not None}
         return {self._terms.rank_of(index): count for index, count in (self._closed + Counter(now)).items()}
 
     def step(
@@ -183,7 +190,7 @@ class FlowSession:
     ) -> None:
         """Push a gradient, and wait until the servers have applied it and the next step may begin.
 
-        Our choice: hiding the round trip of a push behind the next step would make all pushes later by as
+        Chosen here: hiding the round trip of a push behind the next step would make all pushes later by as
         many as there are workers, which costs more than it saves.
 
         Args:
@@ -201,8 +208,8 @@ class FlowSession:
         with self._change:
             pushes = self.worker.push(values, lr, settings if settings != self._said else "", units, wanted)
             self._said, self._rate = settings, lr
-            for line, push in zip(self._lines, pushes, strict=True):
-                line.outbox.append(push)
+            for session, push in zip(self._sessions, pushes, strict=True):
+                session.outbox.append(push)
             self.last_density = sum(push.payload.size for push in pushes) / max(1, self.worker.words.size)
         self._flows.wake()
         self._wait(lambda: self.worker.settled and self.worker.may_step)
@@ -214,8 +221,8 @@ class FlowSession:
             self.step(np.zeros(self.worker.words.size, np.float32), self._rate, self._said)
         for point in ("pushed", "flushed"):
             with self._change:
-                for line, flush in zip(self._lines, self.worker.flush(), strict=True):
-                    line.outbox.append(flush)
+                for session, flush in zip(self._sessions, self.worker.flush(), strict=True):
+                    session.outbox.append(flush)
             self._flows.wake()
             self._wait(lambda: self.worker.settled)
             if point == "pushed":
@@ -242,61 +249,60 @@ class FlowSession:
             while True:
                 if self._error is not None:
                     raise self._error
-                for line in self._lines:
-                    while line.inbox:
-                        self._take(line, line.inbox.popleft())
+                for session in self._sessions:
+                    while session.inbox:
+                        self._take(session, session.inbox.popleft())
                 if enough():
                     self._waits.over()
                     return
                 self._change.wait(_LOOK_S)
                 self._look_at_time(began)
 
-    def _take(self, line: _Line, message: Message) -> None:
+    def _take(self, session: _Session, message: Message) -> None:
         """Take a server's message. RefusedError, GroupBrokenError: it takes no part any more."""
         try:
-            if self.worker.on_message(line.index, message):
-                line.news = time.monotonic()
+            if self.worker.on_message(session.index, message):
+                session.news = time.monotonic()
         except PayloadError as error:
             raise GroupBrokenError(
-                f"worker {self._rank}: parameter server {line.index} has sent what cannot be read: {error}"
+                f"worker {self._rank}: parameter server {session.index} sent a message that cannot be "
+                f"decoded: {error}"
             ) from error
 
     def _look_at_time(self, began: float) -> None:
         """Say for whom this worker waits since ``began``. GroupBrokenError when that takes too long."""
         now = time.monotonic()
-        late = [line for line in self._lines if self.worker.waits(line.index)]
-        self._waits.look(now, lambda: "; ".join(self._awaited(line, now) for line in late))
-        if any(now - max(line.news, began) > self._timeout_s for line in late):
+        late = [session for session in self._sessions if self.worker.waits(session.index)]
+        self._waits.look(now, lambda: "; ".join(self._awaited(session, now) for session in late))
+        if any(now - max(session.news, began) > self._timeout_s for session in late):
             # Kept, so that the end of the process does not wait for them once more.
             self._error = GroupBrokenError(
                 f"worker {self._rank} has waited for {self._timeout_s:g} s for "
-                + "; ".join(self._awaited(line, now) for line in late)
+                + "; ".join(self._awaited(session, now) for session in late)
             )
             raise self._error
 
-    def _awaited(self, line: _Line, now: float) -> str:
+    def _awaited(self, session: _Session, now: float) -> str:
         """Return words for a server that is waited for: what it owes, since when it is silent, what to do."""
-        known, silent = self.worker.lines[line.index], now - line.heard
-        if not known.taken:
+        known, silent = self.worker.sessions[session.index], now - session.heard
+        if not known.acked:
             owes = "to send the model" + (", which worker 0 gives it" if self._rank else "")
         elif known.unapplied:
             owes = f"to apply step {known.made}"
         else:
             owes = "to have the steps of all workers that this one must not be ahead of"
-        about, remedy = self._meeting.whereabouts(line.index), ""
-        if silent > _PATIENCE_S + _LOOK_S:
+        about, remedy = self._rendezvous.whereabouts(session.index), ""
+        if silent > _TIMEOUT_S + _LOOK_S:
             at = time.strftime("%H:%M:%S", time.localtime(time.time() - silent))
             about += f"; silent for {silent:.0f} s, since {at}"
-            remedy = (
-                f": start it again with its state (weir server --index {line.index} --state DIR), or start "
-                "the job anew"
-            )
-        return f"parameter server {line.index} {owes} ({about}){remedy}"
+            remedy = f": restart it with its state (weir server --index {session.index} --state DIR), or "
+            "restart the job"
+        return f"parameter server {session.index} {owes} ({about}){remedy}"
 
     def _meet(self, where: str) -> None:
         """Wait until all workers that are still there are here."""
         with self._change:
-            self._meeting.arrive(where, self._rank)
+            self._rendezvous.arrive(where, self._rank)
         self._await_others(where, f"have not {where}")
 
     def _await_others(self, where: str, sentence: str) -> None:
@@ -310,7 +316,7 @@ class FlowSession:
             while True:
                 try:
                     with self._change:
-                        missing[:] = self._meeting.missing(where, self._terms.workers)
+                        missing[:] = self._rendezvous.missing(where, self._terms.workers)
                 except StoreGoneError as error:
                     raise GroupBrokenError(
                         f"worker {self._rank}: the store of this job is gone, with worker 0 that held it, "
@@ -331,14 +337,18 @@ class FlowSession:
         """
         with self._change:
             self._leaving = True
-            for line in self._lines:
-                line.outbox.append(self.worker.leave())
+            for session in self._sessions:
+                session.outbox.append(self.worker.leave())
         self._flows.wake()
         deadline = time.monotonic() + _FAREWELL_S
-        while not self._error and not all(line.idle for line in self._lines) and time.monotonic() < deadline:
+        while (
+            not self._error
+            and not all(session.idle for session in self._sessions)
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.01)
         with self._change:
-            self._meeting.leave(self._rank)
+            self._rendezvous.leave(self._rank)
         if self._holds_store and not self._gave_up:
             with contextlib.suppress(GroupBrokenError):
                 self._await_others("left", "still need the store that this worker holds")
@@ -351,8 +361,8 @@ class FlowSession:
         except StoreGoneError as error:
             self._fail(
                 GroupBrokenError(
-                    f"worker {self._rank}: the store of this job is gone, with worker 0 that held it, and a "
-                    f"parameter server that was started anew cannot be called: {error}"
+                    f"worker {self._rank}: worker 0 held this job's store and is gone, so a restarted "
+                    f"parameter server cannot be reached: {error}"
                 )
             )
         except Exception as error:
@@ -365,72 +375,72 @@ class FlowSession:
             self._change.notify_all()
 
     def _turn(self) -> bool:
-        """Send what is to be sent, look after servers that are silent; return whether it is over."""
+        """Send what must be sent, look after servers that are silent; return whether it is over."""
         with self._change:
             now = time.monotonic()
             if now - self._looked >= _LOOK_S:
                 self._looked = now
-                for line in self._lines:
-                    self._look_after(line, now)
-            for line in self._lines:
-                if line.end is None:
+                for session in self._sessions:
+                    self._look_after(session, now)
+            for session in self._sessions:
+                if session.end is None:
                     continue
-                line.knows |= bool(line.end.settlements())
-                while line.knows and line.outbox:
-                    line.end.submit(line.outbox.popleft())
+                session.knows |= bool(session.end.settlements())
+                while session.knows and session.outbox:
+                    session.end.submit(session.outbox.popleft())
         return self._stopping
 
-    def _look_after(self, line: _Line, now: float) -> None:
+    def _look_after(self, session: _Session, now: float) -> None:
         """Find a server that is silent, and ask it for what is due; say now and then that we are here."""
-        silent = now - max(line.heard, line.asked)
-        waits = self.worker.waits(line.index)
-        due = waits or (self._leaving and not line.idle)
-        if line.place is None or (due and silent > _PATIENCE_S):
-            place = self._meeting.find(line.index)
-            if place is not None and place != line.place:
-                self._call(line, place)
+        silent = now - max(session.heard, session.asked)
+        waits = self.worker.waits(session.index)
+        due = waits or (self._leaving and not session.idle)
+        if session.place is None or (due and silent > _TIMEOUT_S):
+            place = self._rendezvous.find(session.index)
+            if place is not None and place != session.place:
+                self._call(session, place)
                 return
         # Before it has joined: the call's hello arrives, and asking again would bring the model again.
-        if line.end is None or self.worker.lines[line.index].made is None:
+        if session.end is None or self.worker.sessions[session.index].made is None:
             return
-        if (waits and silent > _PATIENCE_S) or silent > self._say_each_s:
-            line.asked = now
-            line.end.submit(self.worker.alive(line.index))
+        if (waits and silent > _TIMEOUT_S) or silent > self._say_each_s:
+            session.asked = now
+            session.end.submit(self.worker.alive(session.index))
 
-    def _call(self, line: _Line, place: Place) -> None:
+    def _call(self, session: _Session, place: Place) -> None:
         """Open flows to a server, give it all that it may lack, and ask it for what is lacking here."""
-        if line.end is not None:
-            self._counted += line.end.stats
-            self._closed[line.index] += line.end.sent
-            line.end.close()
+        if session.end is not None:
+            self._counted += session.end.stats
+            self._closed[session.index] += session.end.sent
+            session.end.close()
         up, down = new_flow_id(), new_flow_id()
-        line.place = place
-        line.end = end = WorkerEnd(
+        session.place = place
+        session.end = end = WorkerEnd(
             self._flows.mux,
             Address(place.ip, place.port),
             flow_config(self._terms, up, self._rank, up=True),
             flow_config(self._terms, down, self._rank),
             self._terms.loss_budget,
-            self._layers[line.index],
+            self._layers[session.index],
         )
         ip, port = self._flows.address
         incarnation = self.worker.incarnation
         call = CallOfWorker(self._rank, incarnation, ip, port, up, down, place.start)
-        self._meeting.call(line.index, call)
-        line.asked = time.monotonic()
-        line.knows = False
-        line.outbox.clear()
-        end.submit(self.worker.hello(line.index))
-        if self._beginnings and not self.worker.lines[line.index].taken:
-            line.outbox.append(self._beginnings[line.index])
-        line.outbox += self.worker.unapplied(line.index)
+        self._rendezvous.call(session.index, call)
+        session.asked = time.monotonic()
+        session.knows = False
+        session.outbox.clear()
+        end.submit(self.worker.hello(session.index))
+        if self._beginnings and not self.worker.sessions[session.index].acked:
+            session.outbox.append(self._beginnings[session.index])
+        session.outbox += self.worker.unapplied(session.index)
         if self._leaving:
-            line.outbox.append(self.worker.leave())
+            session.outbox.append(self.worker.leave())
 
     def _arrived(self) -> None:
         with self._change:
-            for line in self._lines:
-                if line.end is not None and (messages := line.end.received()):
-                    line.heard = time.monotonic()
-                    line.inbox += messages
+            for session in self._sessions:
+                if session.end is not None and (messages := session.end.received()):
+                    session.heard = time.monotonic()
+                    session.inbox += messages
             self._change.notify_all()

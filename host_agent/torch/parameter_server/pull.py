@@ -24,7 +24,7 @@ from weir.host_agent.compression.encodings.shared_mask import words_for, write_m
 from weir.host_agent.parameter_server.routing import Piece
 from weir.host_agent.parameter_server.terms import Terms
 from weir.host_agent.parameter_server.value_filter import above
-from weir.host_agent.torch.parameter_server.rounds import Rider, Riding
+from weir.host_agent.torch.parameter_server.rounds import Piggyback, PiggybackSteps
 from weir.host_agent.torch.parameter_server.shard_optimizer import ShardOptimizer
 from weir.wire.definition import SLOT_LANES
 
@@ -46,7 +46,7 @@ class ChangeForecast:
 
     @property
     def is_due(self) -> bool:
-        """Return whether the changes of this step are to be counted."""
+        """Return whether the changes of this step must be counted."""
         return self._step % _COUNTED <= 1
 
     def count(self, changed: torch.Tensor) -> None:
@@ -92,7 +92,7 @@ class Pull:
         forecast: ChangeForecast,
         threshold: float = 0.0,
         block: int = 1,
-    ) -> Riding:
+    ) -> PiggybackSteps:
         """Send what a server has changed of its pieces since ``sent``, which becomes what is known of them.
 
         mask_block: the form, None: no mask. forecast: takes in what has changed, when it is due. threshold,
@@ -118,37 +118,37 @@ class Pull:
             for _, segment in mine:
                 forecast.count(flags[segment.in_vector])
         if mask_block is None:
-            yield self._rider(changes, self._layout)
+            yield self._piggyback(changes, self._layout)
             return
         masks, places, senders = self._masks(mask_block)
         own = {piece.title: np.zeros(masks[places[piece.title]].size, np.uint32) for piece, _ in mine}
         for piece, segment in mine:
             write_mask(flags[segment.in_vector], mask_block, own[piece.title])
             masks[places[piece.title]] = own[piece.title]
-        yield Rider(masks, senders)
+        yield Piggyback(masks, senders)
         for title, words in own.items():  # what nobody sends to this member may hold anything now
             masks[places[title]] = words
         selection = self._selection(mask_block, masks, places)
         vector = torch.zeros(self._layout.length)
         for piece, segment in mine:
             vector[segment.in_vector] = sent[shard.place(piece.title)]
-        yield self._rider(selection.pack(vector).view(torch.int32), selection.layout)
+        yield self._piggyback(selection.pack(vector).view(torch.int32), selection.layout)
 
-    def take(self, model: torch.Tensor, mask_block: int | None) -> Riding:
+    def take(self, model: torch.Tensor, mask_block: int | None) -> PiggybackSteps:
         """Bring the bucket's elements of ``model``, flat and as the servers last sent it, up to date."""
         pairs = list(zip(self._pieces, self._layout, strict=True))
         if mask_block is None:
             words = torch.zeros(self._layout.length, dtype=torch.int32)
-            yield self._rider(words, self._layout)
+            yield self._piggyback(words, self._layout)
             bits = model.view(torch.int32)
             for piece, segment in pairs:
                 bits[piece.in_model] ^= words[segment.in_vector]
             return
         masks, places, senders = self._masks(mask_block)
-        yield Rider(masks, senders)
+        yield Piggyback(masks, senders)
         selection = self._selection(mask_block, masks, places)
         packed = torch.zeros(selection.layout.length, dtype=torch.int32)
-        yield self._rider(packed, selection.layout)
+        yield self._piggyback(packed, selection.layout)
         vector = torch.zeros(self._layout.length)
         for piece, segment in pairs:
             vector[segment.in_vector] = model[piece.in_model]
@@ -157,9 +157,9 @@ class Pull:
         for piece, segment in pairs:
             model[piece.in_model] = vector[segment.in_vector]
 
-    def _rider(self, words: torch.Tensor, layout: BucketLayout) -> Rider:
-        """Return words of every piece as a rider; layout: where they are."""
-        return Rider(array_of(words).view(np.uint32), self._ranks[layout.in_blocks(SLOT_LANES).owners])
+    def _piggyback(self, words: torch.Tensor, layout: BucketLayout) -> Piggyback:
+        """Return words of every piece as a piggyback; layout: where they are."""
+        return Piggyback(array_of(words).view(np.uint32), self._ranks[layout.in_blocks(SLOT_LANES).owners])
 
     def _masks(self, mask_block: int) -> tuple[Lanes, dict[str, slice], npt.NDArray[np.int16]]:
         """Return memory for the masks of all pieces, those of one server together; where each one's words

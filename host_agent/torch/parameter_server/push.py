@@ -15,14 +15,19 @@ from weir.host_agent.collectives.non_finite import NonFiniteError
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.destination import Servers
 from weir.host_agent.compression.encodings import SCALE_BLOCK
-from weir.host_agent.compression.exchange import Exchanged, GradientExchange
+from weir.host_agent.compression.exchange import ExchangeResult, GradientExchange
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import SparsifierOptions, create_sparsifier
 from weir.host_agent.parameter_server.routing import Piece, Table
 from weir.host_agent.parameter_server.terms import Terms
 from weir.host_agent.parameter_server.value_filter import parse_filter
-from weir.host_agent.torch.parameter_server.rounds import Rider, Riders, Riding, RidingCommunicator
-from weir.host_agent.torch.parameter_server.team import Team
+from weir.host_agent.torch.parameter_server.job_group import JobGroup
+from weir.host_agent.torch.parameter_server.rounds import (
+    Piggyback,
+    PiggybackCommunicator,
+    PiggybackQueue,
+    PiggybackSteps,
+)
 from weir.host_agent.torch.parameter_server.value_sparsifier import ValueSparsifier
 from weir.host_agent.torch.work import QueuedWork
 
@@ -34,14 +39,14 @@ class Member(Protocol):
         """Return a bucket's gradients, flat; of a server memory for their averages."""
 
     def settle(self, buckets: Mapping[int, torch.Tensor]) -> None:
-        """Do what is to be done when buckets were pushed: a server steps."""
+        """Do what must be done when buckets were pushed: a server steps."""
 
-    def pull(self, index: int) -> Riding:
+    def pull(self, index: int) -> PiggybackSteps:
         """Send, or take, what was changed of a bucket."""
 
 
 class Push:
-    """The steps of a team: every member makes the same calls, in which servers add nothing.
+    """The steps of a job_group: every member makes the same calls, in which servers add nothing.
 
     Attributes:
         buckets: the pieces that are pushed together, in the order in which they are.
@@ -49,19 +54,19 @@ class Push:
         exchange: the gradient step.
     """
 
-    def __init__(self, team: Team) -> None:
-        terms = team.terms
+    def __init__(self, job_group: JobGroup) -> None:
+        terms = job_group.terms
         table = terms.table()
-        self._team = team
-        self._communicator = RidingCommunicator(team.connection, team.slots)
+        self._job_group = job_group
+        self._communicator = PiggybackCommunicator(job_group.connection, job_group.slots)
         self.buckets = table.buckets(terms.bucket_bytes // 4)
         self.layouts = [layout_of(index, bucket) for index, bucket in enumerate(self.buckets)]
         self.exchange = make_exchange(terms)
         servers = Servers(terms.servers, {piece.title: terms.rank_of(piece.server) for piece in table.pieces})
-        narrow = team.connection.facts.narrow
-        self.exchange.join(_Pieces(table), self._communicator, team.slots, servers, narrow=narrow)
+        max_lanes = job_group.connection.facts.max_lanes
+        self.exchange.join(_Pieces(table), self._communicator, job_group.slots, servers, max_lanes=max_lanes)
 
-    def step(self, member: Member, whole: Callable[[], bool]) -> list[Exchanged]:
+    def step(self, member: Member, whole: Callable[[], bool]) -> list[ExchangeResult]:
         """Push all buckets; what was changed of one comes down while the next ones go up. See ``begin``."""
         self.begin(member, whole)
         for index in range(len(self.buckets)):
@@ -71,7 +76,7 @@ class Push:
     def begin(self, member: Member, whole: Callable[[], bool]) -> None:
         """Begin a step, whose buckets are then queued one after another; returns at once.
 
-        member: asked on the thread of the team's operations. whole: likewise, whether nothing is settled
+        member: asked on the thread of the group's operations. whole: likewise, whether nothing is settled
         before everything was pushed, so that what raises has changed nothing.
         """
         self._step = _Step(member, whole)
@@ -79,18 +84,18 @@ class Push:
     def queue(self, index: int) -> None:
         """Queue the push of the next bucket."""
         step = self._step
-        step.handles.append(self._team.submit(lambda: self._one(step, index)))
+        step.handles.append(self._job_group.submit(lambda: self._one(step, index)))
 
-    def end(self) -> list[Exchanged]:
+    def end(self) -> list[ExchangeResult]:
         """Wait for the step that was begun, and return its buckets' exchanges.
 
         Raises:
             NonFiniteError: some worker's gradient has NaN or infinity; on every member.
         """
         step = self._step
-        step.handles.append(self._team.submit(lambda: self._rest(step)))
+        step.handles.append(self._job_group.submit(lambda: self._rest(step)))
         for handle in step.handles:
-            self._team.wait(handle)
+            self._job_group.wait(handle)
         if step.refused is not None:
             raise step.refused
         return step.done
@@ -99,13 +104,13 @@ class Push:
         """Take down what was changed of all buckets, without a push."""
 
         def work() -> None:
-            riders = Riders()
+            piggybacks = PiggybackQueue()
             for index in range(len(self.buckets)):
-                riders.add(member.pull(index))
-                while riders:
-                    riders.take_along(self._ride)
+                piggybacks.add(member.pull(index))
+                while piggybacks:
+                    piggybacks.take_along(self._reduce_piggybacks)
 
-        self._team.wait(self._team.submit(work))
+        self._job_group.wait(self._job_group.submit(work))
 
     def _one(self, step: "_Step", index: int) -> None:
         """Push one bucket, unless one before it has failed: on this member, or on all alike."""
@@ -114,7 +119,7 @@ class Push:
         step.failed = True
         bucket = step.member.gradient(index)
         try:
-            step.done.append(step.riders.take_along(partial(self._push, index, bucket)))
+            step.done.append(step.piggybacks.take_along(partial(self._push, index, bucket)))
         except NonFiniteError as error:
             step.refused, step.failed = error, False
             step.taken.clear()
@@ -128,8 +133,8 @@ class Push:
         if step.failed:
             return
         step.settle()
-        while step.riders:
-            step.riders.take_along(self._ride)
+        while step.piggybacks:
+            step.piggybacks.take_along(self._reduce_piggybacks)
 
     def norm(self, gradients: Mapping[str, torch.Tensor]) -> float:
         """Return the norm of all servers' gradients together; workers have none."""
@@ -137,33 +142,35 @@ class Push:
         for gradient in gradients.values():
             squares += float(torch.linalg.vector_norm(gradient, dtype=torch.float64)) ** 2
         name = "the squared norm of the gradient"
-        self._team.operate(
+        self._job_group.operate(
             "weir.parameter_server.norm",
             (),
-            lambda: sum_float64(self._team.connection, squares, lambda _index: name),
+            lambda: sum_float64(self._job_group.connection, squares, lambda _index: name),
         )
         return math.sqrt(squares[0])
 
-    def _push(self, index: int, bucket: torch.Tensor, riders: Sequence[Rider]) -> Exchanged:
+    def _push(self, index: int, bucket: torch.Tensor, piggybacks: Sequence[Piggyback]) -> ExchangeResult:
         layout, last = self.layouts[index], index == len(self.buckets) - 1
         names = zlib.crc32(" ".join(segment.name for segment in layout).encode())
 
-        def work() -> Exchanged:
-            self._communicator.riders = riders
+        def work() -> ExchangeResult:
+            self._communicator.piggybacks = piggybacks
             try:
                 found = self.exchange.exchange(layout, bucket, last)
-                if left := self._communicator.riders:  # sums that all members get take nobody along
-                    self._communicator.ride(left)
+                if left := self._communicator.piggybacks:  # sums that all members get take nobody along
+                    self._communicator.reduce_piggybacks(left)
                 return found
             finally:
-                self._communicator.riders = ()
+                self._communicator.piggybacks = ()
 
-        facts = (index, layout.elements, names, self.exchange.settings, _size(riders))
-        return self._team.operate("weir.parameter_server.push", facts, work)
+        facts = (index, layout.elements, names, self.exchange.settings, _size(piggybacks))
+        return self._job_group.operate("weir.parameter_server.push", facts, work)
 
-    def _ride(self, riders: Sequence[Rider]) -> None:
-        self._team.operate(
-            "weir.parameter_server.pull", (_size(riders),), lambda: self._communicator.ride(riders)
+    def _reduce_piggybacks(self, piggybacks: Sequence[Piggyback]) -> None:
+        self._job_group.operate(
+            "weir.parameter_server.pull",
+            (_size(piggybacks),),
+            lambda: self._communicator.reduce_piggybacks(piggybacks),
         )
 
 
@@ -177,23 +184,23 @@ class _Step:
 
     def __init__(self, member: Member, whole: Callable[[], bool]) -> None:
         self.member, self.whole = member, whole
-        self.riders = Riders()
+        self.piggybacks = PiggybackQueue()
         self.handles: list[QueuedWork] = []
-        self.done: list[Exchanged] = []
+        self.done: list[ExchangeResult] = []
         self.taken: dict[int, torch.Tensor] = {}
         self.refused: NonFiniteError | None = None
         self.failed = False
 
     def settle(self) -> None:
-        """Have what was pushed settled, and what was changed by it wait for a ride."""
+        """Have what was pushed settled, and what was changed by it wait to be piggybacked."""
         self.member.settle(self.taken)
         for index in self.taken:
-            self.riders.add(self.member.pull(index))
+            self.piggybacks.add(self.member.pull(index))
         self.taken.clear()
 
 
-def _size(riders: Sequence[Rider]) -> int:
-    return sum(rider.lanes.size for rider in riders)
+def _size(piggybacks: Sequence[Piggyback]) -> int:
+    return sum(piggyback.lanes.size for piggyback in piggybacks)
 
 
 class _Pieces:

@@ -2,8 +2,8 @@
 """Rounds: one reduction in which gradients go up and what servers changed comes down, both at once.
 
 Links carry as much in one direction as in the other, at the same time. A push of fixed-point lanes is an ADD
-with a server as audience. Words that one member alone contributes are their own sum, so they can ride in the
-same reduction, with all others as audience; blocks of either kind take turns.
+with a server as audience. Words that one member alone contributes are their own sum, so they can be
+piggybacked in the same reduction, with all others as audience; blocks of either kind alternate.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -22,12 +22,12 @@ T = TypeVar("T")
 
 _BATCH: Final = 16
 """Packets of one kind before those of the other kind: the kernel cuts a batch into packets of one size, and
-so many are worth one. A quarter of the slots where a job has few, so that both kinds are under way.
+this many are worth one. A quarter of the slots where a job has few, so that both kinds are under way.
 """
 
 
 @dataclass(frozen=True)
-class Rider:
+class Piggyback:
     """Words that members send to all others.
 
     lanes: zeros where this member has nothing to say; overwritten by what the others said. senders: of each
@@ -38,19 +38,19 @@ class Rider:
     senders: np.ndarray[tuple[int], np.dtype[np.int16]]
 
 
-Riding = Generator[Rider, None, None]
-"""A member's riders, one after another, and its use of what the others said: each is yielded, and
+PiggybackSteps = Generator[Piggyback, None, None]
+"""A member's piggybacks, one after another, and its use of what the others said: each is yielded, and
 holds what the others said when the generator goes on."""
 
 
-class RidingCommunicator(Communicator):
-    """A group's communicator whose next sum takes ``riders`` along. slots: of the group's job."""
+class PiggybackCommunicator(Communicator):
+    """A group's communicator whose next sum takes ``piggybacks`` along. slots: of the group's job."""
 
     def __init__(self, group: Communicator, slots: int) -> None:
         super().__init__(group.rank, group.size)
         self._group = group
         self._turn = max(1, min(_BATCH, slots // 4))
-        self.riders: Sequence[Rider] = ()
+        self.piggybacks: Sequence[Piggyback] = ()
 
     def reduce_lanes(
         self,
@@ -60,32 +60,34 @@ class RidingCommunicator(Communicator):
         service: ServiceClass = LOSSLESS,
         audience: Audience | None = None,
     ) -> ReduceReport:
-        """Reduce as the group does; a sum for one member each takes the riders along."""
-        if not self.riders or op is not Op.ADD or audience is None:
+        """Reduce as the group does; a sum for one member each takes the piggybacks along."""
+        if not self.piggybacks or op is not Op.ADD or audience is None:
             return self._group.reduce_lanes(lanes, op, block, service, audience)
-        riders, self.riders = self.riders, ()
+        piggybacks, self.piggybacks = self.piggybacks, ()
         times = SLOT_LANES // block
-        parts = [lanes.reshape(-1, block), *(rider.lanes.reshape(-1, block) for rider in riders)]
+        parts = [lanes.reshape(-1, block), *(piggyback.lanes.reshape(-1, block) for piggyback in piggybacks)]
         order = _taking_turns(len(parts[0]), sum(map(len, parts[1:])), self._turn * times)
         places = np.split(np.argsort(order), np.cumsum([len(part) for part in parts[:-1]]))
         whole = np.empty((len(order), block), lanes.dtype)
         for part, place in zip(parts, places, strict=True):
             whole[place] = part
-        wanted = np.concatenate([audience, *(np.repeat(~rider.senders, times) for rider in riders)])
+        wanted = np.concatenate(
+            [audience, *(np.repeat(~piggyback.senders, times) for piggyback in piggybacks)]
+        )
         report = self._group.reduce_lanes(whole.reshape(-1), op, block, service, wanted[order])
         for part, place in zip(parts, places, strict=True):
             np.take(whole, place, axis=0, out=part, mode="clip")  # the mode that writes without a buffer
         return report
 
-    def ride(self, riders: Sequence[Rider]) -> None:
-        """Reduce riders by themselves."""
-        lanes = np.concatenate([rider.lanes for rider in riders])
-        senders = np.concatenate([rider.senders for rider in riders])
+    def reduce_piggybacks(self, piggybacks: Sequence[Piggyback]) -> None:
+        """Reduce piggybacks by themselves."""
+        lanes = np.concatenate([piggyback.lanes for piggyback in piggybacks])
+        senders = np.concatenate([piggyback.senders for piggyback in piggybacks])
         self._group.reduce_lanes(lanes, Op.ADD, SLOT_LANES, audience=~senders)
         start = 0
-        for rider in riders:
-            rider.lanes[:] = lanes[start : start + rider.lanes.size]
-            start += rider.lanes.size
+        for piggyback in piggybacks:
+            piggyback.lanes[:] = lanes[start : start + piggyback.lanes.size]
+            start += piggyback.lanes.size
 
 
 def _taking_turns(first: int, second: int, turn: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
@@ -96,32 +98,32 @@ def _taking_turns(first: int, second: int, turn: int) -> np.ndarray[tuple[int], 
     return np.argsort(np.concatenate(places), kind="stable")
 
 
-class Riders:
-    """The riders that wait, one of each of several generators."""
+class PiggybackQueue:
+    """The piggybacks that wait, one of each of several generators."""
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[Riding, Rider]] = []
+        self._waiting: list[tuple[PiggybackSteps, Piggyback]] = []
 
-    def add(self, riding: Riding) -> None:
+    def add(self, steps: PiggybackSteps) -> None:
         """Take one more."""
-        self._advance(riding)
+        self._advance(steps)
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def take_along(self, reduce: Callable[[Sequence[Rider]], T]) -> T:
+    def take_along(self, reduce: Callable[[Sequence[Piggyback]], T]) -> T:
         """Return what ``reduce`` does of what waits now, and let the generators go on with what came of it.
 
         What waits still waits where it raised.
         """
         waiting = self._waiting
-        result = reduce([rider for _, rider in waiting])
+        result = reduce([piggyback for _, piggyback in waiting])
         self._waiting = []
-        for riding, _ in waiting:
-            self._advance(riding)
+        for steps, _ in waiting:
+            self._advance(steps)
         return result
 
-    def _advance(self, riding: Riding) -> None:
-        rider = next(riding, None)
-        if rider is not None:
-            self._waiting.append((riding, rider))
+    def _advance(self, steps: PiggybackSteps) -> None:
+        piggyback = next(steps, None)
+        if piggyback is not None:
+            self._waiting.append((steps, piggyback))

@@ -7,9 +7,9 @@ from pathlib import Path
 from torch._C._distributed_c10d import Store
 
 from weir.host_agent.torch.parameter_server.flow_server import FlowServer
+from weir.host_agent.torch.parameter_server.job_group import TIMEOUT, await_terms
 from weir.host_agent.torch.parameter_server.slot_server import SlotServer
 from weir.host_agent.torch.parameter_server.stall import telling
-from weir.host_agent.torch.parameter_server.team import TIMEOUT, await_terms
 
 
 def make_server(
@@ -20,7 +20,7 @@ def make_server(
     state: folder for what a server must not forget whose pushes travel by flows; others have none.
 
     Raises:
-        ValueError: the job has not so many servers.
+        ValueError: the job has not this many servers.
         RendezvousError, AgentError, JournalError: each says what is missing.
     """
     terms = await_terms(store, timeout)

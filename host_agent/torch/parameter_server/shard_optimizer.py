@@ -138,7 +138,7 @@ class ShardOptimizer:
         }
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take what ``state_dict`` gave; sections that it does not name begin anew."""
+        """Take what ``state_dict`` gave; sections that it does not name start again."""
         if self._optimizer is None:
             return
         self._optimizer.state.clear()
@@ -166,7 +166,7 @@ class ShardOptimizer:
         return torch.stack(found)
 
     def rearrange(self, sections: Sequence[Section], rows: torch.Tensor, steps: int) -> None:
-        """Have other sections, with what ``rows`` returned of their elements, after so many steps."""
+        """Have other sections, with what ``rows`` returned of their elements, after this many steps."""
         self._make(sections)
         self.steps = steps
         self.model.copy_(rows[0])

@@ -14,13 +14,13 @@ from weir.host_agent.collectives.non_finite import NonFiniteError
 from weir.host_agent.parameter_server.commands import Command, Kind
 from weir.host_agent.parameter_server.value_filter import parse_filter
 from weir.host_agent.torch.connection import Connection, GroupBrokenError
+from weir.host_agent.torch.parameter_server.job_group import TIMEOUT, Announcement, JobGroup, await_terms
 from weir.host_agent.torch.parameter_server.pull import ChangeForecast, Pull
 from weir.host_agent.torch.parameter_server.push import Push
-from weir.host_agent.torch.parameter_server.rounds import Riding
+from weir.host_agent.torch.parameter_server.rounds import PiggybackSteps
 from weir.host_agent.torch.parameter_server.shard_optimizer import Section, ShardOptimizer
 from weir.host_agent.torch.parameter_server.slot_worker import begin
 from weir.host_agent.torch.parameter_server.states import by_piece, spread
-from weir.host_agent.torch.parameter_server.team import TIMEOUT, News, Team, await_terms
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class SlotServer:
         timeout: how long to wait for the others, and each exchange for progress.
 
     Raises:
-        ValueError: the job has not so many servers.
+        ValueError: the job has not this many servers.
         RendezvousError, AgentError: the job cannot be formed; the message says why.
     """
 
@@ -53,8 +53,8 @@ class SlotServer:
         if index >= self.terms.servers:
             raise ValueError(f"server {index}: the workers wait for {self.terms.servers}, from 0")
         self._pieces = self.terms.table().of_server(index)
-        self._team = Team(store, self.terms.rank_of(index), self.terms, timeout)
-        self._push = Push(self._team)
+        self._job_group = JobGroup(store, self.terms.rank_of(index), self.terms, timeout)
+        self._push = Push(self._job_group)
         self._pulls = [
             Pull(self.terms, *of) for of in zip(self._push.buckets, self._push.layouts, strict=True)
         ]
@@ -71,7 +71,7 @@ class SlotServer:
     @property
     def connection(self) -> Connection:
         """Return the communicator of all workers and servers."""
-        return self._team.connection
+        return self._job_group.connection
 
     def run(self) -> None:
         """Serve until the workers end the job, or leave it between two steps.
@@ -84,28 +84,28 @@ class SlotServer:
             while (news := self._next()).command.kind is not Kind.END:
                 self._obey(news)
         finally:
-            self._team.close()
+            self._job_group.close()
 
     def _begin(self) -> None:
         """Take worker 0's parameters."""
         whole = torch.zeros(self.terms.table().size)
-        begin(self._team, whole)
+        begin(self._job_group, whole)
         for piece in self._pieces:
             self.shard.view(piece.title).copy_(whole[piece.in_model])
         self._sent.copy_(self.shard.model)
 
-    def _next(self) -> News:
+    def _next(self) -> Announcement:
         """Return what the workers want next; the end, where one has left without a word."""
         try:
-            return self._team.announce(mask_block=self._forecast.mask_block)
+            return self._job_group.announce(mask_block=self._forecast.mask_block)
         except GroupBrokenError:
-            left = self._team.connection.departed
+            left = self._job_group.connection.departed
             if not left:
                 raise
             log.info("%s: the job is over", "; ".join(left.values()))
-            return News(Command(Kind.END))
+            return Announcement(Command(Kind.END))
 
-    def _obey(self, news: News) -> None:
+    def _obey(self, news: Announcement) -> None:
         command = news.command
         if command.kind is Kind.STEP:
             if groups := command.body.get("groups"):
@@ -126,9 +126,9 @@ class SlotServer:
         elif command.kind is Kind.STATE:
             for server in range(self.terms.servers):
                 own = self.shard.state_dict() if server == self.index else None
-                spread(self._team, self.terms.rank_of(server), own)
+                spread(self._job_group, self.terms.rank_of(server), own)
         elif command.kind is Kind.LOAD:
-            self._load(spread(self._team, 0, None))
+            self._load(spread(self._job_group, 0, None))
 
     def _load(self, state: Mapping[str, Any]) -> None:
         """Go on from the state of worker 0."""
@@ -162,7 +162,7 @@ class SlotServer:
         if gradients:
             self.shard.apply(gradients)
 
-    def pull(self, index: int) -> Riding:
+    def pull(self, index: int) -> PiggybackSteps:
         """Send the changes of a bucket.
 
         Args:

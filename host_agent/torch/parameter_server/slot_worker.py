@@ -2,7 +2,7 @@
 """A worker's side of servers for whom switches sum: gradients go up by slots, bucket by bucket, and what
 servers have changed comes down.
 
-Buckets are queued as soon as their gradients are there, on the thread of the team's operations, and the
+Buckets are queued as soon as their gradients are there, on the thread of the group's operations, and the
 gradients of a step may be given while backward still makes others.
 """
 
@@ -16,16 +16,16 @@ import torch
 from torch._C._distributed_c10d import Store
 
 from weir.host_agent.collectives.data_movement import broadcast
-from weir.host_agent.compression.exchange import Exchanged
+from weir.host_agent.compression.exchange import ExchangeResult
 from weir.host_agent.parameter_server.commands import Command, Kind
 from weir.host_agent.parameter_server.terms import OptimizerSpec, Terms
 from weir.host_agent.parameter_server.value_filter import parse_filter
 from weir.host_agent.torch.connection import Connection
+from weir.host_agent.torch.parameter_server.job_group import Announcement, JobGroup
 from weir.host_agent.torch.parameter_server.pull import Pull
 from weir.host_agent.torch.parameter_server.push import Push
-from weir.host_agent.torch.parameter_server.rounds import Riding
+from weir.host_agent.torch.parameter_server.rounds import PiggybackSteps
 from weir.host_agent.torch.parameter_server.states import by_parameter, spread
-from weir.host_agent.torch.parameter_server.team import News, Team
 from weir.host_agent.torch.parameter_server.value_sparsifier import ValueSparsifier
 from weir.host_agent.torch.step_stats import StepStats
 from weir.host_agent.torch.work import QueuedWork
@@ -52,22 +52,22 @@ class SlotSession:
         self, store: Store, terms: Terms, rank: int, model: torch.Tensor, timeout: timedelta
     ) -> None:
         self._terms, self._rank, self._model = terms, rank, model
-        self._team = Team(store, rank, terms, timeout)
-        self._push = Push(self._team)
+        self._job_group = JobGroup(store, rank, terms, timeout)
+        self._push = Push(self._job_group)
         self._pulls = [Pull(terms, *of) for of in zip(self._push.buckets, self._push.layouts, strict=True)]
         self._names = [{piece.name for piece in bucket} for bucket in self._push.buckets]
         self._said = terms.optimizer
         self._gradients: dict[str, torch.Tensor] = {}
         self._announced: QueuedWork | None = None
-        self._news = News(Command(Kind.STEP))
+        self._news = Announcement(Command(Kind.STEP))
         self._next = self.early = 0
         self.last_step: StepStats | None = None
-        begin(self._team, model)
+        begin(self._job_group, model)
 
     @property
     def connection(self) -> Connection:
         """Return the communicator of all workers and servers."""
-        return self._team.connection
+        return self._job_group.connection
 
     @property
     def fills_union(self) -> bool:
@@ -86,7 +86,7 @@ class SlotSession:
         if isinstance(sparsifier, ValueSparsifier):
             sparsifier.lr = now.rate
         command = self._command(now) if self._rank == 0 else None
-        self._announced = self._team.submit(lambda: self._hear(command, careful))
+        self._announced = self._job_group.submit(lambda: self._hear(command, careful))
         self._gradients.clear()
         self._next = 0
         self._push.begin(self, lambda: self._news.careful or self._terms.max_norm is not None)
@@ -111,7 +111,7 @@ class SlotSession:
             if name not in self._gradients:
                 self.put(name, gradient)
         try:
-            self._team.wait(self._announced)
+            self._job_group.wait(self._announced)
             parts = self._push.end()
         finally:
             self._announced = None
@@ -119,7 +119,7 @@ class SlotSession:
         self.last_step = self._counted(parts)
 
     def _hear(self, command: Command | None, careful: bool) -> None:
-        self._news = self._team.announced(command, careful)
+        self._news = self._job_group.announced(command, careful)
 
     def _command(self, now: OptimizerSpec) -> Command:
         if now == self._said:
@@ -137,11 +137,11 @@ class SlotSession:
         if self._terms.max_norm is not None and buckets:
             self._push.norm({})
 
-    def pull(self, index: int) -> Riding:
+    def pull(self, index: int) -> PiggybackSteps:
         """Take what was changed of a bucket."""
         return self._pulls[index].take(self._model, self._news.mask_block)
 
-    def _counted(self, parts: Sequence[Exchanged]) -> StepStats:
+    def _counted(self, parts: Sequence[ExchangeResult]) -> StepStats:
         """Return the counts of a step from those of its buckets; the network's are of the whole step."""
         nothing = ReducerStats()
         total = StepStats()
@@ -173,7 +173,7 @@ class SlotSession:
         self._announce(Kind.STATE)
         states: dict[str, Any] = {}
         for server in range(self._terms.servers):
-            states |= spread(self._team, self._terms.rank_of(server), None)
+            states |= spread(self._job_group, self._terms.rank_of(server), None)
         return {
             "model": self._model.clone(),
             "optimizer": by_parameter(self._terms.table().pieces, states),
@@ -192,17 +192,17 @@ class SlotSession:
         if self._rank == 0:
             shared = self._push.exchange.shared_state()
             mine = {"model": state["model"], "optimizer": state["optimizer"], "exchange": shared}
-        self._model.copy_(spread(self._team, 0, mine)["model"])
+        self._model.copy_(spread(self._job_group, 0, mine)["model"])
 
-    def _announce(self, kind: Kind) -> News:
+    def _announce(self, kind: Kind) -> Announcement:
         """Say what comes next, where that is no step."""
-        return self._team.announce(Command(kind) if self._rank == 0 else None)
+        return self._job_group.announce(Command(kind) if self._rank == 0 else None)
 
     def close(self, *, farewell: bool = True) -> None:
         """Leave the job, and end it. farewell: all workers do so, between two steps."""
-        if farewell and self._announced is None and self._team.connection.broken is None:
+        if farewell and self._announced is None and self._job_group.connection.broken is None:
             self._announce(Kind.END)
-        self._team.close()
+        self._job_group.close()
 
 
 def all_finite(gradients: Mapping[str, torch.Tensor]) -> bool:
@@ -210,8 +210,10 @@ def all_finite(gradients: Mapping[str, torch.Tensor]) -> bool:
     return all(math.isfinite(float(gradient.sum())) for gradient in gradients.values())
 
 
-def begin(team: Team, model: torch.Tensor) -> None:
+def begin(job_group: JobGroup, model: torch.Tensor) -> None:
     """Overwrite the flat model by worker 0's, on every member."""
-    team.run(
-        "weir.parameter_server.begin", (model.numel(),), lambda: broadcast(team.connection, model, root=0)
+    job_group.run(
+        "weir.parameter_server.begin",
+        (model.numel(),),
+        lambda: broadcast(job_group.connection, model, root=0),
     )

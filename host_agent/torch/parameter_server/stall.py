@@ -10,7 +10,7 @@ from torch._C._distributed_c10d import Store
 
 from weir.agent_service.waiting import WaitLines
 from weir.host_agent.parameter_server.journal import JournalInUseError
-from weir.host_agent.torch.parameter_server.meeting import Meeting
+from weir.host_agent.torch.parameter_server.flow_rendezvous import FlowRendezvous
 from weir.host_agent.torch.silent_store import StoreSilentError, within
 
 _SAY_S: Final = 2.0  # to tell the workers of the end; a store that is silent for longer keeps no server
@@ -21,14 +21,14 @@ class Stall:
 
     Args:
         log: of the server.
-        meeting: where workers read it.
+        rendezvous: where workers read it.
         index: of the server.
     """
 
-    def __init__(self, log: logging.Logger, meeting: Meeting, index: int) -> None:
-        self._meeting, self._index = meeting, index
+    def __init__(self, log: logging.Logger, rendezvous: FlowRendezvous, index: int) -> None:
+        self._rendezvous, self._index = rendezvous, index
         self._lines = WaitLines(log)
-        self._told = False
+        self._reported = False
         self.words = ""
         """What the server waits for; "" for nothing."""
 
@@ -37,12 +37,12 @@ class Stall:
         if words != self.words:
             self.words = words
             self._lines.over()
-            if self._told:
-                self._meeting.say(self._index, "")
-                self._told = False
-        if words and self._lines.look(now, lambda: words) and not self._told:
-            self._meeting.say(self._index, f"it waits for {words}")
-            self._told = True
+            if self._reported:
+                self._rendezvous.say(self._index, "")
+                self._reported = False
+        if words and self._lines.look(now, lambda: words) and not self._reported:
+            self._rendezvous.say(self._index, f"it waits for {words}")
+            self._reported = True
 
     def explain(self, timeout_s: float) -> str:
         """Return the sentence with which the server gives up."""
@@ -69,4 +69,4 @@ def telling(store: Store, index: int) -> Iterator[None]:
 
 def _say(store: Store, index: int, words: str) -> None:
     with contextlib.suppress(StoreSilentError):
-        within(_SAY_S, lambda: Meeting(store).say(index, words))
+        within(_SAY_S, lambda: FlowRendezvous(store).say(index, words))

@@ -11,26 +11,26 @@ import torch
 from weir.host_agent.collectives.data_movement import broadcast
 from weir.host_agent.parameter_server.routing import Piece
 from weir.host_agent.torch.packed_state import pack_state, unpack_state
-from weir.host_agent.torch.parameter_server.team import Team
+from weir.host_agent.torch.parameter_server.job_group import JobGroup
 
 State = Mapping[str, Any]
 """Tensors and plain values, as torch.load takes with ``weights_only``."""
 
 
-def spread(team: Team, root: int, state: State | None) -> dict[str, Any]:
+def spread(job_group: JobGroup, root: int, state: State | None) -> dict[str, Any]:
     """Return one member's state, on every member; all call this, and the others pass None."""
-    return team.run("weir.parameter_server.state", (root,), lambda: _spread(team, root, state))
+    return job_group.run("weir.parameter_server.state", (root,), lambda: _spread(job_group, root, state))
 
 
-def _spread(team: Team, root: int, state: State | None) -> dict[str, Any]:
+def _spread(job_group: JobGroup, root: int, state: State | None) -> dict[str, Any]:
     data = torch.empty(0, dtype=torch.uint8)
     if state is not None:
         data = pack_state(state)
     size = torch.tensor([data.numel()])
-    broadcast(team.connection, size, root)
+    broadcast(job_group.connection, size, root)
     if state is None:
         data = torch.empty(int(size), dtype=torch.uint8)
-    broadcast(team.connection, data, root)
+    broadcast(job_group.connection, data, root)
     return unpack_state(data)
 
 

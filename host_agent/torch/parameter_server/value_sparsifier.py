@@ -24,7 +24,7 @@ class ValueSparsifier(Sparsifier):
     """
 
     name = "value-filter"
-    summary = "Elements or blocks whose steps are above a threshold."
+    summary = "Elements or blocks with steps above a threshold."
     reference = "Parameter Flow (cap-ntu/Ratatouille)"
     uses = ()
     promises_density = False

@@ -27,13 +27,13 @@ from weir.host_agent.parameter_server.value_filter import Floats, parse_filter
 from weir.host_agent.parameter_server.worker_machine import EVERYTHING, NO_UNITS, UnitSet
 from weir.host_agent.torch.advice import warn_of_filter
 from weir.host_agent.torch.connection import Connection
+from weir.host_agent.torch.parameter_server.flow_rendezvous import FlowRendezvous
 from weir.host_agent.torch.parameter_server.flow_server import TABLE, table_in_text
 from weir.host_agent.torch.parameter_server.flow_worker import FlowSession
-from weir.host_agent.torch.parameter_server.meeting import Meeting
+from weir.host_agent.torch.parameter_server.job_group import TIMEOUT, open_store, publish
 from weir.host_agent.torch.parameter_server.overlap import Overlap
 from weir.host_agent.torch.parameter_server.shard_optimizer import spec_of, words_of_move
 from weir.host_agent.torch.parameter_server.slot_worker import SlotSession, all_finite
-from weir.host_agent.torch.parameter_server.team import TIMEOUT, open_store, publish
 from weir.host_agent.torch.step_stats import StepStats
 from weir.host_agent.torch.store_holder import ends_with
 from weir.host_agent.torch.unwrapping import unwrapped
@@ -181,7 +181,7 @@ class ParameterServer:
         store = open_store(rendezvous, leads=self.rank == 0, timeout=timeout)
         if self.rank == 0:
             if not self.terms.in_switches:
-                Meeting(store).begin(servers)
+                FlowRendezvous(store).begin(servers)
             if placed is not None:
                 store.set(TABLE, table_in_text(placed))
             publish(store, self.terms)
@@ -303,7 +303,7 @@ class ParameterServer:
     def _together(self) -> SlotSession:
         if isinstance(self._session, FlowSession):
             raise RuntimeError(
-                "servers whose pushes travel by flows keep their state themselves: weir server --state DIR"
+                "with asynchronous consistency, servers keep their own state: weir server --state DIR"
             )
         return self._session
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver of point-to-point messages: TCP connections between the ranks of a group, in one thread.
 
-A rank listens and publishes its address in the group's store; whoever has a message for it connects. A
+A rank listens and publishes its address in the group's store; anyone who has a message for it connects. A
 connection that ends tells of the end of the process behind it.
 """
 
@@ -59,7 +59,7 @@ class Members(Protocol):
 
 @dataclass(eq=False)
 class _Channel:
-    """One connection, from either side: what is to be written on it, in this order."""
+    """One connection, from either side: what must be written on it, in this order."""
 
     rank: int
     queue: "asyncio.Queue[tuple[bytes | memoryview, Callable[[], None] | None]]" = field(
@@ -288,7 +288,7 @@ class Messenger:
             while not send.is_ready():
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
-        except Exception as error:  # of a device: it belongs to whoever waits
+        except Exception as error:  # of a device: it belongs to anyone who waits
             _settle(send.outcome, error)
             channel.sends.pop(number, None)
         if number in channel.sends:
@@ -300,7 +300,7 @@ class Messenger:
             send.outcome.set_result(send.destination)
 
     async def _write(self, connection: socket.socket, channel: _Channel) -> None:
-        with contextlib.suppress(OSError):  # whoever reads from it finds that it has ended
+        with contextlib.suppress(OSError):  # anyone who reads from it finds that it has ended
             while True:
                 data, then = await channel.queue.get()
                 await self._loop.sock_sendall(connection, data)
@@ -389,7 +389,7 @@ class Messenger:
 def _complete(receive: Receive, source: int) -> None:
     try:
         receive.finish()
-    except Exception as error:  # of a device, say: it belongs to whoever waits
+    except Exception as error:  # of a device, say: it belongs to anyone who waits
         receive.outcome.set_exception(error)
     else:
         receive.outcome.set_result(source)

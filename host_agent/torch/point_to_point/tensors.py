@@ -70,7 +70,7 @@ class PointToPoint:
 
         Args:
             tensor: overwritten, whatever its strides.
-            source: a rank of the group; None: whoever sends first.
+            source: a rank of the group; None: anyone who sends first.
             tag: of the message.
             timeout: how long ``wait`` waits.
 

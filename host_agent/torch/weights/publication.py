@@ -159,7 +159,7 @@ class Publication:
 
     def _snapshot(self) -> bytes | None:
         if not self._making.acquire(blocking=False):
-            return None  # a version is being made: whoever asks will ask again
+            return None  # a version is being made: anyone who asks will ask again
         try:
             return self._source.snapshot()
         finally:

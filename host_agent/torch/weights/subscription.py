@@ -195,7 +195,7 @@ class Subscription:
     def _follow(self, machine: Subscriber, number: int, body: memoryview, *, snapshot: bool) -> None:
         with self._changed:
             if not machine.version:
-                return  # it began anew
+                return  # it started again
             try:
                 self._replica.follow(body, snapshot=snapshot)
                 self._received = number

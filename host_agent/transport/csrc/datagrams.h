@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the kernel is told of datagrams, and tells: traffic class, and trains of one size (UDP_SEGMENT, UDP_GRO). */
+/* What the kernel is told of datagrams, and tells: traffic class, and batches of one size (UDP_SEGMENT, UDP_GRO). */
 #ifndef WEIR_DATAGRAMS_H
 #define WEIR_DATAGRAMS_H
 
@@ -19,7 +19,7 @@
 #define UDP_GRO 104
 #endif
 
-/* Room for what is said of a message: traffic class, and size of a train's datagrams. */
+/* Room for what is said of a message: traffic class, and size of a batch's datagrams. */
 typedef union {
     struct cmsghdr header;
     uint8_t bytes[2 * CMSG_SPACE(sizeof(int))];

@@ -39,7 +39,7 @@ enum weir_drive_result { WEIR_DRIVE_DONE, WEIR_DRIVE_RUNNING, WEIR_DRIVE_ERROR, 
 enum weir_drive_result weir_drive(weir_io *io, weir_transport *t, int64_t slice_ns);
 
 /* Take in what came and send what is due of a transport whose reduce is done. Returns after how many nanoseconds it
- * is to be called again, WEIR_NEVER for never, or -errno when the carrier failed. */
+ * must be called again, WEIR_NEVER for never, or -errno when the carrier failed. */
 int64_t weir_drive_rest(weir_io *io, weir_transport *t);
 
 /* Give up what was RUNNING. */

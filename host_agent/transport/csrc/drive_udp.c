@@ -2,8 +2,8 @@
 /* Carrier over a connected kernel UDP socket, many datagrams a system call: of payloads to the aggregation address, or
  * of frames, through a tunnel to a switch's port.
  *
- * Datagrams of one size and class that follow one another are a train: the kernel takes them in one piece
- * (UDP_SEGMENT) and cuts it where a link wants single packets, and hands in one piece what came together
+ * Datagrams of one size and class that follow one another are a batch: the kernel takes them in one piece
+ * (UDP_SEGMENT) and segments it where a link wants single packets, and hands in one piece what came together
  * (UDP_GRO). A kernel that has neither gets and gives them one by one. */
 #define _GNU_SOURCE
 #include <poll.h>
@@ -16,10 +16,10 @@
 enum {
     MOST_BYTES = WEIR_FRAME_OVERHEAD + WEIR_MAX_PAYLOAD,
     SINGLE_BYTES = MOST_BYTES + 1, /* one byte more: a datagram that is too long shows */
-    TRAIN_BYTES = 65507,           /* the longest payload of UDP over IPv4 */
-    TRAIN_PACKETS = 64,            /* UDP_MAX_SEGMENTS, in every kernel that has it */
-    TRAINS_IN = 16,                /* taken in before answers go out */
-    TRAINS_OUT = 2,                /* written before they are sent */
+    BATCH_BYTES = 65507,           /* the longest payload of UDP over IPv4 */
+    BATCH_PACKETS = 64,            /* UDP_MAX_SEGMENTS, in every kernel that has it */
+    BATCHES_IN = 16,               /* taken in before answers go out */
+    BATCHES_OUT = 2,               /* written before they are sent */
     CHARGED =
         4608, /* of the receive buffer, by the kernel for a packet at most: a page and what describes it */
 };
@@ -28,22 +28,22 @@ enum {
 typedef struct {
     uint32_t packets, size;
     uint8_t class;
-} train;
+} gso_batch;
 
 typedef struct {
     weir_io io;
     int fd;
     weir_tunnel *tunnel;           /* NULL: none */
     int class_level, class_option; /* how the kernel is told of traffic classes */
-    int cuts;                      /* whether the kernel cuts trains that we send */
+    int segments;                  /* whether the kernel segments batches that we send */
     uint32_t most_in;              /* messages taken in at once */
     uint32_t first, last;          /* messages in `out` that the socket has not taken yet */
     uint32_t written;              /* bytes of out_buffer */
-    train trains[WEIR_BATCH];
+    gso_batch batches[WEIR_BATCH];
     struct mmsghdr in[WEIR_BATCH], out[WEIR_BATCH];
     struct iovec in_vector[WEIR_BATCH], out_vector[WEIR_BATCH];
     weir_control in_control[WEIR_BATCH], out_control[WEIR_BATCH];
-    uint8_t in_buffer[TRAINS_IN * (TRAIN_BYTES + 1)], out_buffer[TRAINS_OUT * TRAIN_BYTES];
+    uint8_t in_buffer[BATCHES_IN * (BATCH_BYTES + 1)], out_buffer[BATCHES_OUT * BATCH_BYTES];
 } udp_io;
 
 static int is_later(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
@@ -73,7 +73,7 @@ static int take_apart(udp_io *udp, weir_transport *t, struct msghdr *message, ui
     const uint8_t *at = message->msg_iov->iov_base;
     uint32_t size = length;
     uint8_t class = weir_read_control(message, &size);
-    if (length > size) weir_transport_train(t, 0);
+    if (length > size) weir_transport_batch(t, 0);
     int packets = 0;
     do {
         uint32_t here = length < size ? length : size;
@@ -109,15 +109,15 @@ static int udp_receive(weir_io *io, weir_transport *t, int64_t now_ns)
 
 /* -------------------------------------------------------------------------------------------- sending */
 
-static int is_full(const udp_io *udp, const train *of, uint32_t bytes)
+static int is_full(const udp_io *udp, const gso_batch *of, uint32_t bytes)
 {
-    return !udp->cuts || of->packets == TRAIN_PACKETS || bytes + of->size > TRAIN_BYTES;
+    return !udp->segments || of->packets == BATCH_PACKETS || bytes + of->size > BATCH_BYTES;
 }
 
-/* Put a datagram that was written at the end of out_buffer into the last train, or begin another. */
+/* Put a datagram that was written at the end of out_buffer into the last batch, or begin another. */
 static void append(udp_io *udp, uint32_t length, uint8_t class)
 {
-    train *at = &udp->trains[udp->last - 1];
+    gso_batch *at = &udp->batches[udp->last - 1];
     struct iovec *vector = &udp->out_vector[udp->last - 1];
     struct msghdr *message = &udp->out[udp->last - 1].msg_hdr;
     udp->written += length;
@@ -129,21 +129,21 @@ static void append(udp_io *udp, uint32_t length, uint8_t class)
         return;
     }
     int wide = class;
-    udp->trains[udp->last] = (train){1, length, class};
+    udp->batches[udp->last] = (gso_batch){1, length, class};
     udp->out_vector[udp->last] = (struct iovec){udp->out_buffer + udp->written - length, length};
     message = &udp->out[udp->last++].msg_hdr;
     message->msg_controllen = 0;
     weir_add_control(message, udp->class_level, udp->class_option, &wide, sizeof wide);
 }
 
-/* Whether another datagram may be written. Not if it would begin a train that has to end early. */
+/* Whether another datagram may be written. Not if it would begin a batch that has to end early. */
 static int has_room(const udp_io *udp)
 {
     uint32_t room = (uint32_t)sizeof udp->out_buffer - udp->written, last = udp->last - 1;
     if (!udp->last) return 1;
     return udp->last < WEIR_BATCH && room >= MOST_BYTES &&
-           (room >= TRAIN_BYTES ||
-            !is_full(udp, &udp->trains[last], (uint32_t)udp->out_vector[last].iov_len));
+           (room >= BATCH_BYTES ||
+            !is_full(udp, &udp->batches[last], (uint32_t)udp->out_vector[last].iov_len));
 }
 
 static void load(udp_io *udp, weir_transport *t, int64_t now_ns)
@@ -160,10 +160,10 @@ static void load(udp_io *udp, weir_transport *t, int64_t now_ns)
     }
 }
 
-/* Send the first datagram of a train that the kernel does not cut. Returns whether it was the last, or -1. */
+/* Send the first datagram of a batch that the kernel does not segment. Returns whether it was the last, or -1. */
 static int send_piece(udp_io *udp)
 {
-    train *at = &udp->trains[udp->first];
+    gso_batch *at = &udp->batches[udp->first];
     struct iovec *whole = &udp->out_vector[udp->first], piece = {whole->iov_base, at->size};
     struct msghdr message = udp->out[udp->first].msg_hdr;
     if (whole->iov_len < piece.iov_len) piece.iov_len = whole->iov_len;
@@ -178,10 +178,10 @@ static int send_piece(udp_io *udp)
     return last;
 }
 
-/* Whether an error means that this kernel, or the way that the datagrams take, knows no trains. */
+/* Whether an error means that this kernel, or the way that the datagrams take, knows no batches. */
 static int is_refusal(const udp_io *udp, int error)
 {
-    return udp->cuts && udp->trains[udp->first].packets > 1 && !weir_is_loss(error) && !is_later(error);
+    return udp->segments && udp->batches[udp->first].packets > 1 && !weir_is_loss(error) && !is_later(error);
 }
 
 /* Send out[first..last). Returns how many calls did so, or -errno; what is not taken stays for the next call. */
@@ -189,7 +189,7 @@ static int flush(udp_io *udp, weir_transport *t)
 {
     int gone = 0;
     while (udp->first < udp->last) {
-        int whole = udp->cuts || udp->trains[udp->first].packets == 1;
+        int whole = udp->segments || udp->batches[udp->first].packets == 1;
         int n = whole ? sendmmsg(udp->fd, udp->out + udp->first, udp->last - udp->first, MSG_DONTWAIT)
                       : send_piece(udp);
         if (n < 0 && is_later(errno)) {
@@ -197,7 +197,7 @@ static int flush(udp_io *udp, weir_transport *t)
             return gone;
         }
         if (n < 0 && is_refusal(udp, errno)) {
-            udp->cuts = 0;
+            udp->segments = 0;
             continue;
         }
         if (n < 0) {
@@ -206,7 +206,7 @@ static int flush(udp_io *udp, weir_transport *t)
             n = 1;
         }
         for (gone++; n; n--)
-            if (udp->trains[udp->first++].packets > 1 && whole) weir_transport_train(t, 1);
+            if (udp->batches[udp->first++].packets > 1 && whole) weir_transport_batch(t, 1);
     }
     return gone;
 }
@@ -263,13 +263,13 @@ static int use_classes(udp_io *udp)
     return setsockopt(udp->fd, udp->class_level, six ? IPV6_RECVTCLASS : IP_RECVTOS, &yes, sizeof yes);
 }
 
-static void use_offloads(udp_io *udp, int trains)
+static void use_offloads(udp_io *udp, int batches)
 {
     static const int yes = 1, none = 0;
-    udp->cuts = trains && setsockopt(udp->fd, SOL_UDP, UDP_SEGMENT, &none, sizeof none) == 0;
-    const int gathers = trains && setsockopt(udp->fd, SOL_UDP, UDP_GRO, &yes, sizeof yes) == 0;
-    udp->most_in = gathers ? TRAINS_IN : WEIR_BATCH;
-    const size_t bytes = gathers ? TRAIN_BYTES + 1 : SINGLE_BYTES;
+    udp->segments = batches && setsockopt(udp->fd, SOL_UDP, UDP_SEGMENT, &none, sizeof none) == 0;
+    const int gathers = batches && setsockopt(udp->fd, SOL_UDP, UDP_GRO, &yes, sizeof yes) == 0;
+    udp->most_in = gathers ? BATCHES_IN : WEIR_BATCH;
+    const size_t bytes = gathers ? BATCH_BYTES + 1 : SINGLE_BYTES;
     for (uint32_t i = 0; i < WEIR_BATCH; i++) {
         if (i < udp->most_in) udp->in_vector[i] = (struct iovec){udp->in_buffer + i * bytes, bytes};
         udp->in[i].msg_hdr = message(&udp->in_vector[i], &udp->in_control[i]);
@@ -277,9 +277,9 @@ static void use_offloads(udp_io *udp, int trains)
     }
 }
 
-/* Use a connected datagram socket, which stays the caller's to close; `trains`: also its offloads, where the
+/* Use a connected datagram socket, which stays the caller's to close; `batches`: also its offloads, where the
  * kernel has them. NULL with errno set. */
-weir_io *weir_udp_open(int fd, int trains)
+weir_io *weir_udp_open(int fd, int batches)
 {
     int buffer;
     socklen_t size = sizeof buffer;
@@ -293,15 +293,15 @@ weir_io *weir_udp_open(int fd, int trains)
         return NULL;
     }
     udp->io.room = (uint32_t)buffer / CHARGED;
-    use_offloads(udp, trains);
+    use_offloads(udp, batches);
     return &udp->io;
 }
 
 /* The same through a tunnel, to a switch's port with this key of SP4_KEY_BYTES. */
-weir_io *weir_tunnel_open(int fd, int trains, const weir_addresses *addresses, const uint8_t *key)
+weir_io *weir_tunnel_open(int fd, int batches, const weir_addresses *addresses, const uint8_t *key)
 {
     weir_tunnel *tunnel = calloc(1, sizeof *tunnel);
-    weir_io *io = tunnel ? weir_udp_open(fd, trains) : NULL;
+    weir_io *io = tunnel ? weir_udp_open(fd, batches) : NULL;
     if (!io) {
         free(tunnel);
         return NULL;

@@ -18,7 +18,7 @@ static int reached(const _Atomic uint32_t *words, uint32_t stride, uint32_t coun
     return 1;
 }
 
-/* Set one of the own words, and wake whoever waits for any. What was written before can be read by who sees it. */
+/* Set one of the own words, and wake anyone who waits for any. What was written before can be read by who sees it. */
 void weir_host_tell(_Atomic uint32_t *bell, _Atomic uint32_t *word, uint32_t value)
 {
     atomic_store_explicit(word, value, memory_order_release);

@@ -5,7 +5,7 @@
  * Links that lose packets without being full would keep CUBIC's window small: 1 % of loss lets it have some ten
  * segments, where a path of 100 Mbit/s and 50 ms holds 500. So losses are counted apart: while packets wait in a queue,
  * and while they do not. If they are more frequent in queues, queues are full, and a loss closes the window by 30 %, as
- * CUBIC's: TCP gets its share there. Else it closes it by the part of the round trip that is spent in queues, beyond an
+ * CUBIC's: TCP gets its share there. Otherwise, it closes it by the part of the round trip that is spent in queues, beyond an
  * eighth, as this is what the path cannot hold (Westwood+): where no queue is, the line stays full. In queues too short
  * to be seen, one packet lost in 25 is taken for a full one. While no queue is seen, the window grows faster than
  * CUBIC's: by a 32nd in a round trip, unless such losses came of late. A mark is a loss in a full queue.
@@ -61,17 +61,17 @@ static const double WEIR_RENO_STEP = 0.73; /* slots in a round trip: RFC 9438's 
 static const double WEIR_FREE_STEP = 1 / 32.;
 static const int64_t WEIR_BASE_LASTS_NS = 10000000000;
 static const int64_t WEIR_PACE_CHUNK_NS =
-    1000000; /* of a pace, sent at once: timers are not exact, and trains are cheap */
+    1000000; /* of a pace, sent at once: timers are not exact, and batches are cheap */
 enum {
     WEIR_PATH_FIRST = 16,    /* slots at the beginning, as TCP's ten segments (RFC 6928) */
     WEIR_PATH_LOST = 24,     /* losses that say something, if they are more than one of ... */
-    WEIR_PATH_SHARE = 25,    /* ... so many packets */
+    WEIR_PATH_SHARE = 25,    /* ... this many packets */
     WEIR_PATH_CLEAR = 128,   /* results without a queue that say how much is lost at random */
     WEIR_PATH_MEMORY = 1024, /* results that are counted together */
     WEIR_PATH_SAMPLES = 4,   /* round trips of which the shortest tells of queues */
     WEIR_PATH_ROUNDS = 16,   /* the same of rounds: another worker may have lost a packet */
     WEIR_PATH_ASKS = 32,     /* round trips that are measured in the time of one, at most, ... */
-    WEIR_PATH_UNASKED = 8,   /* ... and at most one in so many packets */
+    WEIR_PATH_UNASKED = 8,   /* ... and at most one in this many packets */
     WEIR_PATH_CHUNK = 64,    /* packets sent at once, at most */
 };
 
@@ -150,7 +150,7 @@ static inline void weir_path_close(weir_path *p, double share, int64_t now_ns)
     weir_path_epoch(p, before);
 }
 
-/* A packet that was sent then met congestion, or was `lost`: on our own path for certain if so many workers say so. */
+/* A packet that was sent then met congestion, or was `lost`: on our own path for certain if this many workers say so. */
 static inline void weir_path_signal(weir_path *p, uint32_t lost, int64_t sent_ns, int64_t now_ns)
 {
     p->lost += lost;
@@ -248,7 +248,7 @@ static inline void weir_path_result(weir_path *p, int64_t sent_ns, int64_t now_n
 }
 
 /* How long the answer to a question takes at most, unless it is lost. */
-static inline int64_t weir_path_patience(const weir_path *p)
+static inline int64_t weir_path_timeout(const weir_path *p)
 {
     return p->smooth_ns + p->smooth_ns / 4 + 2000000;
 }

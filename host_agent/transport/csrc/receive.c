@@ -167,6 +167,11 @@ static void complete(weir_transport *t, const weir_result *h, const uint8_t *lan
     if (weir_on_path(t))
         travelled(t, slot, marked, now_ns);
     else {
+        if (t->ready.length)
+            weir_rate_result(&t->rate, (uint32_t)__builtin_popcount(h->groups), now_ns);
+        else
+            weir_rate_pause(&t->rate);
+        weir_window_share(&t->window, weir_rate_share(&t->rate));
         weir_window_trip(&t->window, now_ns, slot->sends == 1 ? now_ns - slot->sent_ns : 0, marked);
         weir_window_results(&t->window, 1, marked != 0);
     }
@@ -227,15 +232,15 @@ enum weir_verdict weir_transport_receive(weir_transport *t, const uint8_t *paylo
 
 void weir_transport_refuse(weir_transport *t, enum weir_verdict verdict) { t->report.verdicts[verdict]++; }
 
-void weir_transport_train(weir_transport *t, int up)
+void weir_transport_batch(weir_transport *t, int up)
 {
     if (up)
-        t->report.trains_up++;
+        t->report.batches_up++;
     else
-        t->report.trains_down++;
+        t->report.batches_down++;
 }
 
-/* Where a link limits, results come at its pace, and whoever is woken for each train of them is woken for little.
+/* Where a link limits, results come at its pace, and waking a thread for each batch of them gains little.
  * So they may lie for half the time that packets spend in queues on their way: the other half of what is under way
  * still waits in front of the link, which does not run empty; and what waits for us does not wait there, so that
  * rounds take no longer. Where there is no queue nothing waits, nor at the end of a reduce, when each result may be

@@ -49,7 +49,7 @@ static int64_t repair_end(const weir_transport *t, uint32_t s)
 {
     const slot_state *slot = &t->slots[s];
     const uint32_t doubled = slot->attempts > 2 ? slot->attempts - 2u : 0;
-    return slot->last_ns + weir_rtt_backed_off(&t->rtt, weir_path_patience(&t->path), doubled);
+    return slot->last_ns + weir_rtt_backed_off(&t->rtt, weir_path_timeout(&t->path), doubled);
 }
 
 void weir_arm_timer(weir_transport *t, uint32_t s, int64_t now_ns)
@@ -79,6 +79,7 @@ static void suspect(weir_transport *t, uint32_t s, int64_t now_ns)
 
 static void ask(weir_transport *t, uint32_t s, int64_t now_ns)
 {
+    t->window.lost = 1;
     suspect(t, s, now_ns);
     if (t->slots[s].attempts < UINT8_MAX) t->slots[s].attempts++;
     weir_send_again(t, s, WEIR_DUE_EARLY);
@@ -144,7 +145,7 @@ static void find_overtaken(weir_transport *t, int64_t now_ns)
 static int64_t quiet_wait(const weir_transport *t)
 {
     const int path = weir_on_path(t) && t->path.smooth_ns;
-    int64_t early = path ? weir_path_patience(&t->path) : weir_rtt_early(&t->rtt);
+    int64_t early = path ? weir_path_timeout(&t->path) : weir_rtt_early(&t->rtt);
     int64_t wait = weir_rtt_backed_off(&t->rtt, early, t->quiet_times);
     return wait < repair_time(t) + t->rtt.late.timeout_ns && (!t->fills || t->budget.count) ? wait
                                                                                             : WEIR_NEVER;
@@ -170,13 +171,13 @@ static void break_silence(weir_transport *t, int64_t now_ns)
 /* On a path, what was sent for a lost packet may be lost as well, and at the end of a reduce nothing overtakes it. */
 static void ask_again(weir_transport *t, int64_t now_ns)
 {
-    const int64_t patience = weir_path_patience(&t->path);
+    const int64_t timeout = weir_path_timeout(&t->path);
     int64_t next = WEIR_NEVER;
     for (uint32_t s = weir_unanswered_oldest(&t->unanswered); s != t->unanswered.end;
          s = t->unanswered.links[s].newer) {
         const slot_state *slot = &t->slots[s];
-        const int recent = slot->last_ns + patience > now_ns;
-        const int64_t end = recent ? slot->last_ns + patience : repair_end(t, s);
+        const int recent = slot->last_ns + timeout > now_ns;
+        const int64_t end = recent ? slot->last_ns + timeout : repair_end(t, s);
         if (recent || (slot->suspect && !slot->due && may_ask(t, slot))) {
             if (end <= now_ns)
                 ask(t, s, now_ns);
@@ -185,7 +186,7 @@ static void ask_again(weir_transport *t, int64_t now_ns)
         }
         if (recent) break;
     }
-    t->path.look_ns = next > now_ns + patience / 8 ? next : now_ns + patience / 8;
+    t->path.look_ns = next > now_ns + timeout / 8 ? next : now_ns + timeout / 8;
 }
 
 void weir_recover(weir_transport *t, int64_t now_ns)

@@ -38,7 +38,7 @@ void weir_replay_rest(weir_transport *t, int64_t now_ns);
 /* Our reduce has been done for some time. */
 void weir_replay_rested(weir_transport *t, int64_t now_ns);
 
-/* Whether one is to be repeated now, and to write it. Returns its length. */
+/* Whether one must be repeated now, and to write it. Returns its length. */
 int weir_replay_due(weir_transport *t);
 uint32_t weir_replay_write(weir_transport *t, uint8_t *out);
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a switch that starts anew has forgotten, and only a worker that has gone on can tell it.
+/* What a switch that restarts has forgotten, and only a worker that has gone on can tell it.
  *
  * A switch that dies may have sent the result of a round to some of its workers. They are in the next round, which
  * needs everybody; the others ask for a result that nobody holds any more. So a worker keeps its contribution to
  * the last completed round of each slot, and repeats them when it has heard nothing for long: the switch sums them
  * once more, to the same bits as everything in them is lossless, or answers with what it still has. Not kept is what
- * may have been given up: a second sum could have other workers in it. Our choice; SwitchML and its like leave a
+ * may have been given up: a second sum could have other workers in it. Chosen here; SwitchML and its like leave a
  * switch that fails to a new job.
  *
  * A worker whose reduce is done hears nothing of those that wait for a result of it. So it repeats, too, as long as

@@ -27,7 +27,7 @@ typedef struct {
     int64_t mean_ns, deviation_ns; /* mean 0: nothing measured yet */
     int64_t timeout_ns, least_ns, most_ns;
     int64_t margin_ns;    /* the timeout is at least this much above the mean ... */
-    uint32_t margin_part; /* ... and by this part of it: one in so many; 0: no more */
+    uint32_t margin_part; /* ... and by this part of it: one in this many; 0: no more */
     uint32_t slow;        /* rounds since the last one that was not */
 } weir_estimate;
 

@@ -8,7 +8,7 @@ enum { WEIR_ON_PORT = 1, WEIR_ON_INBOX = 2 };
 static const int64_t IDLE_NS = 1000000; /* a leader that got nothing for so long sleeps in vain */
 
 struct weir_inbox {
-    sp4_port port;    /* of memory that no other process has: whoever leads is the switch there */
+    sp4_port port;    /* of memory that no other process has: the leader is the switch there */
     weir_inbox *next; /* of those that are not used */
 };
 

@@ -4,7 +4,7 @@
  * A ring has one producer and one consumer. So threads send one after the other, and one at a time leads: it receives
  * for all, and puts frames of the others' jobs into their inboxes, which are rings as well. A thread that has no more to
  * receive for now lets another lead. A leader that sleeps in vain, because a worker of its job is late, loses the lead to
- * whoever comes, whose results then do not go by way of a thread that must be woken first. A thread that is alone takes
+ * the next thread to come, whose results then do not go by way of a thread that must be woken first. A thread that is alone takes
  * a lock when it begins and when it ends, and to send. */
 #ifndef WEIR_SHARED_PORT_H
 #define WEIR_SHARED_PORT_H
@@ -45,7 +45,7 @@ void weir_user_join(weir_user *user, uint32_t job);
 void weir_user_leave(weir_user *user);
 /* Receive nothing for a while: let another lead. */
 void weir_user_yield(weir_user *user);
-/* The port if this thread is to receive from it, because it leads or nobody else does, or NULL; and its inbox, which is to
+/* The port if this thread must receive from it, because it leads or nobody else does, or NULL; and its inbox, which must
  * be emptied first, or NULL. A frame of length 0 in there only wakes it. */
 sp4_port *weir_user_turn(weir_user *user, sp4_port **inbox);
 /* The port to send to, between begin and end. */
@@ -55,7 +55,7 @@ void weir_user_end_send(weir_user *user);
 int weir_user_forward(weir_user *user, uint32_t job, const void *frame, uint32_t length);
 /* After a batch of frames: wake those that some were for. */
 void weir_user_notify(weir_user *user);
-/* Sleep until a frame may be there, or the lead is to be taken, or the time is over. */
+/* Sleep until a frame may be there, or the lead must be taken, or the time is over. */
 void weir_user_wait(weir_user *user, int64_t timeout_ns);
 
 #endif

@@ -3,7 +3,7 @@
  *
  *   transport.c   its life, the beginning of a reduce, and questions about it
  *   round.c       a slot's round: its blocks, and its packet
- *   replay.c      what a switch that starts anew has forgotten
+ *   replay.c      what a switch that restarts has forgotten
  *   recover.c     when a packet goes out again
  *   send.c        what goes out, and with which traffic class
  *   result.c      what a payload that came in says, and whether it can be
@@ -18,6 +18,7 @@
 #include "lanes.h"
 #include "path.h"
 #include "queues.h"
+#include "rate.h"
 #include "rtt.h"
 #include "transport.h"
 #include "window.h"
@@ -70,6 +71,7 @@ struct weir_transport {
     weir_config config;
     weir_rtt rtt;
     weir_window window;
+    weir_rate rate; /* of results, while more waits to be sent */
     weir_path path; /* in place of `window`, but for its limit, if the path is shared with strangers */
     slot_state *slots;
     int64_t *deadlines; /* per slot: when to send again */
@@ -88,7 +90,7 @@ struct weir_transport {
     uint8_t *kept;        /* per slot: our contribution to its last round that is over; NULL: none is kept */
     uint32_t kept_size;   /* room for one: no more, so that all stay in the cache */
     uint16_t *kept_bytes; /* its length; 0: none */
-    uint32_t replay;      /* the next slot whose is to be repeated; none from config.slots on */
+    uint32_t replay;      /* the next slot whose must be repeated; none from config.slots on */
     int64_t replay_ns, replay_wait_ns; /* when all are, if nothing new comes; how long that was to wait */
 
     uint32_t reduces; /* begun so far */

@@ -167,7 +167,8 @@ int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, ui
     if (wide && (!t->config.wide || op != WEIR_OP_ADD || audiences || service->budget_count)) return EINVAL;
     if (op < WEIR_OP_ADD || op > WEIR_OP_OR || block_log2 < WEIR_MIN_BLOCK_LOG2 ||
         (block_log2 > WEIR_MAX_BLOCK_LOG2 && !wide) || (!lanes && count) ||
-        (t->config.narrow && 1u << block_log2 > (op == WEIR_OP_ADD ? t->config.narrow : WEIR_GROUP_LANES)))
+        (t->config.max_lanes &&
+         1u << block_log2 > (op == WEIR_OP_ADD ? t->config.max_lanes : WEIR_GROUP_LANES)))
         return EINVAL;
     uint64_t block = 1u << block_log2, blocks = count / block + (count % block != 0);
     if (blocks >= WEIR_NO_BLOCK) return EFBIG;
@@ -184,7 +185,7 @@ int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, ui
     t->op = op;
     t->block_log2 = block_log2;
     t->block = (uint32_t)block;
-    t->wire_log2 = t->config.narrow ? WEIR_MAX_BLOCK_LOG2 : block_log2;
+    t->wire_log2 = t->config.max_lanes ? WEIR_MAX_BLOCK_LOG2 : block_log2;
     t->columns = wide ? 1 : WEIR_SLOT_LANES >> t->wire_log2;
     t->fills = t->config.fill && t->block == WEIR_SLOT_LANES;
     t->fused = t->config.fill && t->columns > 1 ? t->columns / 2 : t->columns;
@@ -203,6 +204,7 @@ int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, ui
     t->heard = 0;
     t->earliest = WEIR_NEVER;
     weir_replay_stop(t);
+    weir_rate_pause(&t->rate);
     memset(t->nonzero, 0, t->nonzero_words * sizeof *t->nonzero);
     open_slots(t);
     return 0;

@@ -68,9 +68,9 @@ typedef struct {
     uint32_t fill; /* for switches that make no packet longer by more than half a slot's lanes: blocks as
                             large as a slot are sent even when zero; of smaller ones a packet has half as many */
     uint32_t congestion; /* what narrows the window: WEIR_CONGESTION_... */
-    uint32_t narrow;     /* packets have one column, of so many lanes of ADD and a group of others; 0: any */
-    uint32_t wide;       /* packets of one block of WEIR_WIDE_LANES lanes of ADD may be sent */
-    uint32_t keep;       /* contributions to rounds that are over, for a switch that starts anew */
+    uint32_t max_lanes; /* packets have one column, of this many lanes of ADD and a group of others; 0: any */
+    uint32_t wide;      /* packets of one block of WEIR_WIDE_LANES lanes of ADD may be sent */
+    uint32_t keep;      /* contributions to rounds that are over, for a switch that restarts */
     int64_t initial_rto_ns, min_rto_ns, max_rto_ns;
     int64_t min_probe_ns;        /* lower bound of the timeout after which we ask */
     int64_t reordering_ns;       /* packets sent less than this apart may overtake each other */
@@ -101,10 +101,10 @@ typedef struct {
     uint64_t blocks, blocks_sent; /* all blocks of the vector; those of which this worker sent lanes */
     uint64_t rounds;              /* slot rounds completed */
     uint64_t packets_up, packets_down, bytes_up, bytes_down;
-    uint64_t trains_up, trains_down; /* packets that the kernel took, or gave, several in one piece */
-    uint64_t timeouts;               /* retransmission timeouts */
-    uint64_t retransmissions;        /* packets of a round after its first, but for releases and probes */
-    uint64_t probes;                 /* packets that ask for the result, or whether our lanes have arrived */
+    uint64_t batches_up, batches_down; /* packets that the kernel took, or gave, several in one piece */
+    uint64_t timeouts;                 /* retransmission timeouts */
+    uint64_t retransmissions;          /* packets of a round after its first, but for releases and probes */
+    uint64_t probes;   /* packets that ask for the result, or whether our lanes have arrived */
     uint64_t releases; /* packets without lanes of ours: given up, so that the round can complete */
     uint64_t replays;  /* packets of rounds that are over, for a switch that may have forgotten them */
     uint64_t marked;   /* results that tell of congestion */
@@ -133,7 +133,7 @@ void weir_transport_free(weir_transport *t);
 
 /* Begin to reduce `count` lanes in place; they belong to the transport until it is done. With no lanes it is
  * a barrier. `audiences`: per block who wants its result: a worker's path, or WEIR_AUDIENCE_EXCEPT and the path of
- * the only one that does not; other lanes are of no use afterwards, but for those of blocks that no other worker
+ * the only one that does not; other lanes are useless afterwards, but for those of blocks that no other worker
  * has: they stay. NULL: all want all. `operation` is a fingerprint of what the reduce is a part of: it, operator,
  * block size, `count`, audiences and how many reduces came before must be the same on all workers. `service` may be
  * NULL: front layer, lossless. Budgets are for ADD of some lanes that all want only. `floats`: of a vector of float32,
@@ -155,15 +155,15 @@ enum weir_verdict weir_transport_receive(weir_transport *t, const uint8_t *paylo
 /* Count a frame that a driver refused before it came to a payload. */
 void weir_transport_refuse(weir_transport *t, enum weir_verdict verdict);
 
-/* Count a train that a driver sent (`up`) or received. */
-void weir_transport_train(weir_transport *t, int up);
+/* Count a batch that a driver sent (`up`) or received. */
+void weir_transport_batch(weir_transport *t, int up);
 
 uint32_t weir_transport_job(const weir_transport *t);
 int weir_transport_done(const weir_transport *t);
 int weir_transport_disagrees(const weir_transport *t); /* with other workers: it will never be done */
 int weir_transport_sendable(weir_transport *t, int64_t now_ns); /* would weir_transport_send write one? */
 int64_t weir_transport_deadline(const weir_transport *t);       /* when to come back; WEIR_NEVER when done */
-/* How long results may lie before they are read, where there is room for so many. */
+/* How long results may lie before they are read, where there is room for this many. */
 int64_t weir_transport_coalescing(const weir_transport *t, uint32_t room);
 const weir_report *weir_transport_report(const weir_transport *t);
 int64_t weir_transport_rto(const weir_transport *t);

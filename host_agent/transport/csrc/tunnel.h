@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A host's end of a tunnel to a switch's port over an IP network: frames inside datagrams, and the claim of the port
- * (claim.h), which is made anew now and then, as a translation of addresses on the way forgets, or moves us. */
+ * (claim.h), which is made again now and then, as a translation of addresses on the way forgets, or moves us. */
 #ifndef WEIR_TUNNEL_H
 #define WEIR_TUNNEL_H
 

@@ -22,7 +22,7 @@ _HEADER: Final = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1)
 _RECORD: Final = 16  # bytes before each frame
 _LOOK: Final = 0.005  # seconds between looks at the output files
 _QUIET: Final = 2.0  # seconds without growth after which nothing more comes
-_PATIENCE: Final = 120.0
+_TIMEOUT: Final = 120.0
 
 
 def with_entries(program: Path, table: str, entries: Sequence[Entry]) -> Any:
@@ -67,8 +67,8 @@ def _match(match: Match, width: int) -> dict[str, Any]:
 
 
 def rate(program: Any, frames: Sequence[bytes], ports: int, folder: Path) -> float:
-    """Return the rate of frames that leave, per second; each comes in at port 1 and leaves at one of so many
-    ports.
+    """Return the rate of frames that leave, per second; each comes in at port 1 and leaves at one of this
+    many ports.
 
     Raises RuntimeError when BMv2 does not say anything for long.
     """
@@ -109,7 +109,7 @@ def _growth(
     outputs = [folder / f"{port}_out.pcap" for port in range(ports)]
     began = time.monotonic()
     first = last = (0, began)
-    while process.poll() is None and time.monotonic() - began < _PATIENCE:
+    while process.poll() is None and time.monotonic() - began < _TIMEOUT:
         size = sum(each.stat().st_size for each in outputs if each.exists()) - ports * len(_HEADER)
         now = time.monotonic()
         if size > 0 and first[0] == 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurements that take turns, and free ports for the processes that they measure."""
+"""Measurements that alternate, and free ports for the processes that they measure."""
 
 import socket
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ T = TypeVar("T")
 def take_turns(
     contenders: Mapping[str, Callable[[], T]], repeats: int, warm_up: bool = True
 ) -> dict[str, list[T]]:
-    """Return what each contender measured in every repetition; they take turns, after one that warms up."""
+    """Return what each contender measured in every repetition; the contenders alternate, after a warm-up."""
     taken: dict[str, list[T]] = {name: [] for name in contenders}
     for repeat in range(repeats + warm_up):
         for name, measure in contenders.items():

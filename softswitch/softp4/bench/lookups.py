@@ -85,7 +85,7 @@ def frame_time(switch: Switch, frames: bytes, length: int, passes: int) -> tuple
 
 
 def measure(case: Lookups, size: int, passes: int) -> LookupTime:
-    """Return one table of so many entries; the fastest pass, for another process takes time and cache."""
+    """Return one table of this many entries; the fastest pass, for another process takes time and cache."""
     entries = case.entries(size, 1)
     with Switch(case.program) as switch:
         start = time.perf_counter()
@@ -98,7 +98,7 @@ def measure(case: Lookups, size: int, passes: int) -> LookupTime:
 
 
 def compare(case: Lookups, size: int, bmv2_frames: int, repeats: int) -> dict[str, list[float]]:
-    """Return packets per second of both; they take turns."""
+    """Return packets per second of both; they alternate."""
     entries = case.entries(size, 1)
     frames = [packet.frame(LENGTH) for packet in case.packets(entries, max(bmv2_frames, FRAMES), 2)]
     data = b"".join(frames[:FRAMES])

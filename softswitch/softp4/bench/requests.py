@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Table entries written to, and read from, the switch and BMv2 over P4Runtime.
 
-Both run the same program, each in a process of its own, and take turns; one client drives both. Requests are
+Both run the same program, each in a process of its own, and alternate; one client drives both. Requests are
 made before the clock starts; replies are parsed while it runs.
 """
 
@@ -28,7 +28,7 @@ P4: Final = Path(__file__).resolve().parent / "p4"
 BMV2: Final = "BMv2"
 SWITCHES: Final = ("soft switch", BMV2)
 WORK: Final = ("insert", "modify", "read", "delete", "insert one a call")
-_PATIENCE: Final = 30.0  # seconds until a switch that does not start counts as broken
+_TIMEOUT: Final = 30.0  # seconds until a switch that does not start counts as broken
 _ALONE: Final = 500  # updates that go one a call
 
 
@@ -61,7 +61,7 @@ def contenders() -> list[str]:
 
 
 def compare(case: Program, entries: int, batch: int, repeats: int) -> dict[str, list[dict[str, float]]]:
-    """Return entries a second of each switch, by the kind of work, in every repetition; they take turns."""
+    """Return entries a second of each switch, by the kind of work, in every repetition; they alternate."""
     with contextlib.ExitStack() as stack:
         loads = {
             kind: Load(stack.enter_context(_switch(kind)), case, entries, batch).run for kind in contenders()
@@ -92,7 +92,7 @@ class Load:
             "modify": self._write(update.MODIFY, self._entries, port + 1, self._batch),
         }
         start = time.perf_counter()
-        found = sum(1 for _ in self._session.read(everything, timeout=_PATIENCE))
+        found = sum(1 for _ in self._session.read(everything, timeout=_TIMEOUT))
         rates["read"] = found / (time.perf_counter() - start)
         assert found == self._entries, f"{found} entries of {self._entries} came back"
         rates["delete"] = self._write(update.DELETE, self._entries, port, self._batch)
@@ -152,7 +152,7 @@ def _switch(kind: str) -> Iterator[Session]:
 
 
 def _session(address: str, process: "subprocess.Popen[bytes]") -> Session:
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     while True:
         try:
             return Session(address)

@@ -62,7 +62,7 @@ class Packet:
     dport: int
 
     def frame(self, length: int) -> bytes:
-        """Return an Ethernet frame of so many bytes, the IPv4 header's checksum in place."""
+        """Return an Ethernet frame of this many bytes, the IPv4 header's checksum in place."""
         head = struct.pack(
             ">BBHHHBBHII", 0x45, 0, length - 14, 0, 0, 64, self.protocol, 0, self.src, self.dst
         )

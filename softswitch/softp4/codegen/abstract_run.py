@@ -35,7 +35,7 @@ from softp4.program.types import Action, FieldType, Pipeline, Program, Table
 
 _MOST: Final = 512  # paths that are kept apart
 _WIDEST: Final = 64  # fields whose bits are followed
-_AGAIN: Final = "frames begin anew, with other headers than those they came with"
+_AGAIN: Final = "frames start again, with other headers than those they came with"
 FORBIDDEN: Final[Mapping[type[Statement], str]] = {
     Random: "random numbers come from one sequence",
     GenerateDigest: "digests are one list, in the order of the frames",

@@ -3,7 +3,7 @@
 
 After ingress, in this order: clone, resubmit, multicast, drop, unicast. A packet for a limited port then
 waits in a queue (codegen/queueing.py). After egress: clone, drop, deparse, recirculate or send. What has to
-begin anew (clones at egress, resubmitted and recirculated packets) waits until the packet it comes from is
+start again (clones at egress, resubmitted and recirculated packets) waits until the packet it comes from is
 done with. The passes that one frame can cause are limited, so that no program and no tables can make the
 switch run forever.
 """
@@ -91,12 +91,13 @@ class TrafficWriter:
 
     @property
     def _waits(self) -> bool:
-        """Return whether anything can begin anew."""
+        """Return whether anything can start again."""
         return self._clones_out or self._resubmits or self._recirculates
 
     @property
     def _linkage(self) -> str:
-        """Return the linkage of functions that have one caller unless packets can be cloned or begin anew."""
+        """Return the linkage of functions that have one caller unless packets can be cloned or start "
+        "again."""
         return "SW_HOT" if self._waits or self._clones_in else "SW_INLINE"
 
     # -- pieces ------------------------------------------------------------------------------------
@@ -106,7 +107,7 @@ class TrafficWriter:
         queue = "    waiting queue[WAITING];\n" if self._waits else ""
         return f"""enum {{ WAITING = {_WAITING}, PASSES = {_PASSES} }};
 
-// A packet that waits to begin anew: in ingress, parsed from `frame`, or as a clone in egress, where `frame`
+// A packet that waits to start again: in ingress, parsed from `frame`, or as a clone in egress, where `frame`
 // is its payload and `clone` where it goes.
 typedef struct {{
     phv p;
@@ -132,7 +133,7 @@ typedef struct {{
     void *ctx;
     uint64_t now; // microseconds
     uint32_t passes;
-    uint32_t first, count; // of the packets that wait to begin anew
+    uint32_t first, count; // of the packets that wait to start again
 }} run;
 
 static inline scratch *here(const run *r) {{ return (scratch *)r->s->scratch; }}
@@ -204,7 +205,7 @@ static __attribute__((unused)) void clone_at_egress(run *r, const phv *p, state 
         return 0;
     }}
 """
-        anew = "    c->written = UINT32_MAX;\n" if self._lengths_change else ""
+        again = "    c->written = UINT32_MAX;\n" if self._lengths_change else ""
         program = self._layout.program
         body = "    deparser_body(r->s, p, m);\n" if program.deparser_body else ""
         body += self._end_if_failed(program.deparser_body, "return 0;", "r->s")
@@ -213,7 +214,7 @@ static __attribute__((unused)) void clone_at_egress(run *r, const phv *p, state 
 SW_INLINE uint32_t send(run *r, phv *p, state *m, uint32_t port) {{
     scratch *c = here(r);
     update_checksums(r->s, p, m);
-{body}{anew}    for (unsigned i = 0; i < {self._layout.valid_words}; i++)
+{body}{again}    for (unsigned i = 0; i < {self._layout.valid_words}; i++)
         if (c->written_valid[i] != m->valid[i]) c->written = UINT32_MAX;
     const uint32_t headers = deparse(p, m, c->out, c->written);
     if (c->written == UINT32_MAX) {{
@@ -382,7 +383,7 @@ static void clone_at_ingress(run *r, state *from, const uint8_t *frame, uint32_t
         else ingress_pass(r, &w->p, &w->m, w->frame, w->length, limited);
     }}
 """
-        return f"""// What waits to begin anew runs in its place; what it lets wait itself goes behind.
+        return f"""// What waits to start again runs in its place; what it lets wait itself goes behind.
 SW_INLINE void begin_waiting(run *r, int limited) {{
     (void)r, (void)limited;
 {drain}}}

@@ -15,8 +15,8 @@ from softp4.dataplane.port_spec import KINDS, OPTIONS
 app = typer.Typer(no_args_is_help=True, help="Look at a running switch and change it.")
 ports_app = typer.Typer(no_args_is_help=True, help="List, add, remove, bring up or down ports.")
 queueing_app = typer.Typer(no_args_is_help=True, help="Rates and queue depths of ports.")
-trace_app = typer.Typer(no_args_is_help=True, help="Print what frames go through.")
-capture_app = typer.Typer(no_args_is_help=True, help="Write what ports see to pcapng files.")
+trace_app = typer.Typer(no_args_is_help=True, help="Print the path of frames.")
+capture_app = typer.Typer(no_args_is_help=True, help="Write the frames of ports to pcapng files.")
 app.add_typer(ports_app, name="ports")
 app.add_typer(queueing_app, name="queueing")
 app.add_typer(capture_app, name="capture")
@@ -98,9 +98,9 @@ def stats(
 ) -> None:
     """Packets, bytes and drops of every port.
 
-    Dropped in: the port was down, its ring was full, or there is no program. Too long: a frame of more than
-    4216 bytes. Dropped out: the queue was full or the port down. Trains: of packets that came in, or left, in
-    one piece.
+    Dropped in: the port was down, its ring was full, or there is no program. Too long: the frame had more
+    than 4216 bytes. Dropped out: the queue was full or the port down. Batches: GSO/GRO batches of several
+    packets.
     """
     found = [p for p in context.obj.call("ports") if port is None or p["port"] == port]
     if port is not None and not found:
@@ -110,11 +110,11 @@ def stats(
         "rx_bytes",
         "rx_drops",
         "rx_oversize",
-        "rx_trains",
+        "rx_batches",
         "tx_packets",
         "tx_bytes",
         "tx_drops",
-        "tx_trains",
+        "tx_batches",
     )
     rows = ((p["port"], *(f"{p['statistics'][name]:,}" for name in names)) for p in found)
     heads = (
@@ -123,11 +123,11 @@ def stats(
         "bytes in",
         "dropped in",
         "too long",
-        "trains in",
+        "batches in",
         "packets out",
         "bytes out",
         "dropped out",
-        "trains out",
+        "batches out",
     )
     show(context, found, heads, rows)
 
@@ -261,9 +261,9 @@ def start_trace(
     ] = None,
     port: Annotated[
         list[int] | None,
-        typer.Option(min=0, help="Only what comes in on this port; repeatable.", show_default=False),
+        typer.Option(min=0, help="Only frames that arrive on this port; repeatable.", show_default=False),
     ] = None,
-    frames: Annotated[int | None, typer.Option(min=1, help="So many frames.", show_default=False)] = None,
+    frames: Annotated[int | None, typer.Option(min=1, help="Number of frames.", show_default=False)] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Every statement of actions, however long they are.")
     ] = False,

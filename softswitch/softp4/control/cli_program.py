@@ -7,7 +7,7 @@ import typer
 
 from softp4.control.target import show
 
-crc_app = typer.Typer(no_args_is_help=True, help="What the program's custom CRCs compute.")
+crc_app = typer.Typer(no_args_is_help=True, help="Parameters of the program's custom CRCs.")
 
 
 def _number(text: str | int) -> int:
@@ -42,7 +42,7 @@ def set_crc(
         int, typer.Option(parser=_number, metavar="N", help="The remainder before the first byte.")
     ] = 0,
     final_xor: Annotated[
-        int, typer.Option(parser=_number, metavar="N", help="What the result is XORed with.")
+        int, typer.Option(parser=_number, metavar="N", help="Value that is XORed with the result.")
     ] = 0,
     reflect_data: Annotated[
         bool, typer.Option("--reflect-data/--no-reflect-data", help="Every byte lowest bit first.")

@@ -10,7 +10,7 @@ from typing import Any, Final
 from softp4.native.json_text import parse_object
 from softp4.native.ownership import is_trusted_user, peer, user_name
 
-_PATIENCE: Final = 30.0  # seconds
+_TIMEOUT: Final = 30.0  # seconds
 
 
 class CallFailedError(Exception):
@@ -22,7 +22,7 @@ def call(path: Path, name: str, **arguments: Any) -> Any:
     request = json.dumps({"call": name, "args": arguments}).encode() + b"\n"
     try:
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(_PATIENCE)
+            connection.settimeout(_TIMEOUT)
             connection.connect(os.fspath(path))
             if not is_trusted_user(served_by := peer(connection)):
                 raise CallFailedError(f"{path} is served by {user_name(served_by)}: nothing was sent there")
@@ -39,4 +39,4 @@ def call(path: Path, name: str, **arguments: Any) -> Any:
             raise CallFailedError(str(found["error"]))
         return found["result"]
     except (ValueError, KeyError) as error:
-        raise CallFailedError(f"what answers at {path} is no switch of this version: {error}") from None
+        raise CallFailedError(f"the process at {path} is not a switch of this version: {error}") from None

@@ -59,7 +59,7 @@ def interfaces() -> dict[int, Interface]:
 
 
 def shared(one: int, other: int, known: Mapping[int, Interface]) -> str | None:
-    """Return in words what two interfaces, by their numbers, have in common; None: nothing."""
+    """Return as text what two interfaces, by their numbers, have in common; None: nothing."""
     if one == other:
         return "it is the same interface"
     for upper, lower in ((one, other), (other, one)):

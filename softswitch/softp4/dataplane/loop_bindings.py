@@ -22,8 +22,8 @@ _SOURCES: Final = (
     "port_udp.c",
     "claimants.c",
     "batch.c",
-    "couple.c",
-    "cut.c",
+    "coalesce.c",
+    "segment.c",
     "port_queue.c",
 )
 
@@ -34,8 +34,8 @@ class PortStatistics:
 
     ``rx_drops`` came in and went nowhere (ring full, port down, no program loaded), ``rx_oversize`` was
     longer than MAX_FRAME bytes, ``tx_drops`` was sent by the program but found a full queue or a port
-    that is down. ``rx_trains`` came in as one frame of several packets, which the switch cut, ``tx_trains``
-    left so.
+    that is down. ``rx_batches`` came in as one frame of several packets, which the switch segmented,
+    ``tx_batches`` left so.
     """
 
     rx_packets: int
@@ -45,8 +45,8 @@ class PortStatistics:
     tx_packets: int
     tx_bytes: int
     tx_drops: int
-    rx_trains: int
-    tx_trains: int
+    rx_batches: int
+    tx_batches: int
 
 
 class Statistics(ctypes.Structure):

@@ -42,7 +42,8 @@ class Tunnel:
 
 @dataclass(frozen=True)
 class Claimed:
-    """One end of a UDP tunnel to whoever proves that it has the port's key, which a secret's file gives."""
+    """One end of a UDP tunnel to anyone who proves that it has the port's key, which a secret's file "
+    "gives."""
 
     local: tuple[str, int]
     secret: Path

@@ -18,10 +18,10 @@ from typing import Final, Protocol
 
 from softp4.dataplane.interfaces import interfaces, shared
 from softp4.dataplane.loop_bindings import PortStatistics, Statistics, library
+from softp4.native.batches import batches_wanted
 from softp4.native.claims import port_key, read_secret
 from softp4.native.ring import MAX_FRAME
 from softp4.native.shared_memory import PORT_BYTES, no_room
-from softp4.native.trains import trains_wanted
 from softp4.runtime.queueing import (
     Limits,
     QueueCounts,
@@ -158,17 +158,17 @@ class PortLoop:
     def add_interface(self, number: int, interface: str) -> None:
         """Attach port ``number`` to a network interface (AF_PACKET). Needs CAP_NET_RAW. Raises PortError.
 
-        Trains of UDP datagrams that come in are cut; like frames leave as trains, unless SOFTP4_TRAINS is
-        off.
+        GSO batches of UDP datagrams that come in are segmented; like frames leave as batches, unless
+        SOFTP4_BATCHES is off.
         """
         what = f"interface {interface!r}"
         with self._changing:
             index = self._of_its_own(number, what, interface)
-            self._add("loop_add_interface", number, what, interface.encode(), int(trains_wanted()))
+            self._add("loop_add_interface", number, what, interface.encode(), int(batches_wanted()))
             self._interfaces[number] = index
 
     def _of_its_own(self, number: int, what: str, interface: str) -> int:
-        """Return the number of an interface that is to be a port. Raises PortError.
+        """Return the number of an interface that becomes a port. Raises PortError.
 
         That is when another port has it, or one that leads to the same network.
         """
@@ -180,9 +180,9 @@ class PortLoop:
             common = shared(index, taken, known)
             if port != number and common is not None:
                 raise PortError(
-                    f"port {number}, {what}: port {port} is {self._ports[port].attached}, and {common}. What "
-                    "comes in would come in twice, and what is flooded would go back to its sender. Give "
-                    "each port a network card of its own, or a tunnel (VXLAN, for example)"
+                    f"port {number}, {what}: port {port} is {self._ports[port].attached}, and {common}. "
+                    f"Frames would arrive twice, and flooded frames would return to their sender. Give "
+                    f"each port its own network card, or a tunnel (VXLAN, for example)"
                 )
         return index
 
@@ -190,7 +190,7 @@ class PortLoop:
         """Make port ``number`` this end of a UDP tunnel: each frame is one datagram.
 
         Only what comes from ``peer`` is received. An empty local host is every address of this machine.
-        Frames of one length leave as trains, unless SOFTP4_TRAINS is off. Raises PortError.
+        Frames of one length leave as batches, unless SOFTP4_BATCHES is off. Raises PortError.
         """
         what = f"udp {_address(local)} to {_address(peer)}"
         try:
@@ -199,10 +199,10 @@ class PortLoop:
         except OSError as error:
             raise PortError(f"port {number}, {what}: {error.strerror or error}") from error
         numbers = (part.encode() for end in (here, there) for part in end)
-        self._add("loop_add_udp", number, what, *numbers, int(trains_wanted()))
+        self._add("loop_add_udp", number, what, *numbers, int(batches_wanted()))
 
     def add_claimed(self, number: int, local: tuple[str, int], secret: Path) -> None:
-        """Make port ``number`` the end of a UDP tunnel to whoever proves that it has the port's key.
+        """Make port ``number`` the end of a UDP tunnel to anyone who proves that it has the port's key.
 
         Its other end may be anywhere that IP reaches, also behind a translation of addresses, and may move
         (``softp4.native.claims``). An empty local host is every address of this machine, IPv6 and IPv4.
@@ -220,7 +220,7 @@ class PortLoop:
         except (OSError, ValueError) as error:
             raise PortError(f"port {number}, {what}: {error}") from error
         numbers = (part.encode() for part in here)
-        self._add("loop_add_claimed", number, what, *numbers, key, int(trains_wanted()))
+        self._add("loop_add_claimed", number, what, *numbers, key, int(batches_wanted()))
 
     def add_queue(self, number: int, name: str, output: Path | None = None, *, pcapng: bool = True) -> None:
         """Make port ``number`` one whose frames ``inject`` puts in and ``receive`` takes out.
@@ -439,7 +439,7 @@ def _reason(number: int, port: int, ports: Mapping[int, PortState]) -> str:
         errno.EEXIST: lambda: (
             f"port {port} is already {ports[port].attached}"
             if port in ports
-            else "the file is there already: another switch serves this directory"
+            else "the file already exists: another switch serves this directory"
         ),
         errno.ENODEV: lambda: "there is no such network interface",
         errno.ENXIO: lambda: "there is no such network interface",

@@ -17,7 +17,7 @@ class ShmDirectory:
     cannot be made.
 
     Attributes:
-        path: leads to the directory until it is closed, whoever renames a folder above it.
+        path: leads to the directory until it is closed, even if somebody renames a folder above it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,7 +34,8 @@ class ShmDirectory:
                 raise PortError(f"shared-memory directory {path}: another switch serves it") from None
             except OwnershipError as error:
                 raise PortError(
-                    f"shared-memory directory {path}: {error.strerror}, or choose one that is not there yet"
+                    f"shared-memory directory {path}: {error.strerror}, or choose a folder that does not "
+                    f"exist yet"
                 ) from error
             except OSError as error:
                 raise PortError(f"shared-memory directory {path}: {error.strerror}") from error

@@ -64,6 +64,10 @@ class CompileError(RuntimeError):
     """The compiler refused the source, or its result cannot be kept or loaded; the message says why."""
 
 
+class OnlyAskedError(Exception):
+    """A library was not built, but listed by `asked_for`."""
+
+
 def cache_dir() -> Path:
     """Return where compiled libraries are kept: ``$SOFTP4_CACHE``, or ``softp4`` under the user's cache
     folder.
@@ -233,6 +237,7 @@ def _parts(
     parts = Parts(name, tuple(sources), extra or {}, folders, (*flags, *_chosen_flags()))
     if _asked is not None:
         _asked.append(parts)
+        raise OnlyAskedError(name)
     return parts
 
 
@@ -241,7 +246,7 @@ _asked: list[Parts] | None = None
 
 @contextlib.contextmanager
 def asked_for() -> Iterator[list[Parts]]:
-    """Yield a list of the libraries that are asked for in the block."""
+    """Yield a list of the libraries that are asked for in the block, where each raises OnlyAskedError."""
     global _asked  # noqa: PLW0603
     _asked = []
     try:
@@ -257,17 +262,16 @@ def _compiled_folders() -> tuple[Path, ...]:
 
 def _packaged(parts: Parts) -> Path | None:
     """Return the best library that a wheel brought and this processor can run, if there is one."""
-    folders = _compiled_folders()
-    if not folders:
+    if not _compiled_folders():
         return None
     features = set(_processor().split())
-    for level, needed in LEVELS.get(platform.machine(), {}).items():
-        if needed <= features:
-            name = parts.packaged(level)
-            for folder in folders:
-                if (folder / name).is_file():
-                    return folder / name
-    return None
+    levels = (level for level, needed in LEVELS.get(platform.machine(), {}).items() if needed <= features)
+    return next(filter(None, (packaged_file(parts.packaged(level)) for level in levels)), None)
+
+
+def packaged_file(name: str) -> Path | None:
+    """Return a file that a wheel brought in its folder of compiled libraries, if there is one."""
+    return next((folder / name for folder in _compiled_folders() if (folder / name).is_file()), None)
 
 
 def make_packaged(parts: Parts, level: str, command: Sequence[str], folder: Path) -> Path:

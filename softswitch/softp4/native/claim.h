@@ -9,7 +9,7 @@
  *
  * Each of them is one datagram of SP4_CLAIM_BYTES, no longer than the one that it answers. They travel between
  * frames, which are longer. A number serves for one proof: to repeat a proof changes nothing. A host whose address
- * changes asks anew. `label`: a host may hold its port by several addresses at once, one for each label: frames to
+ * changes asks again. `label`: a host may hold its port by several addresses at once, one for each label: frames to
  * the UDP port of that number go there.
  *
  * Layout: magic 8, kind 1, zero 1, label 2, zero 4, number 8, tag 8. Big-endian. */

@@ -2,7 +2,8 @@
 """Ports that hosts claim over an IP network: their keys, and whether they can be reached.
 
 A switch has one secret, in a file. Each of its ports has a key of its own, made of the secret and the port's
-number: whoever knows one port's key has that port, and no other. How a host proves that it has the key is in
+number: anyone who knows one port's key has that port, and no other. How a host proves that it has the key is
+in
 ``claim.h``.
 """
 

@@ -2,8 +2,8 @@
 """Owners and modes of what is about to be run, mapped or believed: no other user may have written it.
 
 What belongs to this process's user or to root, and what nobody else may write to, is trusted; anything else
-is refused, whoever this process is. What is looked at is open already, so that nobody can put another thing
-in its place between the look and the use. ring.h does the same for the memory of ports, in C.
+is refused, whatever user this process has. What is looked at is open already, so that nobody can put another
+thing in its place between the look and the use. ring.h does the same for the memory of ports, in C.
 """
 
 import contextlib

@@ -137,7 +137,7 @@ static inline void sp4_futex_wake(_Atomic uint32_t *word)
     syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-/* 0, or why an open file is not to be mapped. Who else may write to it can also cut it, and who maps it then dies of
+/* 0, or why an open file must not be mapped. Who else may write to it can also cut it, and who maps it then dies of
  * SIGBUS. See ownership.py. */
 static inline int sp4_file_problem(int fd, size_t size)
 {

@@ -39,14 +39,14 @@ def library() -> ctypes.CDLL:
 
 
 def layout_problem(path: Path) -> str:
-    """Return why a port's file is refused (EPROTO) by this version of the rings, and what to do, in words."""
+    """Return why a port's file is refused (EPROTO) by this version of the rings, and what to do, as text."""
     try:
         head = path.read_bytes()[: _HEAD.size]
     except OSError as error:
         return f"it cannot be read: {error.strerror}"
     magic, version = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, 0)
     if magic != _MAGIC:
-        return "no switch made it as it is: remove it, and restart the switch"
+        return "no switch made this file: remove it, and restart the switch"
     if version != VERSION:
         return (
             f"its switch has version {version} of shared-memory ports, this process version {VERSION}: "

@@ -8,20 +8,18 @@ from typing import Final
 PORT_BYTES: Final = 64 + 2 * ((1 << 20) + 3 * 64)
 """Bytes of a port's file: sp4_port_memory in ring.h, whose pages a switch takes when it makes the port."""
 
-_REMEDY: Final = (
-    "Remove what fills it, or make it larger: docker run --shm-size=1g, in Kubernetes an emptyDir of medium "
-    "Memory at /dev/shm, else mount -o remount,size=1g /dev/shm"
-)
+_REMEDY: Final = "Free some of it, or make it larger: docker run --shm-size=1g; in Kubernetes, an emptyDir "
+"of medium Memory at /dev/shm; otherwise mount -o remount,size=1g /dev/shm"
 
 
 def is_full(folder: Path, needed: int) -> bool:
-    """Tell whether a folder's file system has less room than so many bytes."""
+    """Tell whether a folder's file system has less room than this many bytes."""
     found = os.statvfs(folder)
     return found.f_bavail * found.f_frsize < needed
 
 
 def no_room(folder: Path, what: str, needed: int) -> str:
-    """Return a message: ``what`` needs so many bytes in a folder, and does not get them."""
+    """Return a message: ``what`` needs this many bytes in a folder, and does not get them."""
     found = os.statvfs(folder)
     free, size = (blocks * found.f_frsize for blocks in (found.f_bavail, found.f_blocks))
     return (

@@ -57,7 +57,7 @@ class Arbiter:
     def update(self, stream: Hashable, role: str, election_id: int | None) -> list[Notice]:
         """Return a stream's MasterArbitrationUpdate. An ``election_id`` of None can never be primary.
 
-        Returns whom to tell what, a primary last. Raises ControlError when the stream is to be ended:
+        Returns whom to tell what, a primary last. Raises ControlError when the stream must be ended:
         FAILED_PRECONDITION for a change of role, INVALID_ARGUMENT for an election id in use,
         RESOURCE_EXHAUSTED for one stream or role too many.
         """
@@ -127,7 +127,9 @@ class Arbiter:
         state = self._roles.get(role)
         if state is None:
             if len(self._roles) >= MAX_ROLES:
-                raise ControlError(Code.RESOURCE_EXHAUSTED, f"the switch knows {MAX_ROLES} roles already")
+                raise ControlError(
+                    Code.RESOURCE_EXHAUSTED, f"the switch already has {MAX_ROLES} roles, the limit"
+                )
             return _Role()
         if new and len(state.members) >= MAX_STREAMS:
             raise ControlError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""P4Runtime's digests (specification 9.7), without I/O: which lists are to be sent when.
+"""P4Runtime's digests (specification 9.7), without I/O: which lists must be sent when.
 
 A message that a controller was sent and has not acknowledged is held back when a packet tells it again, up to
 a time. Lists keep the order of the packets.

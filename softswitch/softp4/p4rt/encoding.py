@@ -20,5 +20,5 @@ def tag(number: int) -> bytes:
 
 
 def head(field: bytes, length: int) -> bytes:
-    """Return what stands before a message of so many bytes that is a field of another: tag and length."""
+    """Return what stands before a message of this many bytes that is a field of another: tag and length."""
     return field + varint(length)

@@ -59,7 +59,7 @@ class Notifications:
                 pipeline.digests.forget(message.digest_id, message.list_id)
         lost = pipeline.switch.digests.lost()
         if lost.bit_length() > self._lost.bit_length():  # a log that cannot flood
-            _log.warning("packets tell more than can be told: %d digests lost", lost)
+            _log.warning("digests arrive faster than they can be sent: %d digests lost", lost)
         self._lost = lost
 
     def acknowledge(self, stream: Stream, request: Any) -> None:

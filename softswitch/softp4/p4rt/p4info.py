@@ -221,7 +221,8 @@ class P4InfoIndex:
         return tuple(found)
 
     def _check_field(self, where: str, field: FieldInfo, bits: int) -> None:
-        """Raise ProgramError unless a field has so many bits, or is translated to another number of them."""
+        """Raise ProgramError unless a field has this many bits, or is translated to another number of "
+        "them."""
         translation = self._translation(field)
         if translation is None:
             if field.bits != bits:
@@ -305,7 +306,7 @@ def _check_served(info: P4Info) -> None:
 
 def _check_distinct(ids: Sequence[int], what: str) -> None:
     if 0 in ids or len(set(ids)) != len(ids):
-        raise ProgramError(f"P4Info: the ids of {what} are {list(ids)}: each needs one of its own, not 0")
+        raise ProgramError(f"P4Info: the ids of {what} are {list(ids)}: each needs a different id, not 0")
 
 
 def _check_value_set(value_set: ValueSetInfo, program: Program) -> None:

@@ -105,7 +105,8 @@ class PipelineStore:
         run: lets the frames of all ports run through a switch from now on.
 
     Attributes:
-        lock: held by whoever reads or writes a pipeline's state, so that reads and writes see whole batches.
+        lock: held by anyone who reads or writes a pipeline's state, so that reads and writes see whole
+        batches.
     """
 
     def __init__(self, make_switch: Callable[[Program], Switch], run: Callable[[Switch], None]) -> None:
@@ -242,7 +243,7 @@ def carry_over(old: Pipeline, new: Pipeline) -> None:
     """Write ``old``'s state into ``new``.
 
     That is profiles, entries, defaults, groups, sessions, meters, digests, value sets, and custom CRCs that
-    were changed. Counters and registers start anew, buckets full. Raises ControlError at the first thing that
+    were changed. Counters and registers restart, buckets full. Raises ControlError at the first thing that
     ``new`` cannot hold.
     """
     for profile in old.info.profiles.values():

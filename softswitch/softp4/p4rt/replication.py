@@ -59,7 +59,7 @@ def write_replication(pipeline: Pipeline, update: int, message: Message) -> None
 
 def _check_presence(update: int, present: bool, where: str) -> None:
     if update == p4runtime_pb2.Update.INSERT and present:
-        raise ControlError(Code.ALREADY_EXISTS, f"{where} is there already")
+        raise ControlError(Code.ALREADY_EXISTS, f"{where} already exists")
     if update != p4runtime_pb2.Update.INSERT and not present:
         raise ControlError(Code.NOT_FOUND, f"there is no {where}")
 

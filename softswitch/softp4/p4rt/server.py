@@ -80,7 +80,7 @@ class P4RuntimeServer:
         if not local and (not host or not port.isdecimal() or int(port) > 0xFFFF):
             raise ServerError(f"gRPC address {address!r} is neither host:port nor unix:/path")
         options = (
-            ("grpc.so_reuseport", 0),  # else two switches could share one port, and take turns
+            ("grpc.so_reuseport", 0),  # else two switches could share one port, and alternate
             ("grpc.max_receive_message_length", _MAX_MESSAGE),
             ("grpc.max_metadata_size", _MAX_METADATA),
             ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Controllers' streams: what is to be sent to each, and who of them is primary."""
+"""Controllers' streams: what must be sent to each, and who of them is primary."""
 
 import itertools
 import logging
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Stream:
-    """One controller's StreamChannel: what is to be sent to it, until it ends.
+    """One controller's StreamChannel: what must be sent to it, until it ends.
 
     Args:
         number: to tell it from others.
@@ -122,7 +122,7 @@ class Sessions:
             self._tell(notices)
 
     def arbitrate(self, stream: Stream, update: Any) -> None:
-        """Take a MasterArbitrationUpdate. Raises ControlError when the stream is to be ended."""
+        """Take a MasterArbitrationUpdate. Raises ControlError when the stream must be ended."""
         with self._lock:
             known = self._arbiter.knows(stream)
         if update.device_id != self._device_id:
@@ -157,7 +157,7 @@ class Sessions:
                 raise ControlError(Code.PERMISSION_DENIED, f"only the primary controller may {what}")
 
     def notify(self, response: Any, entries: int = 1) -> bool:
-        """Offer a message, a list of so many entries, to the primaries of all roles.
+        """Offer a message, a list of this many entries, to the primaries of all roles.
 
         False when one of them did not keep up, so that it was dropped, or when there is none.
         """

@@ -91,7 +91,7 @@ def _cut(message: str, results: Sequence[ControlError | None], failed: Sequence[
 
 
 def _part(error: ControlError | None, most: int) -> Any:
-    """Return what became of one part of a batch, with a message of so many characters at most."""
+    """Return what became of one part of a batch, with a message of this many characters at most."""
     if error is None:
         return p4runtime_pb2.Error(canonical_code=Code.OK)
     return p4runtime_pb2.Error(canonical_code=int(error.code), message=_within(error.message, most))

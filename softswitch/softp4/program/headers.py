@@ -163,7 +163,7 @@ def _unions(
         kind = kinds.get(text(node, "union_type", where))
         names = _named(objects(node, "header_ids", where), by_id)
         if kind is None or name in unions or [headers[each].type for each in names] != [t for _, t in kind]:
-            raise ProgramError(f"{where}: declared twice, or its members are not those of its type")
+            raise ProgramError(f"{where}: declared twice, or its members differ from its type's")
         if taken & set(names) or any(headers[each].metadata for each in names):
             raise ProgramError(f"{where}: a member is metadata, or in another union")
         taken |= set(names)

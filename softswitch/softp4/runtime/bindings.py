@@ -196,7 +196,7 @@ class NativeSwitch:
         """Run frames, each with its port; call `emit` for each that leaves."""
         made = (_Frame * len(frames))(*(_Frame(frame, port, len(frame)) for port, frame in frames))
         if self._c.swc_process_many(self.handle, made, len(frames), now, emit, None):
-            raise MemoryError("no memory for what leaves the switch")
+            raise MemoryError("no memory for outgoing frames")
 
     def share(self, key: Key | None) -> None:
         """Let threads share frames by a key; None: one thread runs them all."""

@@ -11,7 +11,7 @@ import hashlib
 from pathlib import Path
 from typing import Final
 
-from softp4.native.build import cache_folder, load_library
+from softp4.native.build import cache_folder, load_library, packaged_file
 from softp4.native.files import write_atomically
 from softp4.native.ownership import read_trusted
 from softp4.program.types import Program
@@ -37,7 +37,7 @@ def load_switch_library(program: Program, *, trace: bool = False) -> Library:
         UnsupportedConstruct: the program computes something this switch cannot.
         softp4.native.NoCompilerError, softp4.native.CompileError: see softp4.native.build.
     """
-    return _load(_text(program, trace), _FLAGS + _TRACED if trace else _FLAGS)
+    return _load(program_text(program, trace=trace), _FLAGS + _TRACED if trace else _FLAGS)
 
 
 @functools.lru_cache(maxsize=16)
@@ -55,11 +55,19 @@ def _load(text: str, flags: tuple[str, ...]) -> Library:
     )
 
 
-def _text(program: Program, trace: bool) -> str:
-    """Return the C text of a program, from the cache, or generated and put there."""
+def text_name(program: Program, *, trace: bool = False) -> str:
+    """Return the name of the file of a program's C text, in the cache or in a wheel."""
     name = hashlib.sha256(f"{program.digest} {_generator()}{' trace' * trace}".encode()).hexdigest()[:24]
+    return f"softswitch-{name}.c"
+
+
+def program_text(program: Program, *, trace: bool = False) -> str:
+    """Return the C text of a program, from a wheel, from the cache, or generated and put there."""
+    name = text_name(program, trace=trace)
+    if brought := packaged_file(name):
+        return brought.read_text(encoding="utf-8")
     with cache_folder() as cache:
-        path = cache / f"softswitch-{name}.c"
+        path = cache / name
         if text := _read(path):
             return text
         # Its import takes its time, and only a first start needs it.

@@ -88,7 +88,7 @@ typedef struct {
 extern const uint64_t sw_trie_path[64];
 
 // When an entry was last hit (or made; SW_NEVER: since the time was last told), when it was last reported
-// idle, and after how long it is to be; 0 for never. In nanoseconds.
+// idle, and after how long it should be; 0 for never. In nanoseconds.
 typedef struct {
     uint64_t hit, told, timeout;
 } sw_idle;

@@ -6,7 +6,7 @@
 
 #include "trace.h"
 
-// How often packets may begin anew, or enter a queue, during one step. More only comes of packets that go round,
+// How often packets may start again, or enter a queue, during one step. More only comes of packets that go round,
 // take no time on the line, and are cloned as they go; the next step goes on with them, so that others get the
 // switch in between.
 enum { STEP_ROUNDS = 16384 };

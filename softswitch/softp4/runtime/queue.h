@@ -42,7 +42,7 @@ struct sw_traffic {
     sw_queued_port *ports[SW_QUEUE_PORTS]; // the same, packed, in order of their numbers
     uint32_t count;
     uint64_t now;    // of what is being done, or was done last; no packet is due before
-    uint64_t rounds; // how often packets entered a queue, or were done and began anew without
+    uint64_t rounds; // how often packets entered a queue, or were done and started again without
     sw_packet *pool; // free packets
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A shard is a range of the key's values, as near values mostly mean near cells: if threads took turns cell by cell,
 // caches would carry to each what their prefetching guesses, out of the other's hands (measured: two threads then did
-// no more than one). Where the ranges begin is cut anew when one thread takes longer than another, which may have a
+// no more than one). Where the ranges begin is cut again when one thread takes longer than another, which may have a
 // slower processor.
 //
 // Each thread runs the frames of its shard in their order, and meanwhile finds out whose the frames of some pieces are.
@@ -15,13 +15,13 @@
 #include <string.h>
 #include <time.h>
 
-#include "team.h"
+#include "pool.h"
 
 enum {
     MOST = 4096,   // frames of one work
     PIECE = 32,    // frames that one thread looks at
     LEAD = 128,    // frames that each thread looks at before it runs any
-    PATIENCE = 32, // pauses, about a microsecond: how long a piece that another thread looks at is waited for
+    PAUSES = 32,   // pauses, about a microsecond: how long a piece that another thread looks at is waited for
     AHEAD = 8,     // frames whose headers are fetched before they are looked at
     HEADERS = 128, // bytes of these
     JUDGED = 2048, // frames, at least, by which shards are equal or not
@@ -44,7 +44,7 @@ typedef struct {
 
 struct sw_shards {
     uint32_t threads;
-    sw_team *team;
+    sw_pool *pool;
     sw_state *const *switches;
     sw_key key;
     // The work: it does not change before all threads are done.
@@ -56,8 +56,8 @@ struct sw_shards {
     void *ctx;
     // Where shards begin, the least value of each; the first one's is not looked at.
     uint64_t begins[SW_MOST_THREADS];
-    uint32_t patience, waited; // times judged: how long unequal shards are put up with
-    double left;               // how unequal the last cut left them at best; 0: not known yet
+    uint32_t tolerance, waited; // times judged: how long unequal shards are put up with
+    double left;                // how unequal the last cut left them at best; 0: not known yet
     // By piece, the last turn in which it was known whose its frames are; and whose they are.
     _Alignas(64) _Atomic uint64_t looked[MOST / PIECE];
     _Alignas(64) _Atomic uint8_t owners[MOST];
@@ -99,7 +99,7 @@ static void make_known(sw_shards *s, uint32_t piece, const uint8_t *found)
     atomic_store_explicit(&s->looked[piece], s->turn, memory_order_release);
 }
 
-// The frame that a thread looks at after `looks` others: pieces take turns.
+// The frame that a thread looks at after `looks` others: pieces alternate.
 static uint32_t place(const sw_shards *s, uint32_t number, uint32_t looks)
 {
     return (looks / PIECE * s->threads + number) * PIECE + looks % PIECE;
@@ -128,7 +128,7 @@ static void need(sw_shards *s, uint32_t number, uint32_t piece)
     if (piece % s->threads == number)
         while (!is_known(s, piece) && look_on(s, number)) continue;
     else
-        for (int i = 0; i < PATIENCE && !is_known(s, piece); i++) sw_relax();
+        for (int i = 0; i < PAUSES && !is_known(s, piece); i++) sw_relax();
     if (is_known(s, piece)) return;
     uint8_t found[PIECE] = {0};
     const uint32_t begin = piece * PIECE, end = begin + PIECE < s->count ? begin + PIECE : s->count;
@@ -260,12 +260,12 @@ static void judge(sw_shards *s)
     if (s->left == 0 || now < s->left) s->left = now;
     if (now <= EQUAL) {
         s->waited = 0;
-        if (s->patience > 1) s->patience--;
-    } else if (++s->waited >= s->patience || (s->waited >= SOON && now > 1.5 * s->left)) {
+        if (s->tolerance > 1) s->tolerance--;
+    } else if (++s->waited >= s->tolerance || (s->waited >= SOON && now > 1.5 * s->left)) {
         cut(s);
         s->waited = 0;
         s->left = 0;
-        s->patience = s->patience < MOST_TIMES ? s->patience * 2 : MOST_TIMES;
+        s->tolerance = s->tolerance < MOST_TIMES ? s->tolerance * 2 : MOST_TIMES;
     }
 }
 
@@ -285,32 +285,32 @@ void sw_shards_process(sw_switch *sw, const sw_frame *frames, uint32_t count, ui
     s->now_ns = now_ns;
     s->emit = emit;
     s->ctx = ctx;
-    sw_team_make_way(s->team);
+    sw_pool_make_way(s->pool);
     for (uint32_t at = 0; at < count; at += s->count) {
         s->frames = frames + at;
         s->first = at;
         s->count = count - at < MOST ? count - at : MOST;
         s->turn++;
-        sw_team_together(s->team, run_shard, s);
+        sw_pool_together(s->pool, run_shard, s);
         if (s->key.field != SW_NO_FIELD) keep_equal(s);
     }
 }
 
 void sw_shards_together(sw_switch *sw, sw_task task, void *arg)
 {
-    sw_team_together(((sw_state *)sw)->shards->team, task, arg);
+    sw_pool_together(((sw_state *)sw)->shards->pool, task, arg);
 }
 
 void sw_shards_set_key(sw_shards *s, const sw_key *key)
 {
     s->key = *key;
-    s->patience = 1;
+    s->tolerance = 1;
 }
 
 void sw_shards_free(sw_shards *s)
 {
     if (s == NULL) return;
-    sw_team_free(s->team);
+    sw_pool_free(s->pool);
     free(s);
 }
 
@@ -326,7 +326,7 @@ sw_shards *sw_shards_new(sw_state *const *switches, uint32_t threads)
         s->shards[i].all = s;
         s->shards[i].self = i;
     }
-    if ((s->team = sw_team_new(threads)) != NULL) return s;
+    if ((s->pool = sw_pool_new(threads)) != NULL) return s;
     free(s);
     return NULL;
 }

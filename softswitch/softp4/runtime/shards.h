@@ -14,7 +14,7 @@ typedef struct {
 
 #define SW_NO_FIELD UINT32_MAX
 
-// For a switch in so many parts, the first of which is the switch itself. NULL: no memory, or no more threads.
+// For a switch in this many parts, the first of which is the switch itself. NULL: no memory, or no more threads.
 sw_shards *sw_shards_new(sw_state *const *switches, uint32_t threads);
 void sw_shards_free(sw_shards *shards);
 void sw_shards_set_key(sw_shards *shards, const sw_key *key); // between two calls

@@ -249,7 +249,7 @@ class ProfileStore:
         if self._members or self._groups:
             raise self._error(Code.INVALID_ARGUMENT, "has members and groups: no one-shot groups beside them")
         if not actions.actions:
-            raise self._error(Code.UNIMPLEMENTED, "a one-shot group must not be empty")
+            raise self._error(Code.UNIMPLEMENTED, "a one-shot group must have members")
         for each in actions.actions:
             self._check_action(each.action, each.args)
         self._check_weights([each.weight for each in actions.actions], self._limits.group_size, 0)

@@ -30,7 +30,7 @@ class Threads:
         count: threads; with one, there is nothing to share.
 
     Attributes:
-        by: what frames are shared by, in words; None while one thread runs them all.
+        by: what frames are shared by, as text; None while one thread runs them all.
         why_not: the reasons then.
     """
 
@@ -63,7 +63,7 @@ class Threads:
         return self._native.shares(self.count)
 
     def describe(self) -> str:
-        """Return in words how many threads run frames, and by what they share them or why not."""
+        """Return as text how many threads run frames, and by what they share them or why not."""
         if self.by is not None:
             return f"{self.count} threads share frames by {self.by}"
         return "\n  ".join(("one thread runs all frames:", *self.why_not))
@@ -141,7 +141,7 @@ class Threads:
 
 
 def _key(sharder: "Sharder", found: "Sharding") -> tuple[Key, str]:
-    """Return the field that has most of the key's bits, also in words."""
+    """Return the field that has most of the key's bits, also as text."""
     if not found.key:
         return ANY_THREAD, "turns: none of them touches state"
     masks = [sum(1 << place for ref, place in found.key if ref == field) for field in sharder.fields]

@@ -43,7 +43,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Pass:
-    """The packet, or a copy of it, begins anew: `why` is "resubmitted", "recirculated" or "cloned"."""
+    """The packet, or a copy of it, starts again: `why` is "resubmitted", "recirculated" or "cloned"."""
 
     why: str
     length: int
@@ -267,7 +267,7 @@ class Decoder:
         self._conditionals = list(program.conditionals.values())
         self._headers = list(program.headers.values())
         self._errors = {number: name for name, number in program.errors.items()}
-        self._anew: deque[str] = deque()  # what will begin anew, in order
+        self._anew: deque[str] = deque()  # what will start again, in order
         self._in_egress = False
 
     def events(self, records: bytes) -> Iterator[Event]:

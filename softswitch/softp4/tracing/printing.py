@@ -232,7 +232,7 @@ class TraceText:
             case Cloned(session, copies):
                 yield self._say("clone", f"session {session}: {_copies(copies or 0)}")
             case Resubmitted():
-                yield self._say("traffic", "resubmit: through ingress again, as it came")
+                yield self._say("traffic", "resubmit: through ingress again, unchanged")
             case Recirculated(length):
                 yield self._say("traffic", f"recirculate: through ingress again, {length} bytes")
             case Destined(spec, group, copies):
@@ -330,7 +330,7 @@ def _lost(why: Lost, value: int) -> str:
         case Lost.PASSES:
             return f"dropped: its frame caused {value} passes through egress"
         case Lost.WAITING:
-            return "dropped: too many packets wait to begin anew"
+            return "dropped: too many packets wait to start again"
         case Lost.ASSERTION:
             return "dropped: an assertion failed"
 

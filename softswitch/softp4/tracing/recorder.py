@@ -30,7 +30,7 @@ class Recorder:
 
         Args:
             ports: trace what comes in on these ports only.
-            frames: trace so many frames only.
+            frames: trace this many frames only.
         """
         wanted = range(MAX_TRACED_PORT + 1) if ports is None else [p for p in ports if p <= MAX_TRACED_PORT]
         traced = load_switch_library(self._program, trace=True)

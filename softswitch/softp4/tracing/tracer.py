@@ -28,7 +28,7 @@ class Tracing:
     Args:
         file: where to print; None: stderr.
         ports: trace what comes in on these only.
-        frames: trace so many only.
+        frames: trace this many only.
         full: print every statement, however many an action has.
     """
 

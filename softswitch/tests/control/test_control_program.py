@@ -17,7 +17,7 @@ from softp4.device import Device
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 from softp4.program.calculations import CrcParameters
 from tests.control.test_control import ctl, refused, rows
-from tests.p4rt.p4rt_client import FOLDER, PATIENCE, Controller
+from tests.p4rt.p4rt_client import FOLDER, TIMEOUT, Controller
 from tests.programs import unpack
 from tests.test_externs import ASSERT, CUSTOM, FIELDS, bitwise, order
 
@@ -59,7 +59,7 @@ def controller(path: Path, empty: Controller, no_info: Path) -> Controller:
 def hashed(device: Device, value: int) -> int:
     """Return what the program's 16-bit custom CRC makes of a value."""
     device.loop.inject(PORT, order(CUSTOM, 7, value))
-    answer = device.loop.receive(PORT, PATIENCE)
+    answer = device.loop.receive(PORT, TIMEOUT)
     assert answer is not None
     return unpack(answer, FIELDS)[3]
 
@@ -144,7 +144,7 @@ def test_a_program_stays_while_it_is_looked_at(device: Device, controller: Contr
         push.join(0.5)  # time enough to close the switch, if it could
         assert set(switch.assertion_failures().values()) == {0}
         switch.crcs.set("calc_0", CCITT)
-    push.join(PATIENCE)
+    push.join(TIMEOUT)
     assert rows(ctl("crc", "list")) == [OWN, OWN_32]
 
 

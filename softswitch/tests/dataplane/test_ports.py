@@ -18,7 +18,7 @@ from softp4.program.loader import Program, load_program
 from softp4.state.entry import Entry, Exact
 from softp4.switch import Switch
 from tests.harness.confined import run_on_small_disk
-from tests.p4rt.p4rt_client import CONTROL, PATIENCE
+from tests.p4rt.p4rt_client import CONTROL, TIMEOUT
 
 MACS = {port: 0x020000000000 + port for port in (1, 2, 3)}
 RING = 512  # frames that a shared-memory port holds in each direction, at least; many more short ones
@@ -49,7 +49,7 @@ def frame(to: int, payload: bytes = b"") -> bytes:
 
 
 def receive(port: ShmPort) -> bytes:
-    found = port.recv(PATIENCE)
+    found = port.recv(TIMEOUT)
     assert found is not None, "no frame"
     return found
 
@@ -84,7 +84,7 @@ def test_shared_memory_and_other_ports_mix(loop: PortLoop, tmp_path: Path) -> No
     with ShmPort(tmp_path, 1) as one:
         for turn in range(50):
             one.send(frame(2, b"%d" % turn))
-            assert loop.receive(2, PATIENCE) == frame(2, b"%d" % turn)
+            assert loop.receive(2, TIMEOUT) == frame(2, b"%d" % turn)
             loop.inject(2, frame(1))
             assert receive(one) == frame(1)
 
@@ -94,7 +94,7 @@ def test_longest_frame_passes_and_a_longer_one_is_refused(loop: PortLoop) -> Non
         loop.add_queue(number, "queue")
     longest = frame(2).ljust(MAX_FRAME, b"\7")
     loop.inject(1, longest)
-    assert loop.receive(2, PATIENCE) == longest
+    assert loop.receive(2, TIMEOUT) == longest
     with pytest.raises(PortError, match="a frame of 4217 bytes is longer than 4216"):
         loop.inject(1, longest + b"\7")
 
@@ -124,10 +124,10 @@ def test_a_port_that_is_down_drops_both_ways(loop: PortLoop) -> None:
     loop.inject(1, frame(2))
     loop.inject(2, frame(3))
     loop.inject(1, frame(3))
-    assert loop.receive(3, PATIENCE) == frame(3)
+    assert loop.receive(3, TIMEOUT) == frame(3)
     loop.set_up(2, True)
     loop.inject(1, frame(2, b"up"))
-    assert loop.receive(2, PATIENCE) == frame(2, b"up")
+    assert loop.receive(2, TIMEOUT) == frame(2, b"up")
     statistics = loop.statistics(2)
     assert (statistics.tx_drops, statistics.tx_packets) == (1, 1)
     assert (statistics.rx_drops, statistics.rx_packets) == (1, 1)
@@ -168,7 +168,7 @@ def test_without_a_switch_frames_are_dropped_and_counted() -> None:
         loop.add_queue(1, "one")
         loop.start()
         loop.inject(1, frame(2))
-        assert loop.drain(1, PATIENCE)
+        assert loop.drain(1, TIMEOUT)
         assert loop.statistics(1).rx_drops == 1
 
 
@@ -176,12 +176,12 @@ def test_another_switch_takes_over_between_frames(loop: PortLoop, program: Progr
     for number in (1, 2, 3):
         loop.add_queue(number, "queue")
     loop.inject(1, frame(2))
-    assert loop.receive(2, PATIENCE) == frame(2)
+    assert loop.receive(2, TIMEOUT) == frame(2)
     with Switch(program) as other:
         send_to(other, MACS[2], 3)
         loop.set_switch(other)
         loop.inject(1, frame(2))
-        assert loop.receive(3, PATIENCE) == frame(2)
+        assert loop.receive(3, TIMEOUT) == frame(2)
         loop.set_switch(None)
 
 

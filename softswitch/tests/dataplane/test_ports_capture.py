@@ -10,7 +10,7 @@ from scapy.utils import PcapNgReader
 from softp4.dataplane.ports import Directions, PortError, PortLoop
 from softp4.state.entry import Entry, Exact
 from softp4.switch import Switch
-from tests.p4rt.p4rt_client import CONTROL, PATIENCE
+from tests.p4rt.p4rt_client import CONTROL, TIMEOUT
 
 _IN, _OUT = 1, 2
 
@@ -37,7 +37,7 @@ def frame(to: int, text: bytes = b"") -> bytes:
 def pass_on(loop: PortLoop, to: int, text: bytes = b"") -> None:
     """From the other port; until it has left."""
     loop.inject(3 - to, frame(to, text))
-    assert loop.receive(to, PATIENCE) == frame(to, text)
+    assert loop.receive(to, TIMEOUT) == frame(to, text)
 
 
 def seen(path: Path) -> list[tuple[bytes, str, int]]:
@@ -97,7 +97,7 @@ def test_a_port_that_is_down_is_counted_and_not_captured(loop: PortLoop, tmp_pat
     loop.inject(1, frame(2))
     loop.inject(2, frame(1))
     for port in (1, 2):
-        assert loop.drain(port, PATIENCE)
+        assert loop.drain(port, TIMEOUT)
     assert loop.statistics(2).tx_drops == loop.statistics(2).rx_drops == 1
     loop.set_up(2, True)
     pass_on(loop, 2)

@@ -14,7 +14,7 @@ from softp4.native.claims import KEY_BYTES, port_key, read_secret, write_secret
 from tests.dataplane.test_ports import frame, loop, program
 from tests.dataplane.test_ports_udp import LOCAL, free_address
 from tests.harness.claimant import CHALLENGE, PROOF, TAKEN, ask, claim, message, siphash
-from tests.p4rt.p4rt_client import PATIENCE
+from tests.p4rt.p4rt_client import TIMEOUT
 
 __all__ = ["loop", "program"]
 
@@ -49,7 +49,7 @@ def host(hub: tuple[str, int]) -> Iterator[Host]:
 
         def make() -> socket.socket:
             end = ends.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-            end.settimeout(PATIENCE)
+            end.settimeout(TIMEOUT)
             end.connect(hub)
             return end
 
@@ -78,7 +78,7 @@ def test_a_frame_passes_once_the_port_is_claimed(loop: PortLoop, host: Host) -> 
     assert not heard(loop, end)
     assert loop.statistics(CLAIMED).rx_drops == 1
     loop.inject(IN, frame(CLAIMED))
-    loop.drain(IN, PATIENCE)
+    loop.drain(IN, TIMEOUT)
     assert loop.statistics(CLAIMED).tx_drops == 1
     claim(end, KEY)
     assert heard(loop, end)
@@ -178,7 +178,7 @@ def test_no_address_is_every_address(loop: PortLoop, secret: Path, there: str) -
     loop.add_queue(OUT, "queue")
     loop.add_claimed(CLAIMED, ("", port), secret)
     with socket.socket(family, socket.SOCK_DGRAM) as end:
-        end.settimeout(PATIENCE)
+        end.settimeout(TIMEOUT)
         end.connect((there, port))
         claim(end, KEY)
         assert heard(loop, end)
@@ -190,7 +190,7 @@ def test_claims_between_the_frames_of_a_batch(loop: PortLoop, host: Host) -> Non
     for _ in range(40):
         end.send(frame(OUT))
         end.send(message(1))
-    assert all(loop.receive(OUT, PATIENCE) == frame(OUT) for _ in range(40))
+    assert all(loop.receive(OUT, TIMEOUT) == frame(OUT) for _ in range(40))
     assert loop.receive(OUT, SHORT) is None
 
 

@@ -15,7 +15,7 @@ from softp4.dataplane.ports import PortLoop
 from softp4.native.ring import ShmPort
 from softp4.runtime.queueing import Queueing
 from tests.dataplane.veths import Veths, forwarding, mac_bytes, made_veths
-from tests.p4rt.p4rt_client import PATIENCE
+from tests.p4rt.p4rt_client import TIMEOUT
 
 pytestmark = pytest.mark.root
 
@@ -155,7 +155,7 @@ def test_interfaces_and_shared_memory_mix(lab: Veths, loop: PortLoop, tmp_path: 
             one.send(frames[1])
             assert two.recv(2048) == frames[1]
             two.send(frames[0])
-            assert one.recv(PATIENCE) == frames[0]
+            assert one.recv(TIMEOUT) == frames[0]
 
 
 def test_traffic_control_on_the_switchs_side_is_honoured(lab: Veths, loop: PortLoop) -> None:

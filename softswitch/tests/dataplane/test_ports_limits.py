@@ -13,7 +13,7 @@ from softp4.native.ring import ShmPort
 from softp4.runtime.queueing import Queueing, QueueStatistics
 from softp4.switch import Switch
 from tests.dataplane.test_queueing import Copy, order, read
-from tests.p4rt.p4rt_client import PATIENCE
+from tests.p4rt.p4rt_client import TIMEOUT
 from tests.programs import program
 
 IN, OUT, FREE = 1, 2, 3
@@ -33,7 +33,7 @@ def loop() -> Iterator[PortLoop]:
 
 
 def take(loop: PortLoop, port: int = OUT) -> Copy:
-    frame = loop.receive(port, PATIENCE)
+    frame = loop.receive(port, TIMEOUT)
     assert frame is not None, "no frame"
     (copy,) = read([(port, frame)])
     return copy
@@ -44,7 +44,7 @@ def test_frames_leave_one_by_one_without_any_coming_in(loop: PortLoop) -> None:
     loop.set_queueing(OUT, NEVER)
     for _ in range(20):
         loop.inject(IN, order(OUT, length=1000))
-    loop.drain(IN, PATIENCE)
+    loop.drain(IN, TIMEOUT)
     loop.set_queueing(OUT, Queueing(rate_bps=10 * MBIT))
     copies = [take(loop) for _ in range(20)]
     assert [copy.number for copy in copies] == list(range(1, 21))
@@ -65,7 +65,7 @@ def test_shared_memory_alone_wakes_in_time_too(tmp_path: Path) -> None:
                 for _ in range(10):
                     assert source.send(order(OUT, length=500))
                 for _ in range(10):
-                    assert sink.recv(PATIENCE) is not None, f"round {round_}"
+                    assert sink.recv(TIMEOUT) is not None, f"round {round_}"
 
 
 def test_the_more_important_leave_first(loop: PortLoop) -> None:
@@ -73,7 +73,7 @@ def test_the_more_important_leave_first(loop: PortLoop) -> None:
     for priority in (0, 0, 4, 7, 1):
         loop.inject(IN, order(OUT, priority=priority))
     assert take(loop).priority == 0
-    loop.drain(IN, PATIENCE)
+    loop.drain(IN, TIMEOUT)
     loop.set_queueing(OUT, Queueing(rate_bps=100 * MBIT))
     assert [take(loop).priority for _ in range(4)] == [7, 4, 1, 0]
 
@@ -82,7 +82,7 @@ def test_full_queues_drop_and_count(loop: PortLoop) -> None:
     loop.set_queueing(OUT, Queueing(rate_bps=1, depth_packets=3))
     for _ in range(10):
         loop.inject(IN, order(OUT))
-    loop.drain(IN, PATIENCE)
+    loop.drain(IN, TIMEOUT)
     stats = loop.queue_statistics(OUT)[0]
     assert (stats.packets, stats.depth_packets, stats.dropped_packets) == (1, 3, 6)
 
@@ -142,9 +142,9 @@ def test_a_frame_far_from_due_keeps_nobody_waiting(tmp_path: Path) -> None:
                 time.sleep(0.001)
             loop.set_queueing(FREE, Queueing(rate_bps=1000 * MBIT, depth_packets=200))
             for _ in range(200):
-                assert sink.recv(PATIENCE) is not None
+                assert sink.recv(TIMEOUT) is not None
             assert source.send(order(FREE))
-            assert sink.recv(PATIENCE) is not None
+            assert sink.recv(TIMEOUT) is not None
 
 
 def test_a_host_that_sends_too_fast_sees_its_ring_full(tmp_path: Path) -> None:
@@ -156,14 +156,14 @@ def test_a_host_that_sends_too_fast_sees_its_ring_full(tmp_path: Path) -> None:
         loop.start()
         with ShmPort(tmp_path, IN) as source, ShmPort(tmp_path, OUT) as sink:
             source.send(order(OUT))
-            assert sink.recv(PATIENCE) is not None
+            assert sink.recv(TIMEOUT) is not None
             sent = 0
             while source.send(order(OUT)):
                 sent += 1
             assert sent > 512
             loop.set_queueing(IN, None)
             for _ in range(512):
-                assert sink.recv(PATIENCE) is not None
+                assert sink.recv(TIMEOUT) is not None
 
 
 def test_a_port_that_may_not_let_in_costs_no_time(loop: PortLoop) -> None:
@@ -183,7 +183,7 @@ def test_lifting_limits_lets_everything_go(loop: PortLoop) -> None:
     loop.set_queueing(OUT, NEVER)
     for _ in range(30):
         loop.inject(IN, order(OUT))
-    loop.drain(IN, PATIENCE)
+    loop.drain(IN, TIMEOUT)
     loop.set_queueing(OUT, None)
     assert [take(loop).number for _ in range(30)] == list(range(1, 31))
     loop.inject(IN, order(OUT))
@@ -194,13 +194,13 @@ def test_another_program_takes_over_the_limits_and_nothing_stays_behind(loop: Po
     loop.set_queueing(OUT, NEVER)
     for _ in range(5):
         loop.inject(IN, order(OUT))
-    loop.drain(IN, PATIENCE)
+    loop.drain(IN, TIMEOUT)
     with Switch(program("queues")) as other:
         loop.set_switch(other)
         assert [take(loop).number for _ in range(5)] == [1, 2, 3, 4, 5], "what waited in the old one"
         for _ in range(3):
             loop.inject(IN, order(OUT))
-        loop.drain(IN, PATIENCE)
+        loop.drain(IN, TIMEOUT)
         assert take(loop).number == 1
         assert loop.queue_statistics(OUT)[0].depth_packets == 2
         loop.set_switch(None)
@@ -214,7 +214,7 @@ def test_a_port_that_goes_sends_what_waits(loop: PortLoop, tmp_path: Path) -> No
     loop.set_queueing(9, NEVER)
     for _ in range(5):
         loop.inject(IN, order(9))
-    loop.drain(IN, PATIENCE)
+    loop.drain(IN, TIMEOUT)
     size = capture.stat().st_size
     loop.remove(9)
     assert capture.stat().st_size > size
@@ -228,7 +228,7 @@ def test_a_port_that_is_down_drops_what_waits_when_it_is_due(loop: PortLoop) -> 
     loop.set_queueing(OUT, NEVER)
     for _ in range(3):
         loop.inject(IN, order(OUT))
-    loop.drain(IN, PATIENCE)
+    loop.drain(IN, TIMEOUT)
     take(loop)
     loop.set_up(OUT, False)
     loop.set_queueing(OUT, None)

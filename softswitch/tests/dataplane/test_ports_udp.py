@@ -16,7 +16,7 @@ from softp4.native.ring import MAX_FRAME, ShmPort
 from softp4.runtime.queueing import Queueing
 from softp4.switch import Switch
 from tests.dataplane.test_queueing import MBIT, REPORT, order, read
-from tests.p4rt.p4rt_client import PATIENCE
+from tests.p4rt.p4rt_client import TIMEOUT
 from tests.programs import program
 
 LOCAL = "127.0.0.1"
@@ -47,7 +47,7 @@ def peer(loop: PortLoop) -> Iterator[socket.socket]:
     """Yield the other end of port TUNNEL, connected to it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
         end.bind((LOCAL, 0))
-        end.settimeout(PATIENCE)
+        end.settimeout(TIMEOUT)
         local = free_address()
         loop.add_udp(TUNNEL, local, end.getsockname())
         end.connect(local)
@@ -60,7 +60,7 @@ def test_a_frame_is_a_datagram(loop: PortLoop, peer: socket.socket) -> None:
         assert peer.recv(8192)[REPORT:] == frame
     for frame in (order(OUT), order(OUT).ljust(MAX_FRAME - REPORT, b"\7")):
         peer.send(frame)
-        received = loop.receive(OUT, PATIENCE)
+        received = loop.receive(OUT, TIMEOUT)
         assert received is not None
         assert received[REPORT:] == frame
     stats = loop.statistics(TUNNEL)
@@ -73,7 +73,7 @@ def test_strangers_are_not_heard(loop: PortLoop, peer: socket.socket) -> None:
         for _ in range(10):
             stranger.sendto(order(OUT), peer.getpeername())
     peer.send(order(OUT, length=99))
-    received = loop.receive(OUT, PATIENCE)
+    received = loop.receive(OUT, TIMEOUT)
     assert received is not None
     assert len(received) == 99
     assert loop.statistics(TUNNEL).rx_packets == 1
@@ -84,21 +84,21 @@ def test_a_peer_that_is_not_there_yet_is_no_trouble(loop: PortLoop) -> None:
     loop.add_udp(TUNNEL, local, there)
     for _ in range(20):
         loop.inject(IN, order(TUNNEL))
-        loop.drain(IN, PATIENCE)
+        loop.drain(IN, TIMEOUT)
     assert loop.statistics(TUNNEL).tx_drops == 0
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as late:
         late.bind(there)
-        late.settimeout(PATIENCE)
+        late.settimeout(TIMEOUT)
         loop.inject(IN, order(TUNNEL))
         assert late.recv(4096)[REPORT:] == order(TUNNEL)
         late.sendto(order(OUT), local)
-        assert loop.receive(OUT, PATIENCE) is not None
+        assert loop.receive(OUT, TIMEOUT) is not None
 
 
 def test_datagrams_too_long_are_counted(loop: PortLoop, peer: socket.socket) -> None:
     peer.send(bytes(MAX_FRAME + 1))
     peer.send(order(OUT))
-    assert loop.receive(OUT, PATIENCE) is not None
+    assert loop.receive(OUT, TIMEOUT) is not None
     assert loop.statistics(TUNNEL).rx_oversize == 1
 
 
@@ -110,13 +110,13 @@ def test_a_slow_tunnel_holds_back_what_it_sends_and_what_comes_in(
         loop.inject(IN, order(TUNNEL, priority=priority))
     for _ in range(3):
         peer.send(order(OUT))
-    assert loop.receive(OUT, PATIENCE) is not None
-    loop.drain(IN, PATIENCE)
+    assert loop.receive(OUT, TIMEOUT) is not None
+    loop.drain(IN, TIMEOUT)
     assert loop.receive(OUT, 0.1) is None
     assert loop.waiting() == 2
     loop.set_rate(TUNNEL, 10**8)
     assert [peer.recv(8192)[1] for _ in range(3)] == [0, 2, 1]
-    assert [loop.receive(OUT, PATIENCE) is not None for _ in range(2)] == [True, True]
+    assert [loop.receive(OUT, TIMEOUT) is not None for _ in range(2)] == [True, True]
 
 
 @pytest.mark.parametrize("host", [LOCAL, "::1"])
@@ -148,7 +148,7 @@ def test_two_switches_are_linked(host: str, tmp_path: Path) -> None:
                 for frame in frames:
                     assert source.send(frame)
                 for frame in frames:
-                    received = sink.recv(PATIENCE)
+                    received = sink.recv(TIMEOUT)
                     assert received is not None
                     # the report's first bytes are an order to the second switch: to port 1
                     assert received.endswith(frame)
@@ -175,52 +175,52 @@ def _socket_of(address: tuple[str, int]) -> socket.socket:
     raise AssertionError(f"nothing is bound to {address}")
 
 
-@pytest.mark.parametrize("kernel", ["cuts", "refuses", "refuses at last"])
-def test_frames_of_one_length_travel_in_trains(
+@pytest.mark.parametrize("kernel", ["segments", "refuses", "refuses at last"])
+def test_frames_of_one_length_travel_in_batches(
     loop: PortLoop, monkeypatch: pytest.MonkeyPatch, kernel: str
 ) -> None:
     """They arrive whole and in order, whatever the kernel makes of them."""
     if kernel == "refuses":
-        monkeypatch.setenv("SOFTP4_TRAINS", "off")
+        monkeypatch.setenv("SOFTP4_BATCHES", "off")
     frames = [order(TUNNEL).ljust(length, bytes([n])) for n, length in enumerate([900] * 50 + [700])]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
         peer.bind((LOCAL, 0))
-        peer.settimeout(PATIENCE)
+        peer.settimeout(TIMEOUT)
         local = free_address()
         loop.add_udp(TUNNEL, local, peer.getsockname())
-        if kernel == "refuses at last":  # no train may have checksums that nobody computes
+        if kernel == "refuses at last":  # no batch may have checksums that nobody computes
             with _socket_of(local) as end:
                 end.setsockopt(socket.SOL_SOCKET, _SO_NO_CHECK, 1)
         loop.set_queueing(TUNNEL, Queueing(rate_bps=1))  # but for the first, they wait, and leave together
         for frame in frames:
             loop.inject(IN, frame)
-        assert loop.drain(IN, PATIENCE)
+        assert loop.drain(IN, TIMEOUT)
         loop.set_queueing(TUNNEL, None)
         assert [peer.recv(8192)[REPORT:] for _ in frames] == frames
         saw = loop.statistics(TUNNEL)
         assert (saw.tx_packets, saw.tx_drops) == (len(frames), 0)
         assert saw.tx_bytes == sum(REPORT + len(frame) for frame in frames)
-        assert (saw.tx_trains > 0) == (kernel == "cuts")
+        assert (saw.tx_batches > 0) == (kernel == "segments")
 
 
-def test_frames_of_a_fast_line_travel_in_trains(loop: PortLoop, peer: socket.socket) -> None:
+def test_frames_of_a_fast_line_travel_in_batches(loop: PortLoop, peer: socket.socket) -> None:
     """The loop does not wake for each frame, 8 us after the one before, and each still has its time."""
     count = 80
     loop.set_queueing(TUNNEL, Queueing(rate_bps=1, depth_packets=count))
     for _ in range(count):
         loop.inject(IN, order(TUNNEL, length=1000))
-    assert loop.drain(IN, PATIENCE)
+    assert loop.drain(IN, TIMEOUT)
     loop.set_queueing(TUNNEL, Queueing(rate_bps=1000 * MBIT, depth_packets=count))
     left = [read([(TUNNEL, peer.recv(8192))])[0].left for _ in range(count)][1:]
     assert all(abs(time - left[0] - 8 * number) <= 1 for number, time in enumerate(left))
-    assert 0 < loop.statistics(TUNNEL).tx_trains < count / 4
+    assert 0 < loop.statistics(TUNNEL).tx_batches < count / 4
 
 
-@pytest.mark.parametrize("trains", ["on", "off"])
-def test_trains_that_come_in_are_taken_apart(
-    loop: PortLoop, monkeypatch: pytest.MonkeyPatch, trains: str
+@pytest.mark.parametrize("batches", ["on", "off"])
+def test_batches_that_come_in_are_taken_apart(
+    loop: PortLoop, monkeypatch: pytest.MonkeyPatch, batches: str
 ) -> None:
-    monkeypatch.setenv("SOFTP4_TRAINS", trains)
+    monkeypatch.setenv("SOFTP4_BATCHES", batches)
     frames = [order(OUT).ljust(length, bytes([n])) for n, length in enumerate([900] * 50 + [700])]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
         peer.bind((LOCAL, 0))
@@ -228,6 +228,6 @@ def test_trains_that_come_in_are_taken_apart(
         loop.add_udp(TUNNEL, local, peer.getsockname())
         peer.connect(local)
         peer.sendmsg([b"".join(frames)], [(_SOL_UDP, _UDP_SEGMENT, struct.pack("=H", 900))])
-        got = [loop.receive(OUT, PATIENCE) for _ in frames]
+        got = [loop.receive(OUT, TIMEOUT) for _ in frames]
     assert [frame[REPORT:] for frame in got if frame] == frames
-    assert loop.statistics(TUNNEL).rx_trains == (trains == "on")
+    assert loop.statistics(TUNNEL).rx_batches == (batches == "on")

@@ -21,7 +21,7 @@ from softp4.runtime.queueing import Queueing
 from softp4.switch import Switch
 from tests.dataplane.test_queueing import SECOND, Copy, order, read, run_dry
 from tests.harness.netns import Namespace
-from tests.p4rt.p4rt_client import PATIENCE
+from tests.p4rt.p4rt_client import TIMEOUT
 from tests.programs import FOLDER, program
 
 pytestmark = [pytest.mark.root, pytest.mark.bmv2]
@@ -66,12 +66,12 @@ class Bmv2:
         for port in (IN, OUT, FREE):
             made[port] = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3))  # ETH_P_ALL
             made[port].bind((f"host{port}", 0))
-            made[port].settimeout(PATIENCE)
+            made[port].settimeout(TIMEOUT)
         return made
 
     def limit(self, rate_pps: int, depth: int) -> None:
         """Limit port OUT, once the switch is there."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while True:
             try:
                 self._namespace.call(lambda: _limit(rate_pps, depth))
@@ -95,7 +95,7 @@ class Bmv2:
 
 def _limit(rate_pps: int, depth: int) -> None:
     """Limit port OUT by BMv2's Thrift service: two calls of (port, value), each answered with status 0."""
-    with socket.create_connection(("127.0.0.1", THRIFT), timeout=PATIENCE) as connection:
+    with socket.create_connection(("127.0.0.1", THRIFT), timeout=TIMEOUT) as connection:
         for what, kind, value in (("depth", "i", depth), ("rate", "q", rate_pps)):
             name = f"simple_switch:set_egress_queue_{what}".encode()
             code = {"i": 8, "q": 10}[kind]  # Thrift's i32 and i64

@@ -11,7 +11,7 @@ from softp4.program.loader import load_program
 from softp4.state.entry import Entry, Exact
 from softp4.switch import Switch
 from tests.harness.netns import Namespace
-from tests.p4rt.p4rt_client import CONTROL, PATIENCE
+from tests.p4rt.p4rt_client import CONTROL, TIMEOUT
 
 _ETH_P_ALL: Final = 3
 
@@ -54,7 +54,7 @@ class Veths:
         def make() -> socket.socket:
             made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             made.bind((f"10.0.0.{host}", 5000))
-            made.settimeout(PATIENCE)
+            made.settimeout(TIMEOUT)
             return made
 
         return self.hosts[host].call(make)
@@ -65,7 +65,7 @@ class Veths:
         def make() -> socket.socket:
             made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL))
             made.bind(("eth0", _ETH_P_ALL))
-            made.settimeout(PATIENCE)
+            made.settimeout(TIMEOUT)
             return made
 
         return self.hosts[host].call(make)

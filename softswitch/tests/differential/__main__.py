@@ -4,7 +4,7 @@
 Needs p4c-bm2-ss and simple_switch_grpc on PATH. Each round is a program with new random entries and frames;
 what differs is printed with the seed that makes it again. Exits with 1 when something differs. With --record,
 what BMv2 does in one round is written down instead, for the tests that run without it. With --threads, the
-soft switch with so many threads is compared with itself with one, and BMv2 is not needed.
+soft switch with this many threads is compared with itself with one, and BMv2 is not needed.
 """
 
 import argparse
@@ -151,7 +151,7 @@ def compare_threads(each: Subject, seed: int, frames: int, threads: int) -> tupl
 
 
 def compare(each: Subject, seed: int, frames: int) -> tuple[int, list[str], list[str]]:
-    """Return one round: how many frames were compared; in words, what differs, and what BMv2 died of."""
+    """Return one round: how many frames were compared; as text, what differs, and what BMv2 died of."""
     scenario = ScenarioMaker(each, seed).scenario(frames)
     try:
         on_soft(each.soft, each.json, scenario)  # with every frame, to see that it survives

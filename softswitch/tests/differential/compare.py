@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Differences between what two switches did with one scenario, in words."""
+"""Differences between what two switches did with one scenario, as text."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -17,7 +17,7 @@ from tests.harness.keys import entry_key
 
 # BMv2's queues hold 64 packets each, and a frame may leave a port a few times: no burst may fill one.
 _BURST: Final = 12
-_PATIENCE: Final = 15.0  # seconds that BMv2 may take for a burst
+_TIMEOUT: Final = 15.0  # seconds that BMv2 may take for a burst
 _CELLS: Final = 32  # of a counter that are read
 
 Left = list[tuple[int, bytes]]
@@ -90,7 +90,7 @@ def on_bmv2(path: Path, p4info: Path, program: Any, scenario: Scenario, one_by_o
         left: list[tuple[tuple[int, bytes], ...]] = []
         for batch in batches(scenario.frames, 1 if one_by_one else _BURST):
             try:
-                left += map(_by_port, switch.process(batch, _PATIENCE))
+                left += map(_by_port, switch.process(batch, _TIMEOUT))
             except (Bmv2DiedError, grpc.RpcError) as error:
                 raise DeadlyFramesError(len(left), len(batch), str(error)) from error
         counts = [switch.control.counter(name, index) for name, index in counters(program)]

@@ -31,7 +31,7 @@ class Vocabulary:
         self._theme = theme
 
     def value(self, bits: int, field: FieldName | None = None) -> int:
-        """Return a value for so many bits."""
+        """Return a value for this many bits."""
         rng = self._rng
         full = (1 << bits) - 1
         if field is not None and field in self._theme and rng.random() < 0.85:

@@ -17,7 +17,7 @@ from softp4.program.errors import ProgramError
 from softp4.program.loader import load_program
 from tests.fuzzing.mutation import Mutator
 
-PATIENCE: Final = 20.0  # seconds for one program; the largest takes one
+TIMEOUT: Final = 20.0  # seconds for one program; the largest takes one
 LONGEST: Final = 30_000_000  # characters of C text
 
 
@@ -37,7 +37,7 @@ class Outcome:
 def outcome(data: bytes, *, trace: bool = False) -> Outcome:
     """Load and generates. FindingError: something other than a ProgramError, or nothing for long."""
     try:
-        with _limited(PATIENCE):
+        with _limited(TIMEOUT):
             text = generate(load_program(data), trace)
     except ProgramError as error:
         if not str(error):

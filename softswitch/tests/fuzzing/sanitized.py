@@ -17,7 +17,7 @@ from softp4.native.build import compiler
 _FLAGS: Final = "-O0 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-sanitize=alignment"
 _OPTIONS: Final = "detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=1000"
 _THREAD_FLAGS: Final = "-O1 -g1 -fsanitize=thread"
-_PATIENCE: Final = 600.0  # compiling, too, and other work on the machine
+_TIMEOUT: Final = 600.0  # compiling, too, and other work on the machine
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,10 @@ def _run(command: Sequence[str], cache: Path | None, settings: Mapping[str, str]
     environment = {**os.environ, **settings, **({"SOFTP4_CACHE": str(cache)} if cache else {})}
     try:
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False, timeout=_PATIENCE
+            command, env=environment, capture_output=True, text=True, check=False, timeout=_TIMEOUT
         )
     except subprocess.TimeoutExpired:
-        return Report(f"more than {_PATIENCE} s", True)
+        return Report(f"more than {_TIMEOUT} s", True)
     return Report(_shortened(done.stdout + done.stderr), done.returncode != 0)
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from tests.harness.netns import Namespace
 from tests.harness.ports import free_port
 
-_PATIENCE: Final = 30.0  # seconds until a switch that does not start counts as broken
+_TIMEOUT: Final = 30.0  # seconds until a switch that does not start counts as broken
 
 
 class Bmv2WithPorts:
@@ -51,7 +51,7 @@ class Bmv2WithPorts:
         )
         self._cleanup.callback(process.wait)
         self._cleanup.callback(process.kill)
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT
         while not (folder / "grpc").exists():
             assert process.poll() is None, "simple_switch_grpc ended"
             assert time.monotonic() < deadline, "simple_switch_grpc does not serve"

@@ -22,7 +22,7 @@ from softp4.p4rt.encoding import varint
 from tests.harness.p4runtime import P4Runtime
 from tests.harness.ports import free_port
 
-_PATIENCE: Final = 60.0
+_TIMEOUT: Final = 60.0
 _LAST_WORDS: Final = 2.0  # seconds in which a process that broke a connection ends, if it does
 _METHOD: Final = "/p4.bm.DataplaneInterface/PacketStream"
 
@@ -67,10 +67,10 @@ class Bmv2Stream:
 
     def _wait_ready(self) -> None:
         """Wait for the data plane, which starts a little after P4Runtime and says so until then."""
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT
         while True:
             try:
-                for _ in self._call(iter(()), timeout=_PATIENCE):
+                for _ in self._call(iter(()), timeout=_TIMEOUT):
                     pass
                 return
             except grpc.RpcError as error:
@@ -80,7 +80,7 @@ class Bmv2Stream:
                 time.sleep(0.02)
 
     def process(
-        self, frames: Sequence[tuple[int, bytes]], patience: float = _PATIENCE
+        self, frames: Sequence[tuple[int, bytes]], timeout: float = _TIMEOUT
     ) -> list[list[tuple[int, bytes]]]:
         """Let frames come in as (port, frame), one right after the other.
 
@@ -88,12 +88,12 @@ class Bmv2Stream:
 
         Raises:
             Bmv2DiedError: BMv2 ended.
-            grpc.RpcError: after so many seconds it still holds a packet.
+            grpc.RpcError: after this many seconds it still holds a packet.
         """
         left: list[list[tuple[int, bytes]]] = [[] for _ in frames]
         requests = (self._request(number, port, frame) for number, (port, frame) in enumerate(frames))
         try:
-            for answer in self._call(requests, timeout=patience):
+            for answer in self._call(requests, timeout=timeout):
                 number, port, frame = _response(answer)
                 left[number].append((port, frame))
         except grpc.RpcError:
@@ -106,17 +106,17 @@ class Bmv2Stream:
         head = b"\x08" + varint(number + 1) + b"\x10" + varint(self.device) + b"\x18" + varint(port)
         return head + b"\x22" + varint(len(frame)) + frame
 
-    def alive(self, patience: float = 0.0) -> None:
-        """Raise with BMv2's last words when it has died, or does within so many seconds."""
+    def alive(self, timeout: float = 0.0) -> None:
+        """Raise with BMv2's last words when it has died, or does within this many seconds."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            status = self._process.wait(patience)
+            status = self._process.wait(timeout)
             self._log.seek(0)
             raise Bmv2DiedError(f"simple_switch_grpc exited with {status}: {self._log.read()[-2000:]}")
 
     def _stop(self) -> None:
         self._process.terminate()
         try:
-            self._process.wait(_PATIENCE)
+            self._process.wait(_TIMEOUT)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

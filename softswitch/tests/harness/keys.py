@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys of table entries and counts, in words that fit every switch that tests drive."""
+"""Keys of table entries and counts, as text that fits every switch that tests drive."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

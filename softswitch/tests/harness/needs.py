@@ -20,7 +20,7 @@ def _root() -> str | None:
 
 
 def on_path(*tools: str) -> str | None:
-    """Return which of these tools the machine lacks, in words; None: none."""
+    """Return which of these tools the machine lacks, as text; None: none."""
     missing = [tool for tool in tools if not shutil.which(tool)]
     return f"needs {' and '.join(missing)} on PATH" if missing else None
 

@@ -17,7 +17,7 @@ from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 from softp4.p4runtime.session import Session, SessionError
 from tests.harness.keys import Count, Key, Lpm, Optional, Range, Ternary
 
-_PATIENCE: Final = 30.0
+_TIMEOUT: Final = 30.0
 
 
 class P4Runtime:
@@ -146,7 +146,7 @@ class P4Runtime:
 
     def read(self, query: Any) -> list[Any]:
         """Return the entities that a request entity selects."""
-        return list(self._session.read(query, timeout=_PATIENCE))
+        return list(self._session.read(query, timeout=_TIMEOUT))
 
     def _entry(self, table: str, key: Sequence[Key]) -> Any:
         described = self._names.with_id(self._names.id("tables", table))
@@ -177,7 +177,7 @@ class P4Runtime:
 
 def _session(address: str, device_id: int, alive: Callable[[], None]) -> Session:
     """Return a session with a switch that may still be starting."""
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     while True:
         alive()
         try:

@@ -51,7 +51,7 @@ class Pages:
 
     @functools.cached_property
     def tracked(self) -> tuple[str, ...]:
-        """Files that are in the repository, or are to be."""
+        """Files that are in the repository, or will be."""
         command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
         listed = subprocess.run(
             command, cwd=self.root, capture_output=True, text=True, check=False

@@ -6,7 +6,7 @@ import os
 import socket
 from typing import Final
 
-# Below the ports that the kernel gives to whoever asks for any: it gives none of these to anybody in the
+# Below the ports that the kernel gives to anyone who asks for any: it gives none of these to anybody in the
 # time until the server starts. Every process begins to look at a place of its own.
 _PORTS: Final = range(10_000, 32_000)
 _claims: Final[list[socket.socket]] = []  # abstract socket names, this process's until it ends

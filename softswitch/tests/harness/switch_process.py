@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.harness.ports import free_port
 
-PATIENCE_S = 60.0  # until a switch that does not start counts as broken
+TIMEOUT_S = 60.0  # until a switch that does not start counts as broken
 
 
 class SwitchProcess:
@@ -47,7 +47,7 @@ class SwitchProcess:
         log = self._folder / "log"
         with log.open("ab") as sink:
             self._process = subprocess.Popen(command, stdout=sink, stderr=sink)
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + TIMEOUT_S
         while not self._is_up(ready):
             assert self._process.poll() is None, f"{self.kind} ended:\n{log.read_text()}"
             assert time.monotonic() < until, f"{self.kind} does not start:\n{log.read_text()}"

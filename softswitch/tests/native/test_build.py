@@ -286,7 +286,8 @@ def test_a_lock_of_another_user_is_not_followed(tmp_path: Path) -> None:
 def test_a_library_is_loaded_from_the_folder_that_was_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever owns the folder above can rename it at any moment, also just before the library is loaded."""
+    """Anyone who owns the folder above can rename it at any moment, also just before the library is "
+    "loaded."""
     above = tmp_path / "above"
     monkeypatch.setenv("SOFTP4_CACHE", str(above / "cache"))
     own = build.build_library("t", extra=SOURCE, flags=["-DANSWER=1"])
@@ -314,8 +315,8 @@ def test_the_best_library_of_a_wheel_that_the_processor_can_run_is_taken(
     build._compiled_folders.cache_clear()
     levels = build.LEVELS["x86_64"]
     try:
-        with build.asked_for() as asked:
-            compiled = build.build_library("t", extra=SOURCE, flags=["-DANSWER=43"])
+        with build.asked_for() as asked, pytest.raises(build.OnlyAskedError):
+            build.build_library("t", extra=SOURCE, flags=["-DANSWER=43"])
         made = {
             level: build.make_packaged(asked[0], level, [*build.compiler(), f"-march={level}"], folder)
             for level in levels
@@ -329,7 +330,7 @@ def test_the_best_library_of_a_wheel_that_the_processor_can_run_is_taken(
             assert build.load_library("t", extra=SOURCE, flags=["-DANSWER=43"]).answer() == 43
         monkeypatch.setattr(build, "_processor", lambda: "flags : sse2")
         other = build.build_library("t", extra=SOURCE, flags=["-DANSWER=43"])
-        assert other.parent == compiled.parent
+        assert other.parent == build.cache_dir()
         monkeypatch.undo()
     finally:
         build._compiled_folders.cache_clear()

@@ -206,7 +206,8 @@ def test_frames_go_on_when_others_fill_the_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["bell", "port-1"])
 @pytest.mark.parametrize("how", ["its owner", "its mode", "a link"])
 def test_a_host_maps_no_memory_that_another_user_can_cut(tmp_path: Path, name: str, how: str) -> None:
-    """Nor has a page of its own to lose: who can cut a file ends by SIGBUS whoever has mapped it."""
+    """Nor has a page of its own to lose: who can cut a file ends by SIGBUS every process that has mapped "
+    "it."""
     with ShmPort(tmp_path, 1, SWITCH):
         path = tmp_path / name
         if how == "its owner":

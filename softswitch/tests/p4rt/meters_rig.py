@@ -9,7 +9,7 @@ from typing import Any, Final
 from softp4.device import Device
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 from tests.harness.bmv2_stream import Bmv2Stream
-from tests.p4rt.p4rt_client import PATIENCE, Controller
+from tests.p4rt.p4rt_client import TIMEOUT, Controller
 from tests.programs import FOLDER
 
 PROGRAM: Final = FOLDER / "meters.json"
@@ -64,7 +64,7 @@ def soft_rig() -> Iterator[Rig]:
 
         def send(frame: bytes) -> bytes:
             device.loop.inject(PORT, frame)
-            answer = device.loop.receive(1, PATIENCE)
+            answer = device.loop.receive(1, TIMEOUT)
             assert answer is not None
             return answer
 

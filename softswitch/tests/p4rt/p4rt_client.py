@@ -16,7 +16,7 @@ from softp4.p4runtime.schema import METHODS, p4info_pb2
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 from softp4.p4runtime.session import Session
 
-PATIENCE = 30.0  # seconds until a switch that does not answer counts as broken
+TIMEOUT = 30.0  # seconds until a switch that does not answer counts as broken
 FOLDER = Path(__file__).parents[1] / "p4"
 CONTROL = FOLDER / "control.json"
 CONTROL_INFO = FOLDER / "control.p4info.txtpb"
@@ -66,7 +66,7 @@ class Controller:
             request.config.p4_device_config = program
             request.config.cookie.cookie = cookie
             text_format.Parse(info.read_text(), request.config.p4info)
-        self.session.stub.SetForwardingPipelineConfig(request, timeout=PATIENCE)
+        self.session.stub.SetForwardingPipelineConfig(request, timeout=TIMEOUT)
 
     def entry(
         self,
@@ -162,7 +162,7 @@ class Controller:
 
     def stream(self, kind: str) -> Any:
         """Return the next message of a kind ("packet", "arbitration", "error") on the stream."""
-        message = self.session.receive(kind, PATIENCE)
+        message = self.session.receive(kind, TIMEOUT)
         assert message is not None, f"no {kind} on the stream"
         return message
 
@@ -174,7 +174,7 @@ class Controller:
     def capabilities(channel: grpc.Channel) -> str:
         """Return the API version that a switch names, over any channel."""
         stub = protobuf.stub(channel, METHODS)
-        return str(stub.Capabilities(p4rt.CapabilitiesRequest(), timeout=PATIENCE).p4runtime_api_version)
+        return str(stub.Capabilities(p4rt.CapabilitiesRequest(), timeout=TIMEOUT).p4runtime_api_version)
 
     def close(self) -> None:
         """End the session."""

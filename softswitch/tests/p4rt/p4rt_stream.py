@@ -13,7 +13,7 @@ from softp4.p4runtime.codes import Code
 from softp4.p4runtime.errors import details
 from softp4.p4runtime.schema import METHODS
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
-from tests.p4rt.p4rt_client import PATIENCE
+from tests.p4rt.p4rt_client import TIMEOUT
 
 
 def arbitration(election: int | None, role: str = "", device: int = 1) -> Any:
@@ -42,7 +42,7 @@ class Connection:
         self.stub = protobuf.stub(self.channel, METHODS)
         self._streams: list[OpenStream] = []
 
-    def stream(self, *first: Any, timeout: float | None = 2 * PATIENCE) -> "OpenStream":
+    def stream(self, *first: Any, timeout: float | None = 2 * TIMEOUT) -> "OpenStream":
         """Return a StreamChannel on which these messages are sent first."""
         made = OpenStream(self.stub, timeout)
         self._streams.append(made)

@@ -22,7 +22,7 @@ from softp4.program.errors import ProgramError, UnsupportedConstruct
 from softp4.program.loader import load_program
 from softp4.state.digests import Digest
 from tests.p4rt.meters_rig import P4INFO, PORT, PROGRAM, Rig, bmv2_rig, soft_rig
-from tests.p4rt.p4rt_client import PATIENCE, Controller
+from tests.p4rt.p4rt_client import TIMEOUT, Controller
 from tests.programs import raw
 from tests.state.test_digests import LEARN, PAIR
 from tests.state.test_meters import order
@@ -303,7 +303,7 @@ def acknowledge(controller: Controller, digest_id: int, list_id: int) -> None:
 
 def told_in_the_end(rig: Rig, frame: bytes) -> Any:
     """Repeat a frame until it is told: an acknowledgement takes its time."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
         rig.send(frame)
         message = rig.controller.session.receive("digest", 0.05)

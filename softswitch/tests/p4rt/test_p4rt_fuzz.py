@@ -16,7 +16,7 @@ from softp4.p4runtime.schema import p4info_pb2
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 from tests.harness.effort import effort
 from tests.harness.switch_process import SwitchProcess
-from tests.p4rt.p4rt_client import CONTROL, PATIENCE
+from tests.p4rt.p4rt_client import CONTROL, TIMEOUT
 from tests.p4rt.p4rt_fuzz import ELECTION, Generator, spoilt
 from tests.p4rt.p4rt_stream import Connection, arbitration, write_errors
 from tests.programs import FOLDER
@@ -73,13 +73,13 @@ class Target:
         request.action = request.VERIFY_AND_COMMIT
         request.config.p4info.CopyFrom(GENERATORS[name].info)
         request.config.p4_device_config = (FOLDER / f"{name}.json").read_bytes()
-        self.stub.SetForwardingPipelineConfig(request, timeout=PATIENCE)
+        self.stub.SetForwardingPipelineConfig(request, timeout=TIMEOUT)
 
     def call(self, method: str, data: bytes, streamed: bool = False) -> str:
         """Return the name of the status with which a call of raw bytes is answered."""
         kind = self.channel.unary_stream if streamed else self.channel.unary_unary
         try:
-            answer = kind(_SERVICE + method)(data, timeout=PATIENCE)
+            answer = kind(_SERVICE + method)(data, timeout=TIMEOUT)
             if streamed:
                 for _ in answer:
                     pass
@@ -93,7 +93,7 @@ class Target:
         for kind in ("table_entry", "counter_entry", "register_entry", "packet_replication_engine_entry"):
             getattr(request.entities.add(), kind).SetInParent()
         request.entities.add().table_entry.is_default_action = True
-        answers = self.stub.Read(request, timeout=PATIENCE)
+        answers = self.stub.Read(request, timeout=TIMEOUT)
         found = [
             entity.SerializeToString(deterministic=True) for answer in answers for entity in answer.entities
         ]
@@ -109,7 +109,7 @@ class Target:
             if update.entity.table_entry.is_const or _constant_default(update.entity):
                 del write.updates[-1]
         try:
-            self.stub.Write(write, timeout=PATIENCE)
+            self.stub.Write(write, timeout=TIMEOUT)
         except grpc.RpcError as error:
             errors = write_errors(error)
             pairs = zip(write.updates, errors, strict=True)
@@ -195,7 +195,7 @@ def test_streams(target: Target, fuzzed_program: str) -> None:
     @given(GENERATORS[fuzzed_program].stream())
     def run(messages: list[Any]) -> None:
         try:
-            for response in target.stub.StreamChannel(iter(messages), timeout=PATIENCE):
+            for response in target.stub.StreamChannel(iter(messages), timeout=TIMEOUT):
                 code = response.error.canonical_code
                 assert not code or Code(code).name in _REFUSALS, response
         except grpc.RpcError as error:

@@ -12,7 +12,7 @@ from softp4.device import Device
 from softp4.p4rt.service import P4RuntimeService
 from softp4.p4runtime.codes import Code
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
-from tests.p4rt.p4rt_client import CONTROL, PATIENCE, Controller, all_entries
+from tests.p4rt.p4rt_client import CONTROL, TIMEOUT, Controller, all_entries
 
 _PIPELINE = p4rt.SetForwardingPipelineConfigRequest
 _MAC = 0x020000000001
@@ -538,10 +538,10 @@ def test_a_saved_pipeline_takes_writes_and_runs_once_committed(switch: Controlle
     assert all_entries(switch, "stations") == []
     switch.write("INSERT", table_entry=switch.station(_MAC, args={"port": 2}))
     device.loop.inject(1, frame)
-    assert device.loop.receive(1, PATIENCE) == frame
+    assert device.loop.receive(1, TIMEOUT) == frame
     switch.set_config(_PIPELINE.COMMIT, None)
     device.loop.inject(1, frame)
-    assert device.loop.receive(2, PATIENCE) == frame
+    assert device.loop.receive(2, TIMEOUT) == frame
 
 
 def test_verify_changes_nothing(switch: Controller) -> None:
@@ -615,7 +615,7 @@ def test_packets_from_and_to_the_controller(switch: Controller, device: Device) 
     device.loop.add_queue(5, "five")
     frame = _MAC.to_bytes(6, "big") + bytes(6) + b"\x12\x34" + os.urandom(60)
     switch.packet_out(frame, {1: 5, 2: 0x55})
-    assert device.loop.receive(5, PATIENCE) == frame
+    assert device.loop.receive(5, TIMEOUT) == frame
     switch.write("INSERT", table_entry=switch.station(_MAC, "to_controller", {"reason": 0x33}))
     device.loop.inject(5, frame)
     packet = switch.stream("packet").packet

@@ -16,7 +16,7 @@ from softp4.p4runtime.codes import Code
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 from softp4.program.types import Program
 from softp4.switch import Switch
-from tests.p4rt.p4rt_client import PATIENCE, Controller, all_entries
+from tests.p4rt.p4rt_client import TIMEOUT, Controller, all_entries
 from tests.p4rt.p4rt_stream import Connection, OpenStream, arbitration
 
 _PIPELINE = p4rt.SetForwardingPipelineConfigRequest
@@ -259,13 +259,13 @@ def test_one_call_too_many_is_refused_and_the_others_are_answered(device: Device
     with Connection(device.address) as one:
         with device._pipelines.lock:  # something takes its time
             calls = [
-                one.stub.GetForwardingPipelineConfig.future(request, timeout=PATIENCE)
+                one.stub.GetForwardingPipelineConfig.future(request, timeout=TIMEOUT)
                 for _ in range(server.MAX_CALLS + 3)
             ]
             refused = queue.SimpleQueue[grpc.Future]()
             for call in calls:
                 call.add_done_callback(refused.put)
-            codes = [refused.get(timeout=PATIENCE).code() for _ in range(3)]
+            codes = [refused.get(timeout=TIMEOUT).code() for _ in range(3)]
         assert codes == [grpc.StatusCode.RESOURCE_EXHAUSTED] * 3
         answered = [call.code() for call in calls].count(grpc.StatusCode.OK)
         assert answered == server.MAX_CALLS
@@ -387,7 +387,7 @@ def test_a_new_primary_is_told_only_when_the_old_ones_write_is_done(
             waiting.start()
             waiting.join(0.2)
             assert not answer
-        waiting.join(PATIENCE)
+        waiting.join(TIMEOUT)
         assert answer == [("OK", 9)]
 
 
@@ -401,7 +401,7 @@ def test_while_a_program_is_compiled_the_switch_serves_and_may_change_hands(
 
     def slowly(program: Program) -> Switch:
         compiling.set()
-        assert go_on.wait(PATIENCE)
+        assert go_on.wait(TIMEOUT)
         return make(program)
 
     monkeypatch.setattr(device._pipelines, "_make_switch", slowly)
@@ -412,7 +412,7 @@ def test_while_a_program_is_compiled_the_switch_serves_and_may_change_hands(
         ).config
     )
     push = switch.session.stub.SetForwardingPipelineConfig.future(request)
-    assert compiling.wait(PATIENCE)
+    assert compiling.wait(TIMEOUT)
     switch.write("INSERT", table_entry=switch.station(_MAC))
     with Connection(device.address) as other:
         assert other.stream(arbitration(9)).status() == ("OK", 9)

@@ -13,7 +13,7 @@ from softp4.p4rt.p4info import P4InfoIndex
 from softp4.p4runtime.schema import p4info_pb2
 from softp4.p4runtime.schema import p4runtime_pb2 as p4rt
 from softp4.program.errors import ProgramError
-from tests.p4rt.p4rt_client import CONTROL_INFO, PATIENCE, Controller
+from tests.p4rt.p4rt_client import CONTROL_INFO, TIMEOUT, Controller
 from tests.programs import FOLDER, program
 
 TYPES = FOLDER / "types.json"
@@ -51,7 +51,7 @@ def test_translated_ports_are_the_data_planes_numbers(typed: Controller, device:
     device.loop.add_queue(_PORT + 1, "out")
     device.loop.add_queue(1, "in")
     device.loop.inject(1, _PORT.to_bytes(2, "big") + b"\0\5" + b"\1" + bytes(60))
-    frame = device.loop.receive(_PORT + 1, PATIENCE)
+    frame = device.loop.receive(_PORT + 1, TIMEOUT)
     assert frame is not None and frame[:5] == _PORT.to_bytes(2, "big") + b"\x12\x34" + b"\2"
 
 
@@ -112,9 +112,9 @@ def _struct_register(info: Any) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (_double_id, "each needs one of its own"),
-        (_no_id, "each needs one of its own"),
-        (_double_field, "each needs one of its own"),
+        (_double_id, "each needs a different id"),
+        (_no_id, "each needs a different id"),
+        (_double_field, "each needs a different id"),
         (_wider_key, "bits, not"),
         (_narrower_parameter, "bits, not"),
         (_counted, "prefixes is in P4Info, but it has no direct counter"),

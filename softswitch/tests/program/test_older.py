@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of older compilers: whatever BMv2 takes means the same here, or is refused in words.
+"""Programs of older compilers: whatever BMv2 takes means the same here, or is refused with a message.
 
 SOFTP4_BMV2_PROGRAMS names folders with compiled programs of BMv2's and PI's own, such as checkouts of both.
 """
@@ -47,7 +47,7 @@ def test_what_is_said_in_the_older_way_is_the_same_program(name: str) -> None:
 
 
 def test_the_programs_are_aged() -> None:
-    """Else the test above would compare programs with themselves."""
+    """Otherwise, the test above would compare programs with themselves."""
     tables = [table for name in NAMES for p in aged(raw(name))["pipelines"] for table in p["tables"]]
     calls = [call for name in NAMES for p in aged(raw(name))["pipelines"] for call in p["action_calls"]]
     assert any("action_ids" not in table for table in tables)

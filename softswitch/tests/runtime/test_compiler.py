@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from softp4.native import build
 from softp4.program.loader import load_program
 from softp4.runtime import compiler
 from softp4.runtime.compiler import RUNTIME, generator_sources
@@ -34,11 +35,30 @@ def test_a_damaged_text_is_generated_again(
 ) -> None:
     monkeypatch.setenv("SOFTP4_CACHE", str(tmp_path))
     program = load_program(CONTROL)
-    text = compiler._text(program, trace=False)
+    text = compiler.program_text(program)
     (kept,) = tmp_path.glob("*.c")
     whole = kept.read_bytes()
-    assert compiler._text(program, trace=False) == text
+    assert compiler.program_text(program) == text
     assert kept.read_bytes() == whole
     kept.write_bytes(whole[: len(whole) // 2] if spoilt is None else spoilt)
-    assert compiler._text(program, trace=False) == text
+    assert compiler.program_text(program) == text
     assert kept.read_bytes() == whole
+
+
+def test_a_text_that_a_wheel_brought_is_not_generated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = load_program(CONTROL)
+    folder = tmp_path / "package" / build.COMPILED
+    folder.mkdir(parents=True)
+    (folder / compiler.text_name(program)).write_text("int brought;\n")
+    monkeypatch.setattr(build, "_BESIDE", tmp_path)
+    monkeypatch.setenv("SOFTP4_CACHE", str(tmp_path / "cache"))
+    build._compiled_folders.cache_clear()
+    try:
+        assert compiler.program_text(program) == "int brought;\n"
+        assert compiler.program_text(program, trace=True) != "int brought;\n"
+    finally:
+        monkeypatch.undo()
+        build._compiled_folders.cache_clear()
+    assert len(list((tmp_path / "cache").glob("*.c"))) == 1  # the one with tracepoints

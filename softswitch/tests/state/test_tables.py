@@ -242,7 +242,7 @@ def test_longest_prefixes_agree_with_a_list(seed: int) -> None:
 
 @given(st.integers(0, 2**32))
 def test_rules_with_ranges_agree_with_a_list(seed: int) -> None:
-    """So many prefixes, ranges and optional values that groups of entries are merged, filled and emptied."""
+    """Enough prefixes, ranges and optional values that groups of entries are merged, filled and emptied."""
     rng = random.Random(seed)
     model: dict[tuple[tuple[Match, ...], int], int] = {}
     with Switch(program("matching")) as switch:

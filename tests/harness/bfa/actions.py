@@ -10,7 +10,7 @@ from tests.harness.bfa.assembly import Items, Section, Text, UnknownLineError, a
 from tests.harness.bfa.containers import PART, Names, Slice, Values, sliced, width_of
 
 _BUS: Final = 128  # bytes
-_FIRST: Final = {1: 0, 2: 32, 4: 0}  # byte of the bus from which on an ALU of so many bytes has its slots
+_FIRST: Final = {1: 0, 2: 32, 4: 0}  # byte of the bus from which on an ALU of this many bytes has its slots
 _LAST: Final = {1: 32, 2: 96, 4: 128}
 _CODED: Final = re.compile(r"(\S+)\((-?\d+), (\d+)\)")
 _CALL: Final = re.compile(r"(\S+)\((\w+), \$hash_dist\)")

@@ -13,7 +13,7 @@ _TOLD: Final = ("egress_unicast_port", "icos", "qid", "meter_color", "drop_ctl")
 
 @dataclass(frozen=True)
 class Mirrored:
-    """What is to be copied: to which session, and what is put in front."""
+    """What must be copied: to which session, and what is put in front."""
 
     session: int
     front: bytes

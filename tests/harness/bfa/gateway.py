@@ -34,7 +34,7 @@ class Gateway:
 
 def gateway(section: Section, names: Names, stage: int) -> Gateway:
     """Read a gateway."""
-    # The condition is the source's, in words, for debuggers.
+    # The condition is the source's, as text, for debuggers.
     section.not_modelled("name", "row", "bus", "unit", "condition", "payload_row", "payload_unit")
     crossbar = Crossbar(section.section("input_xbar"), names, stage)
     inputs, xored = (_keys(section.section(key), names, stage) for key in ("match", "xor"))

@@ -59,7 +59,7 @@ class Parser:
         self._start = section.text("start").value
         self._zeroed = [text.value for text in section.items("init_zero").texts()]
         self._joined = {text.value for text in section.items("bitwise_or").texts()}
-        # Lengths that the chip reports, and which metadata it puts in front: given by whoever calls.
+        # Lengths that the chip reports, and which metadata it puts in front: given by the caller.
         section.not_modelled("hdr_len_adj", "meta_opt")
         self._states: dict[str, _State] = {}
         states = section.section("states")

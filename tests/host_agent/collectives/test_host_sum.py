@@ -172,7 +172,7 @@ def test_a_host_costs_the_wire_of_one_rank(group: Group, tmp_path: Path) -> None
 @given(seed=st.integers(0, 1 << 20), block=st.sampled_from([32, 256]), long=st.booleans())
 @settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_result_goes_to_its_audience(group: Group, seed: int, block: int, long: bool) -> None:
-    """Whoever wants a block has it: on one host with who contributed, alone, or elsewhere."""
+    """Anyone who wants a block has it: on one host with who contributed, alone, or elsewhere."""
     random = np.random.default_rng(seed)
     blocks = 20_000 // block if long else 40
     audience = random.integers(-group.size, group.size, blocks).astype(np.int16)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Float sums by every form of lanes: within the chosen error, exact where they are small or are to be."""
+"""Float sums by every form of lanes: within the chosen error, exact where they are small or must be."""
 
 import logging
 import pickle

@@ -11,7 +11,7 @@ from weir.host_agent.compression.sparsifiers import Span, SparsifierOptions, cre
 
 
 def spans_of(sizes: Sequence[int]) -> list[Span]:
-    """Return a model of parameters with so many elements each."""
+    """Return a model of parameters with this many elements each."""
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
     return [
         Span(f"layer{number}", start, size, sum(sizes))
@@ -51,7 +51,7 @@ class Job:
     """Workers that sum what their sparsifiers let through.
 
     alone: one object acts for all workers in turn, which is faster and shows that nothing but the rank and
-    the residuals differs between them; else each has its own.
+    the residuals differs between them; otherwise each has its own.
     """
 
     def __init__(

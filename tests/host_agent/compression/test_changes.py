@@ -49,7 +49,7 @@ def bits(tensor: torch.Tensor) -> npt.NDArray[np.generic]:
 def versions(
     dtype: torch.dtype, length: int, share: float, seed: int, start: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return two versions of any bits, NaN among them, that begin so many values into their memory."""
+    """Return two versions of any bits, NaN among them, that begin this many values into their memory."""
     generator = np.random.default_rng(seed)
     size = dtype.itemsize
     old = torch.empty((start + length) * size, dtype=torch.uint8)

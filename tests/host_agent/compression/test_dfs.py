@@ -335,7 +335,7 @@ def test_parameters_with_larger_gradients_get_more_of_the_density() -> None:
             method.take_note(method.measure(travelled(sent, sent != 0, 1), place), place)
         method.end_step()
     small, large = (method.share_of(place) for place in spans)
-    assert large > 3 * small, "as normal variables are: the same magnitude is reached by so many more"
+    assert large > 3 * small, "as normal variables are: the same magnitude is reached by this many more"
     assert small + large == pytest.approx(2 * 0.05, rel=0.02), "together as before"
     equal = Dfs(SparsifierOptions(density=0.05, leave_out=("portions",)))
     equal.load_state_dict({**method.state_dict(), "known": {}})

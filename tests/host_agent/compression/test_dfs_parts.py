@@ -20,7 +20,7 @@ from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.collectives.packing import LaneBits
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings import SCALE_BLOCK
-from weir.host_agent.compression.exchange import Exchanged, GradientExchange
+from weir.host_agent.compression.exchange import ExchangeResult, GradientExchange
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import SparsifierOptions, create_sparsifier
 from weir.host_agent.compression.sparsifiers.dfs import PARTS
@@ -72,7 +72,7 @@ class Job:
             found = [one * used.repeat_interleave(64)[: one.numel()] for one in found]
         return found
 
-    def step(self, number: int) -> list[Exchanged]:
+    def step(self, number: int) -> list[ExchangeResult]:
         """Make a step, in which what all have is what is delivered and what is kept."""
         before, buckets = self.compensated(number), self.gradients(number)
         work = [
@@ -94,7 +94,7 @@ class Job:
         return torch.stack(own).double().sum(dim=0)
 
     def resumed(self, workers: int) -> "Job":
-        """Return a job of so many workers that goes on where this one is."""
+        """Return a job of this many workers that goes on where this one is."""
         again = Job(workers, self.how)
         for number, rank in enumerate(again.ranks):
             if number < len(self.ranks):

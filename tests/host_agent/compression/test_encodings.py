@@ -64,7 +64,7 @@ def test_who_fills_the_union_needs_a_mask() -> None:
     assert planned("auto", filler).encodings == {"0": Encoding(1)}
     assert planned("auto", filler, excluded=True).encodings == {"0": DENSE}
     assert planned("shared-mask:4", filler).encodings == {"0": Encoding(4)}
-    with pytest.raises(ValueError, match="'filler' needs a mask: dense does not fit, auto does"):
+    with pytest.raises(ValueError, match="'filler' needs a mask, so dense does not fit; use auto"):
         planned("dense", filler)
     fine = create_sparsifier("exdyna")
     for rule in ("auto", "shared-mask:1"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pattern of parameters that are to be sent whole fits one at least, or is refused."""
+"""A pattern of parameters that must be sent whole fits one at least, or is refused."""
 
 import pytest
 import torch

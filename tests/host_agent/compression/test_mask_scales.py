@@ -67,7 +67,7 @@ def agreed(
     def worker(communicator: Communicator) -> npt.NDArray[np.uint32]:
         own = torch.from_numpy(vectors[communicator.rank])
         scales = MaskScales(plan, LAYOUT, own, predictions[communicator.rank], form)
-        Proposal(plan, LAYOUT, own).agree(communicator, riders=scales.codes)
+        Proposal(plan, LAYOUT, own).agree(communicator, piggybacks=scales.codes)
         return scales.settle(communicator, scales.codes, LAYOUT.describe)
 
     return group.run([functools.partial(worker, c) for c in group.communicators])
@@ -133,7 +133,7 @@ def test_scales_of_what_travels_are_the_true_ones(
         rank = communicator.rank
         scales = MaskScales(plan, LAYOUT, torch.from_numpy(vectors[rank]), everybody[rank], form)
         proposal = Proposal(plan, LAYOUT, torch.from_numpy(chosen[rank]))
-        selection = proposal.agree(communicator, riders=scales.codes)
+        selection = proposal.agree(communicator, piggybacks=scales.codes)
         travels = selection.travelling(SCALE_BLOCK)
         return scales.settle(communicator, scales.codes, LAYOUT.describe, selected=lambda: travels), travels
 
@@ -160,7 +160,7 @@ def test_a_level_far_below_costs_a_reduction_only_where_something_travels(travel
         own, form = torch.from_numpy(vector), PackedLanes(2, 1)
         scales = MaskScales(plan, LAYOUT, own, predictions, form)
         proposal = Proposal(plan, LAYOUT, torch.from_numpy(chosen))
-        selection = proposal.agree(group.communicators[0], riders=scales.codes)
+        selection = proposal.agree(group.communicators[0], piggybacks=scales.codes)
         reductions.clear()
         settled = scales.settle(
             group.communicators[0],
@@ -227,7 +227,7 @@ def test_sums_are_no_less_exact_than_with_scales_of_the_packed_vector() -> None:
     def worker(communicator: Communicator, together: bool) -> Vector:
         own, form = torch.from_numpy(vectors[communicator.rank]), WholeLanes(WORKERS)
         scales = MaskScales(plan, LAYOUT, own, Predictions(), form)
-        selection = Proposal(plan, LAYOUT, own).agree(communicator, riders=scales.codes)
+        selection = Proposal(plan, LAYOUT, own).agree(communicator, piggybacks=scales.codes)
         packed = selection.pack(own).numpy()
         if together:
             settled = scales.settle(communicator, scales.codes, LAYOUT.describe)

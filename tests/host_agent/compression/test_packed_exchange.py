@@ -13,7 +13,7 @@ from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.collectives.packing import LaneBits
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings import SCALE_BLOCK
-from weir.host_agent.compression.exchange import Exchanged, GradientExchange
+from weir.host_agent.compression.exchange import ExchangeResult, GradientExchange
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import SparsifierOptions, create_sparsifier, sparsifier_names
 from weir.host_agent.transport.service_class import ServiceClass
@@ -50,7 +50,7 @@ class Job:
             self.workers.append(worker)
         self.given = np.zeros((workers, self.layout.elements))
 
-    def step(self, number: int) -> tuple[list[Exchanged], list[torch.Tensor]]:
+    def step(self, number: int) -> tuple[list[ExchangeResult], list[torch.Tensor]]:
         """Make a step with random gradients; return how, and every worker's average."""
         buckets = []
         for rank in range(len(self.workers)):

@@ -19,7 +19,7 @@ from weir.host_agent.transport.service_class import LOSSLESS
 
 
 def drawn(blocks: int, count: int, seed: int) -> Lanes:
-    """Return the mask of ``count`` blocks drawn from so many."""
+    """Return the mask of ``count`` blocks drawn from this many."""
     flags = np.zeros(blocks, np.bool_)
     flags[np.random.default_rng(seed).choice(blocks, count, replace=False)] = True
     return pack_bits(flags)

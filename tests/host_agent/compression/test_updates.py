@@ -585,7 +585,7 @@ def test_every_row_has_its_turn_in_a_period() -> None:
 
 @pytest.mark.parametrize("most", [1, 2, 3, 4, 5, 6, 7, 8, 12, 15, 16, 40, 255, 1000, 65535])
 def test_sums_of_counts_reach_into_no_other_digit(most: int) -> None:
-    """The largest sums in all digits of a lane, and any; of so many workers with a count of one each."""
+    """The largest sums in all digits of a lane, and any; of this many workers with a count of one each."""
     lanes, count = CountLanes(most), 1001
     workers = min(most, 50)
     rng = np.random.default_rng(0)

@@ -34,14 +34,14 @@ class Answered:
         return len(payloads)
 
     def answer(self, chunks: int, congested: bool = False, took: int = MS) -> None:
-        """Tell that so many more have arrived."""
+        """Tell that this many more have arrived."""
         self.now += took
         bitmap = Bitmap(self.head, 0, self.told, np.ones(chunks, np.bool_), congested)
         assert self.sender.on_packet(bitmap.encode(), self.now) is FlowVerdict.ACCEPTED
         self.told += chunks
 
     def round_trip(self, marked: int = 0) -> None:
-        """Send a window, and answer all of it, the last so many as marked."""
+        """Send a window, and answer all of it, the last this many as marked."""
         sent = self.send()
         if sent - marked:
             self.answer(sent - marked)

@@ -161,7 +161,7 @@ class World:
         self._collect()
 
     def step(self, actions: int) -> None:
-        """Let so many things happen, or all that will."""
+        """Let this many things happen, or all that will."""
         left = iter(range(actions))
         self.clock.run(_NEVER, lambda: next(left, None) is None)
 

@@ -119,7 +119,7 @@ class World:
     # ---------------------------------------------------------------------------------------- workers
 
     def starts(self, worker: int) -> None:
-        """Start a worker, or kill it and start it anew: what it held, and had not delivered, is gone."""
+        """Start a worker, or kill it and start it again: what it held, and had not delivered, is gone."""
         if worker in self.workers:
             self._lose(worker)
         rules = WorkerRules(
@@ -157,7 +157,7 @@ class World:
         known = server.incarnation(worker.worker) == worker.incarnation
         applied = server.clocks.of[worker.worker] if known else 0
         found = np.zeros(SIZE, np.float32)
-        for push, units in worker.lines[index].unapplied.values():
+        for push, units in worker.sessions[index].unapplied.values():
             elements = UNITS.elements(units)
             if not elements.size:
                 continue
@@ -183,7 +183,7 @@ class World:
     def steps(self, worker: int) -> None:
         flush, sets, moves = self.numbers.random(3) < (0.03, 0.5, 0.5)
         found = self.workers.get(worker)
-        if found is None or not found.may_step or len(found.lines[0].unapplied) > 8:
+        if found is None or not found.may_step or len(found.sessions[0].unapplied) > 8:
             return
         self._check_staleness(found)
         if flush:
@@ -204,21 +204,25 @@ class World:
 
     def _settled(self, worker: WorkerMachine) -> bool:
         """Return whether worker 0 could know, by their reports, that all servers have the latest table."""
-        epochs = {server.table.epoch for server in self.servers} | {line.epoch for line in worker.lines}
+        epochs = {server.table.epoch for server in self.servers} | {
+            session.epoch for session in worker.sessions
+        }
         under_way = any(
-            push.moves_epoch > push.epoch for line in worker.lines for push, _ in line.unapplied.values()
+            push.moves_epoch > push.epoch
+            for session in worker.sessions
+            for push, _ in session.unapplied.values()
         )
         busy = any(not server.holdings.settled for server in self.servers)
         return epochs == {worker.table.epoch} and not under_way and not busy
 
     def _check_staleness(self, worker: WorkerMachine) -> None:
         """Check that nobody is more than the bound behind, against the servers' own books."""
-        for server, line in zip(self.servers, worker.lines, strict=True):
+        for server, session in zip(self.servers, worker.sessions, strict=True):
             if self.bound is not None and server.incarnation(worker.worker) == worker.incarnation:
-                assert line.made is not None
+                assert session.made is not None
                 clocks = server.clocks
                 running = [clock for name, clock in clocks.of.items() if name not in clocks.finished]
-                assert min(running, default=line.made) >= line.made - self.bound
+                assert min(running, default=session.made) >= session.made - self.bound
 
     # ---------------------------------------------------------------------------------------- network
 
@@ -247,7 +251,7 @@ class World:
             assert again.kind is Kind.UPDATE, again.sentence
         index = -1 - sender
         worker.on_message(index, again)
-        self.answered[index, worker.worker, worker.incarnation] = worker.lines[index].applied
+        self.answered[index, worker.worker, worker.incarnation] = worker.sessions[index].applied
 
     def loses(self) -> None:
         if self.net:
@@ -266,7 +270,7 @@ class World:
     # ---------------------------------------------------------------------------------------- the servers
 
     def crashes(self) -> None:
-        """Start a server anew from its folder: it is bit by bit where it was."""
+        """Start a server again from its folder: it is bit by bit where it was."""
         index = int(self.numbers.integers(self.servers_count))
         torn = self.numbers.bytes(int(self.numbers.integers(20)))
         before = self.servers[index]._arrays()
@@ -327,7 +331,7 @@ class World:
                 (update.made, index, number)
                 for index, server in enumerate(self.servers)
                 for number, update in server.readers[name].feed.under_way.items()
-                if number > worker.lines[index].taken
+                if number > worker.sessions[index].acked
             )
             words = worker.words.copy()
             stamps = worker._stamps if worker._stamps is not None else np.zeros(SIZE, np.int16)
@@ -474,7 +478,7 @@ def test_a_step_begins_with_what_its_bound_demands(bound: int, schedule: list[tu
     for who, what in schedule:
         worker = workers[who]
         if what < 5 and worker.may_step:
-            made = worker.lines[0].made
+            made = worker.sessions[0].made
             assert made is not None
             assert (worker.words.view(np.float32) >= made - bound).all()
             waiting += server.handle(*worker.push(-np.eye(3, dtype=np.float32)[who], 1.0))
@@ -582,7 +586,7 @@ def test_refusals_are_in_words_and_change_nothing(tmp_path: Path) -> None:
     server, workers = _pair(tmp_path, ServerRules())
     before = server.optimizer.parameters.copy()
     (push,) = workers[0].push(np.ones(99, np.float32), 0.1)
-    stranger, ahead = replace(push, member=5), replace(push, taken=77)
+    stranger, ahead = replace(push, member=5), replace(push, acked=77)
     cut, unsaid = replace(push, payload=push.payload[:-1]), replace(push, pushed=9, pushed_units=NOTHING)
     later = replace(push, epoch=2, moves_epoch=2)
     infinite = push.payload.copy()
@@ -590,7 +594,7 @@ def test_refusals_are_in_words_and_change_nothing(tmp_path: Path) -> None:
     loud = replace(push, payload=infinite)
     old = Message(Kind.JOIN, 0, 0)
     said = [server.handle(message) for message in (stranger, ahead, cut, unsaid, loud, later, old)]
-    words = ("join", "never sent", "read", "never said", "NaN", "routing epoch 2", "anew")
+    words = ("join", "never sent", "decoded", "never defined", "NaN", "routing epoch 2", "restarted")
     for (answer,), word in zip(said, words, strict=True):
         assert answer.kind is Kind.REFUSAL
         assert word in answer.sentence
@@ -623,7 +627,7 @@ def test_a_server_that_has_lost_its_state_says_so_to_a_worker_that_knows_more() 
     assert worker.ready
     again = ServerMachine(0, alone(30), Sum(np.zeros(30, np.float32)), ServerRules(), begun=False)
     (answer,) = again.handle(worker.hello(0))
-    with pytest.raises(RefusedError, match="knows of more than the server, which has no state"):
+    with pytest.raises(RefusedError, match="is ahead of the server, and the server has no state"):
         worker.on_message(0, answer)
 
 

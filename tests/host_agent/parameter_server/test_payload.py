@@ -97,7 +97,7 @@ def test_any_words_are_a_patch_or_an_error(words: list[int], length: int) -> Non
 
 def test_another_vector_is_refused() -> None:
     payload = encode(plan(np.ones(10, np.bool_)), words_of(10))
-    with pytest.raises(PayloadError, match="10 words came for one of 11"):
+    with pytest.raises(PayloadError, match="a vector of 10 words, not 11"):
         decode(payload, 11)
     with pytest.raises(ValueError, match="1 to 2"):
         plan(np.zeros(0, np.bool_))

@@ -321,7 +321,7 @@ def test_a_placement_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_a_placement_that_does_not_fit_is_refused() -> None:
     data = Samples.of([[0], [1], [1]], 2)
     ok = np.array([0, 1, 0])
-    with pytest.raises(PlacementError, match="2 samples are placed, there are 3"):
+    with pytest.raises(PlacementError, match="2 samples are placed, but there are 3"):
         Placement(2, ok[:2], ok[:2]).check(data)
     with pytest.raises(PlacementError, match="on machines 0 to 5 of 2"):
         Placement(2, np.array([0, 5, 0]), ok[:2]).check(data)
@@ -352,5 +352,5 @@ def test_numbers_that_make_no_sense_are_refused() -> None:
         make_plan(data, 0, BOTH_RANDOM)
     with pytest.raises(ValueError, match="3 buckets for 8 machines"):
         make_plan(data, 8, "hash", hashing="local", buckets=3)
-    with pytest.raises(ValueError, match="64 machines: sets of at most 63"):
+    with pytest.raises(ValueError, match="64 machines: the limit is 63"):
         local_buckets(np.ones((64, 10), np.bool_), 5)

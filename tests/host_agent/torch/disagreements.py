@@ -43,7 +43,7 @@ def ones(count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def sums(*counts: int) -> Program:
-    """Return all-reduces of so many elements, one after the other."""
+    """Return all-reduces of this many elements, one after the other."""
 
     def program(_rank: int, group: dist.ProcessGroup) -> None:
         for count in counts:

@@ -10,7 +10,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import weir.torch
-from tests.host_agent.torch.teams import Job
+from tests.host_agent.torch.job_groups import Job
 from tests.host_agent.torch.worlds import World
 
 SIZE = 2

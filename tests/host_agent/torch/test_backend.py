@@ -323,7 +323,7 @@ def test_a_rendezvous_says_in_the_log_whom_it_waits_for(
     assert "still waiting for rank 1 of 3 to come, rank 2 of 3 to come" in caplog.text
 
 
-def meeting(
+def rendezvous_of(
     store: dist.Store,
     prepare: tuple[Callable[[], object], Callable[[], object]],
     start: Callable[[int], object] = weir.LocalCluster,
@@ -364,7 +364,7 @@ def test_a_rank_that_compiles_for_longer_than_the_timeout_is_waited_for(
     monkeypatch.setattr(busy_ranks, "_BEAT_S", 0.2)
     waits = [lambda: None, lambda: None]
     waits[busy] = lambda: time.sleep(3.0)
-    jobs = meeting(dist.FileStore(str(tmp_path / "store"), 2), (waits[0], waits[1]), Nowhere)
+    jobs = rendezvous_of(dist.FileStore(str(tmp_path / "store"), 2), (waits[0], waits[1]), Nowhere)
     assert isinstance(jobs[0], str) and jobs[0] == jobs[1], jobs
 
 
@@ -386,7 +386,7 @@ def test_a_rank_that_cannot_compile_does_not_leave_the_others_to_the_timeout(fai
 
     prepare = [lambda: None, lambda: None]
     prepare[failing] = fail
-    said = list(map(str, meeting(dist.HashStore(), (prepare[0], prepare[1]), timeout_s=60)))
+    said = list(map(str, rendezvous_of(dist.HashStore(), (prepare[0], prepare[1]), timeout_s=60)))
     assert said[failing] == "no C compiler"
     assert said[1 - failing] == f"rank {failing} of 2 cannot take part: no C compiler"
 
@@ -461,7 +461,7 @@ def interrupted() -> Any:
 def sums_in_groups() -> list[list[float]]:
     groups = [dist.new_group(ranks) for ranks in ([0, 1], [1, 2], None, [0, 1, 2])]
     sums = []
-    for _ in range(2):  # groups take turns on the port
+    for _ in range(2):  # groups alternate on the port
         for group in [*groups, dist.group.WORLD]:
             value = torch.full((300,), float(10 ** dist.get_rank()))
             if dist.get_rank(group) >= 0:

@@ -201,7 +201,7 @@ def test_a_compiled_backward_pass_trains_as_without_compiling(world: World) -> N
 
 
 def hooked_without_buckets() -> None:
-    with pytest.raises(TypeError, match="DDP's Python reducer has none"):
+    with pytest.raises(TypeError, match="DDP's Python reducer has no buckets"):
         trained("ddp", "eager", HOOK, optimize_ddp="python_reducer")
 
 

@@ -341,7 +341,7 @@ def refused(what: str) -> str:
     [
         (
             "muon",
-            "TypeError: compress knows the steps of torch.optim's SGD, Adam, AdamW, not those of Adagrad",
+            "TypeError: compress supports torch.optim's SGD, Adam, AdamW, not Adagrad",
         ),
         ("steps", "ValueError: the optimizer has already made steps"),
         ("twice", "ValueError: this optimizer's steps are compressed already"),
@@ -368,7 +368,7 @@ def with_rates(*rates: float) -> str:
 
 
 def test_ranks_with_other_rates_are_told() -> None:
-    """Else their shared points would no longer be one."""
+    """Otherwise, their shared points would no longer be one."""
     with World(2) as world:
         assert world.run(with_rates, 0.1, 0.1) == ["nothing was raised"] * 2
         assert all("weir.torch.compress(step" in said for said in world.run(with_rates, 0.1, 0.2))

@@ -17,17 +17,17 @@ from torch import nn
 from torch._C._distributed_c10d import HashStore
 
 import weir.torch
-from tests.host_agent.torch.teams import Job
+from tests.host_agent.torch.job_groups import Job
 from tests.host_agent.torch.test_parameter_server import wait_for
 from weir.agent_service import waiting
 from weir.host_agent.parameter_server.residual import Residual
 from weir.host_agent.parameter_server.worker_machine import WorkerMachine, WorkerRules
 from weir.host_agent.torch.connection import GroupBrokenError
+from weir.host_agent.torch.parameter_server.flow_rendezvous import FlowRendezvous, Place
 from weir.host_agent.torch.parameter_server.flow_server import open_state, table_of
-from weir.host_agent.torch.parameter_server.meeting import Meeting, Place
+from weir.host_agent.torch.parameter_server.job_group import await_terms, open_store
 from weir.host_agent.torch.parameter_server.serve import make_server
 from weir.host_agent.torch.parameter_server.stall import Stall, telling
-from weir.host_agent.torch.parameter_server.team import await_terms, open_store
 
 Said = tuple[str, list[str]]
 """What a process ended with, and the lines of its log."""
@@ -246,24 +246,24 @@ def test_a_pause_of_the_training_is_nobodys_silence(tmp_path: Path) -> None:
 
 def test_a_server_that_is_stopped_tells_its_workers_and_its_successor_takes_that_back() -> None:
     store = HashStore()
-    meeting = Meeting(store)
+    rendezvous = FlowRendezvous(store)
     with pytest.raises(SystemExit), telling(store, 1):
         raise SystemExit(143)
-    assert meeting.whereabouts(1) == "it says: it was stopped"
-    assert meeting.whereabouts(0) == "it has not come"
-    meeting.announce(1, Place("10.0.0.1", 9348, 7))
-    assert meeting.whereabouts(1) == "at 10.0.0.1:9348"
-    meeting.say(0, "it has ended: in an earlier job")
-    meeting.begin(2)
-    assert meeting.word(0) == ""
+    assert rendezvous.whereabouts(1) == "it says: it was stopped"
+    assert rendezvous.whereabouts(0) == "it has not come"
+    rendezvous.announce(1, Place("10.0.0.1", 9348, 7))
+    assert rendezvous.whereabouts(1) == "at 10.0.0.1:9348"
+    rendezvous.say(0, "it has ended: in an earlier job")
+    rendezvous.begin(2)
+    assert rendezvous.word(0) == ""
 
 
 def test_a_server_tells_for_whom_it_waits_and_takes_it_back_when_it_goes_on() -> None:
-    meeting = Meeting(HashStore())
-    stall = Stall(logging.getLogger("weir.test"), meeting, 0)
+    rendezvous = FlowRendezvous(HashStore())
+    stall = Stall(logging.getLogger("weir.test"), rendezvous, 0)
     for second in (0.0, waiting.FIRST_S):
         stall.look(second, "worker 1 to join")
-    assert meeting.word(0) == "it waits for worker 1 to join"
+    assert rendezvous.word(0) == "it waits for worker 1 to join"
     assert stall.explain(9.0).startswith("server 0 has heard nothing for 9 s, and waits for worker 1 to join")
     stall.look(6.0, "")
-    assert meeting.word(0) == ""
+    assert rendezvous.word(0) == ""

@@ -457,9 +457,9 @@ def test_a_tensor_that_is_listed_twice_is_reduced_once(world: World) -> None:
     world.run(listed_twice)
 
 
-def late(patience: float) -> str:
+def late(timeout: float) -> str:
     other = dist.new_group(backend="weir")
-    other.set_timeout(timedelta(seconds=patience))
+    other.set_timeout(timedelta(seconds=timeout))
     found = ""
     if dist.get_rank() == 0:
         with pytest.raises(RuntimeError) as caught:

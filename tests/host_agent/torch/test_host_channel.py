@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of a host find their leader, whoever else calls it."""
+"""Ranks of a host find their leader, although others call it, too."""
 
 import contextlib
 import json

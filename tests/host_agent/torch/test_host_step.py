@@ -74,7 +74,7 @@ def values(count: int, seed: int, zeros: bool = False) -> torch.Tensor:
 
 
 def everything(count: int) -> list[torch.Tensor]:
-    """Return this rank's results of every collective, on vectors of so many elements."""
+    """Return this rank's results of every collective, on vectors of this many elements."""
     rank, size = dist.get_rank(), dist.get_world_size()
     results = []
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64):
@@ -188,7 +188,7 @@ def test_training_has_the_bits_of_a_flat_group(world: World, flat: World, method
 
 
 def of_groups() -> list[list[float]]:
-    """Return results over sub-groups, of one host, of one rank a host, and across, by turns."""
+    """Return results over sub-groups, of one host, of one rank a host, and across, one after the other."""
     memberships = [[0, 1], [0, 2, 4], [0, 1, 2], [2, 3], [0, 1, 2, 3]]  # led by who has the host's port
     groups = [dist.new_group(ranks) for ranks in memberships]
     results = []

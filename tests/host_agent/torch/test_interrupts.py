@@ -68,7 +68,7 @@ def test_a_server_that_waits_for_the_terms_can_be_stopped(tmp_path: Path) -> Non
     with started(
         tmp_path, sys.executable, "-c", SERVER, meet, environment={"PYTHONPATH": source_path()}
     ) as server:
-        server.wait_for("still waiting for worker 0 to say what model there is")
+        server.wait_for("still waiting for worker 0 to say which model to serve")
         os.kill(server.process.pid, signal.SIGTERM)
         assert server.wait(30) == -signal.SIGTERM
 

@@ -218,7 +218,7 @@ def make(case: str, group: Any = None) -> tuple[DistributedDataParallel, list[An
 
 
 def trained(case: str, at_once: int) -> list[bytes]:
-    """Return the parameters after training by DDP alone (0), or with so many runs of layers at once."""
+    """Return the parameters after training by DDP alone (0), or with this many runs of layers at once."""
     ddp, optimizers = make(case)
     layers = weir.torch.LayersFirst(ddp, *optimizers, piece=PIECE, at_once=at_once) if at_once else None
     CASES[case][2](ddp, optimizers, layers)
@@ -365,7 +365,7 @@ def test_an_exception_in_any_layers_sum_surfaces_on_every_rank(
 
 def refused() -> None:
     ddp, optimizers = make("usual")
-    with pytest.raises(ValueError, match="needs the optimizers"):
+    with pytest.raises(ValueError, match="at least one optimizer"):
         weir.torch.LayersFirst(ddp)
     with pytest.raises(ValueError, match="a piece has a multiple of 256"):
         weir.torch.LayersFirst(ddp, *optimizers, piece=100)

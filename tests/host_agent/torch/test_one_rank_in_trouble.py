@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trouble of one rank, or of what started it: the others learn of it soon, and in words."""
+"""The trouble of one rank, or of what started it: the others learn of it soon, and with the reason."""
 
 import logging
 import multiprocessing
@@ -139,7 +139,7 @@ def test_a_job_that_the_controller_knows_no_more_breaks_the_group(monkeypatch: p
     watch = StallWatch("rank 0", lambda: 7, lambda: 1.0, agent_pb2.StatusReply, [[0], [1]], heard)
     assert gone.wait(20)
     watch.close()
-    assert said[0].startswith("the controller knows the job no more")
+    assert said[0].startswith("the controller no longer knows this job")
 
 
 # ---- the launcher

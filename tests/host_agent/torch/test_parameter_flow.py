@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import weir.torch
 from tests.harness.effort import effort
-from tests.host_agent.torch.teams import Job
+from tests.host_agent.torch.job_groups import Job
 from tests.host_agent.torch.test_parameter_server import (
     OPTIMIZERS,
     backward,
@@ -46,7 +46,7 @@ def train(
 ) -> tuple[Tensor, float, int]:
     """Return the parameters at the end, their loss, and the greatest staleness that a step began with.
 
-    The end is after so many steps, and when the file ``over`` is there.
+    The end is after this many steps, and when the file ``over`` is there.
     """
     model = make_model()
     if rank:
@@ -185,7 +185,7 @@ def test_a_server_that_does_not_come_back_is_named(tmp_path: Path) -> None:
         for rank, said in enumerate(job.outcomes([0, 1])):
             assert f"worker {rank} has waited for {6 - rank} s for parameter server 0 to apply step " in said
             assert " (at 127.0.0.1:" in said and "silent for " in said
-            assert "start it again with its state" in said
+            assert "restart it with its state" in said
 
 
 def leave_early(rank: int) -> str:
@@ -244,7 +244,7 @@ def test_steps_that_all_make_together_wait_for_a_dead_worker_and_name_it() -> No
         (said,) = job.outcomes([0])
         job.processes[2].kill()
     assert "worker 0 has waited for 10 s for parameter server 0 to apply step 5 " in said
-    assert "it waits for worker 1 to make step 5; worker 1 is silent since " in said
+    assert "it waits for worker 1 to make step 5; worker 1 has been silent since " in said
 
 
 def test_they_go_on_without_one_that_was_silent_for_as_long_as_the_job_says() -> None:

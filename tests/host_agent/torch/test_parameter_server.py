@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import weir
 import weir.torch
-from tests.host_agent.torch.teams import Job
+from tests.host_agent.torch.job_groups import Job
 from weir.host_agent.collectives.packing import LaneBits
 
 WORKERS, SERVERS, BATCH = 3, 2, 8
@@ -192,7 +192,7 @@ def test_what_filters_hold_back_is_late_and_bounded(cluster: weir.LocalCluster) 
 def test_a_filter_and_a_method_that_both_choose_are_refused() -> None:
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(ValueError, match="take method dense"):
+    with pytest.raises(ValueError, match="use method dense"):
         weir.torch.ParameterServer(model, optimizer, sparsifier="topk", push_filter="0.1", rank=0, workers=1)
 
 

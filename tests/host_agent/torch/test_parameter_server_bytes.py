@@ -8,7 +8,7 @@ import torch
 
 import weir
 import weir.torch
-from tests.host_agent.torch.teams import Job
+from tests.host_agent.torch.job_groups import Job
 from weir.host_agent.torch import job_connection
 from weir.host_agent.transport.slot_transport import TransportConfig
 from weir.network import NetworkSpec, parse_shape

@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import nn
 
-from tests.host_agent.torch.teams import Job
+from tests.host_agent.torch.job_groups import Job
 from weir.host_agent.parameter_server.messages import Kind
 from weir.host_agent.parameter_server.server_machine import ServerMachine
+from weir.host_agent.torch.parameter_server.job_group import open_store
 from weir.host_agent.torch.parameter_server.serve import make_server
-from weir.host_agent.torch.parameter_server.team import open_store
 from weir.torch import ParameterServer
 
 MEMBERS, ROWS, WIDTH, STEPS = 3, 600, 4, 24
@@ -88,7 +88,7 @@ def serve(index: int, folder: Path, dies: str) -> int:
     if dies == "giving":
         _before(ServerMachine, "_adopt", lambda *_: die())
     elif dies == "given":
-        _after(ServerMachine, "handle", lambda _server, message: message.kind is Kind.TAKEN and die())
+        _after(ServerMachine, "handle", lambda _server, message: message.kind is Kind.HANDOVER_ACK and die())
     elif dies == "taking":
         _before(ServerMachine, "handle", lambda _server, message: message.kind is Kind.HANDOVER and die())
     elif dies == "taken":

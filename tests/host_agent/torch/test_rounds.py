@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums that take riders along: both come out as if each had been reduced by itself."""
+"""Sums that take piggybacks along: both come out as if each had been reduced by itself."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from tests.harness.effort import examples
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.in_memory import InMemoryGroup
-from weir.host_agent.torch.parameter_server.rounds import Rider, Riders, Riding, RidingCommunicator
+from weir.host_agent.torch.parameter_server.rounds import (
+    Piggyback,
+    PiggybackCommunicator,
+    PiggybackQueue,
+    PiggybackSteps,
+)
 from weir.wire.definition import SLOT_LANES, Op
 
 MEMBERS = 4
@@ -23,27 +28,27 @@ MEMBERS = 4
     st.sampled_from([1, 8, 256]),
     st.integers(0, 2**32 - 1),
 )
-def test_riders_and_sums_do_not_touch_each_other(
-    blocks: int, riders: list[int], block: int, slots: int, seed: int
+def test_piggybacks_and_sums_do_not_touch_each_other(
+    blocks: int, piggybacks: list[int], block: int, slots: int, seed: int
 ) -> None:
     random = np.random.default_rng(seed)
     vectors = random.integers(0, 2**32, (MEMBERS, blocks * block), dtype=np.uint32)
     audience = random.integers(0, MEMBERS, blocks).astype(np.int16)
-    senders = [random.integers(0, MEMBERS, size).astype(np.int16) for size in riders]
-    words = [random.integers(0, 2**32, size * SLOT_LANES, dtype=np.uint32) for size in riders]
+    senders = [random.integers(0, MEMBERS, size).astype(np.int16) for size in piggybacks]
+    words = [random.integers(0, 2**32, size * SLOT_LANES, dtype=np.uint32) for size in piggybacks]
     total = vectors.sum(axis=0, dtype=np.uint32)
     group = InMemoryGroup(MEMBERS)
 
     def member(communicator: Communicator) -> None:
-        rank, riding = communicator.rank, RidingCommunicator(communicator, slots)
+        rank, piggyback = communicator.rank, PiggybackCommunicator(communicator, slots)
         own = [
             np.where(np.repeat(of == rank, SLOT_LANES), said, np.uint32(0))
             for of, said in zip(senders, words, strict=True)
         ]
-        riding.riders = [Rider(lanes, of) for lanes, of in zip(own, senders, strict=True)]
+        piggyback.piggybacks = [Piggyback(lanes, of) for lanes, of in zip(own, senders, strict=True)]
         lanes = vectors[rank].copy()
-        riding.reduce_lanes(lanes, Op.ADD, block, audience=audience)
-        assert not riding.riders
+        piggyback.reduce_lanes(lanes, Op.ADD, block, audience=audience)
+        assert not piggyback.piggybacks
         for index in np.flatnonzero(audience == rank):
             place = slice(index * block, (index + 1) * block)
             np.testing.assert_array_equal(lanes[place], total[place])
@@ -56,27 +61,27 @@ def test_riders_and_sums_do_not_touch_each_other(
 def test_generators_go_on_with_what_the_others_said_and_wait_where_that_failed() -> None:
     heard: list[int] = []
 
-    def riding(length: int) -> Riding:
+    def steps(length: int) -> PiggybackSteps:
         for _ in range(length):
-            rider = Rider(np.zeros(SLOT_LANES, np.uint32), np.zeros(1, np.int16))
-            yield rider
-            heard.append(int(rider.lanes[0]))
+            piggyback = Piggyback(np.zeros(SLOT_LANES, np.uint32), np.zeros(1, np.int16))
+            yield piggyback
+            heard.append(int(piggyback.lanes[0]))
 
-    riders = Riders()
-    riders.add(riding(2))
-    riders.add(riding(1))
+    piggybacks = PiggybackQueue()
+    piggybacks.add(steps(2))
+    piggybacks.add(steps(1))
 
-    def fail(_riders: object) -> None:
+    def fail(_piggybacks: object) -> None:
         raise OSError
 
-    def reduce(number: int, waiting: list[Rider]) -> int:
-        for rider in waiting:
-            rider.lanes[:] = number
+    def reduce(number: int, waiting: list[Piggyback]) -> int:
+        for piggyback in waiting:
+            piggyback.lanes[:] = number
         return len(waiting)
 
     with pytest.raises(OSError):
-        riders.take_along(fail)
-    assert riders.take_along(lambda waiting: reduce(7, list(waiting))) == 2
-    assert riders.take_along(lambda waiting: reduce(8, list(waiting))) == 1
-    assert not riders
+        piggybacks.take_along(fail)
+    assert piggybacks.take_along(lambda waiting: reduce(7, list(waiting))) == 2
+    assert piggybacks.take_along(lambda waiting: reduce(8, list(waiting))) == 1
+    assert not piggybacks
     assert heard == [7, 7, 8]

@@ -30,7 +30,7 @@ def sparse(
 def summed(
     shape: tuple[int, ...], dims: int, count: int, dtype: torch.dtype = torch.float32
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a sum, and what it is to be."""
+    """Return a sum, and what it must be."""
     tensors = [sparse(rank, shape, dims, count, dtype) for rank in range(SIZE)]
     mine = tensors[dist.get_rank()]
     work = dist.all_reduce(mine, async_op=True)
@@ -65,7 +65,7 @@ CASES: list[tuple[Any, ...]] = [
     ((400, 300), 1, 50),
     ((20_000,), 1, 4000),
     ((10_000_000, 16), 1, 100),  # the numbers of its rows are gathered
-    ((100_000, 100_000, 2), 2, 70),  # so many rows that a number takes two lanes
+    ((100_000, 100_000, 2), 2, 70),  # enough rows that a number takes two lanes
     ((1_000_000,), 1, 40_000),  # many enough for a bit for each
     ((7, 0), 1, 3),
     *(((50, 3), 1, 9, dtype) for dtype in (torch.float64, torch.float16, torch.bfloat16)),

@@ -18,7 +18,7 @@ JOB = 77
 
 
 def status(call: int, refused: Event | None, sent: tuple[int, int]) -> Any:
-    """Return the controller's answer to the n-th call; so many packets more are counted each time."""
+    """Return the controller's answer to the n-th call; this many packets more are counted each time."""
     events = [
         agent_pb2.EventCount(
             event=event,
@@ -39,7 +39,7 @@ def status(call: int, refused: Event | None, sent: tuple[int, int]) -> Any:
 
 
 def words(monkeypatch: pytest.MonkeyPatch, refused: Event | None, sent: tuple[int, int]) -> str:
-    """Return what is said when two workers send so many packets while somebody's are refused."""
+    """Return what is said when two workers send this many packets while somebody's are refused."""
     for name in ("_POLL_S", "_COUNTED_S"):
         monkeypatch.setattr(stall_watch, name, 0.01)
     calls = itertools.count()

@@ -107,7 +107,7 @@ def test_who_does_not_know_the_token_is_refused() -> None:
         trainer.hear()
         stranger = Process(cluster, 1, "engine", token="guess")
         stranger.tell("any")
-        assert "has another token" in stranger.failure()
+        assert "exists with another token" in stranger.failure()
         trainer.end()
 
 

@@ -19,7 +19,7 @@ from weir.host_agent.parameter_server.routing import ParameterInfo
 from weir.host_agent.parameter_server.terms import OptimizerSpec, Terms
 from weir.host_agent.torch import rendezvous
 from weir.host_agent.torch.link_choice import bind_udp, choose_port
-from weir.host_agent.torch.parameter_server.team import members_of
+from weir.host_agent.torch.parameter_server.job_group import members_of
 from weir.host_agent.torch.rendezvous import WHOLE, Members, RendezvousError
 
 SHORT = timedelta(seconds=0.5)

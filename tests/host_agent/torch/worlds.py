@@ -24,7 +24,7 @@ import weir.torch
 from tests.harness.forked import FORKED
 from tests.host_agent.torch.on_device import OnDevice
 
-PATIENCE_S = 60.0  # of the parent with a world that answers nothing
+TIMEOUT_S = 60.0  # of the parent with a world that answers nothing
 
 
 class WorkerError(AssertionError):
@@ -85,11 +85,11 @@ class World:
         for pipe in self._pipes:
             pipe.send((function, args))
 
-    def outcome(self, rank: int, patience_s: float = PATIENCE_S) -> Any:
+    def outcome(self, rank: int, timeout_s: float = TIMEOUT_S) -> Any:
         """Return what a rank's function returned; an exception that it raised is returned, not raised."""
         pipe: Connection = self._pipes[rank]
-        if not pipe.poll(patience_s):
-            raise WorkerError(f"rank {rank} gave no answer within {patience_s:g} s")
+        if not pipe.poll(timeout_s):
+            raise WorkerError(f"rank {rank} gave no answer within {timeout_s:g} s")
         return pipe.recv()
 
     def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
@@ -113,7 +113,7 @@ class World:
             with contextlib.suppress(OSError):  # the test may have killed that rank
                 pipe.send(None)
         for process in self.processes:
-            process.join(PATIENCE_S)
+            process.join(TIMEOUT_S)
             if process.is_alive():
                 process.kill()
                 raise WorkerError(f"process {process.pid} did not end")

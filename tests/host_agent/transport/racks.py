@@ -80,7 +80,7 @@ def shm_rack(
 def udp_rack(workers: int, slots: int = 16, disorder: random.Random | None = None) -> Iterator[list[Reducer]]:
     """Yield one reducer per worker, over kernel UDP sockets on loopback to a switch behind another socket.
 
-    The switch takes what waits there together, and its results leave as trains where they are alike. With
+    The switch takes what waits there together, and its results leave as batches where they are alike. With
     ``disorder``, packets of either direction are lost, doubled, exchanged and trimmed.
     """
     with switch_with_job(workers, slots) as (switch, job), _loopback(switch, workers, disorder) as aggregator:
@@ -115,7 +115,7 @@ def _loopback(switch: Switch, workers: int, disorder: random.Random | None) -> I
                     if (result := framers[out_port].unwrap(frame)) and out_port in senders:
                         results.setdefault(out_port, []).append(result.payload)
             for out_port, payloads in results.items():
-                _send_in_trains(listener, _disturb(payloads, disorder), senders[out_port])
+                _send_in_batches(listener, _disturb(payloads, disorder), senders[out_port])
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -148,7 +148,7 @@ def _trim(payload: bytes, disorder: random.Random | None) -> bytes:
     )
 
 
-def _send_in_trains(end: socket.socket, payloads: list[bytes], to: tuple[str, int]) -> None:
+def _send_in_batches(end: socket.socket, payloads: list[bytes], to: tuple[str, int]) -> None:
     for size, alike in itertools.groupby(payloads, len):
         while together := b"".join(itertools.islice(alike, 40)):
             end.sendmsg([together], [(_SOL_UDP, _UDP_SEGMENT, struct.pack("=H", size))], 0, to)

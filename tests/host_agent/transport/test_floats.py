@@ -62,7 +62,7 @@ def summed(works: Sequence[Work], **config: Any) -> tuple[list[bytes], list[tupl
     return [work.lanes.tobytes() for work in works], frames
 
 
-@pytest.mark.parametrize("config", [{}, {"fill": True}, {"narrow": 32}, {"narrow": 64}], ids=str)
+@pytest.mark.parametrize("config", [{}, {"fill": True}, {"max_lanes": 32}, {"max_lanes": 64}], ids=str)
 @pytest.mark.parametrize(
     ("block", "scale"), effort([(32, 0), (256, -115)], [(32, 0), (256, 0), (256, -115), (256, 85)])
 )
@@ -94,13 +94,11 @@ def test_wide_packets_bring_the_same_bits(count: int, scale: int) -> None:
     lanes = [quantize.to_fixed(one, exponents, VALUES, WORKERS).view(np.uint32) for one in made]
     scales = FloatScales(exponents, VALUES, bits)
     sums = [np.asarray(sum(lane.astype(np.uint64) for lane in lanes) & 0xFFFFFFFF, np.uint32)] * WORKERS
-    narrow, _ = summed(
-        [Work(Op.ADD, 256, one.view(np.uint32), floats=scales) for one in vectors(count, scale)]
-    )
+    few, _ = summed([Work(Op.ADD, 256, one.view(np.uint32), floats=scales) for one in vectors(count, scale)])
     wide, frames = summed(
         [Work(Op.ADD, WIDE_LANES, one.view(np.uint32), floats=scales) for one in made], wide=True
     )
-    assert wide == narrow
+    assert wide == few
     assert len(set(wide)) == 1
     _, fewer = summed([Work(Op.ADD, WIDE_LANES, one.copy()) for one in lanes], wide=True)
     assert fewer == frames
@@ -140,7 +138,7 @@ def test_what_does_not_fit_wide_packets_is_refused() -> None:
                 transport.begin(**{"op": Op.ADD, "block": WIDE_LANES, "lanes": lanes, **more})
         transport.begin(Op.ADD, WIDE_LANES, lanes)
         assert not transport.done
-    for wrong in ({"fill": True}, {"narrow": 32}):
+    for wrong in ({"fill": True}, {"max_lanes": 32}):
         with pytest.raises(ValueError, match="wide packets are for switches"):
             TransportConfig(1, 0, 2, slots=4, wide=True, **wrong)
 

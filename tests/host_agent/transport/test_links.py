@@ -187,19 +187,19 @@ class TestUdp:
         for vector in vectors:
             np.testing.assert_array_equal(vector, expected)
 
-    @pytest.mark.parametrize("kernel", ["cuts and gathers", "refuses", "refuses at last"])
+    @pytest.mark.parametrize("kernel", ["segments and coalesces", "refuses", "refuses at last"])
     @pytest.mark.parametrize("disorder", [None, 1, 2], ids=["order", "disorder-1", "disorder-2"])
-    def test_trains_change_nothing_but_their_number(
+    def test_batches_change_nothing_but_their_number(
         self, monkeypatch: pytest.MonkeyPatch, kernel: str, disorder: int | None
     ) -> None:
         """With losses, doubles, packets out of order and trimmed ones, and whatever the kernel can do."""
         if kernel == "refuses":
-            monkeypatch.setenv("SOFTP4_TRAINS", "off")
+            monkeypatch.setenv("SOFTP4_BATCHES", "off")
         vectors = np.random.default_rng(3).integers(0, 2**32, (3, 40_000), dtype=np.uint32)
         vectors[0, 5_000:9_000] = vectors[:, 20_000:30_000] = 0  # packets of several lengths
         expected = np.add.reduce(vectors, axis=0, dtype=np.uint32)
         with udp_rack(3, 64, random.Random(disorder) if disorder else None) as rack:
-            if kernel == "refuses at last":  # no train may have checksums that nobody computes
+            if kernel == "refuses at last":  # no batch may have checksums that nobody computes
                 for reducer in rack:
                     assert isinstance(reducer._link, UdpLink)
                     reducer._link._socket.setsockopt(socket.SOL_SOCKET, _SO_NO_CHECK, 1)
@@ -208,8 +208,8 @@ class TestUdp:
             np.testing.assert_array_equal(vector, expected)
             assert report.entered == report.included
             assert not report.refused
-            assert (report.trains_up > 0) == (kernel == "cuts and gathers")
-            assert (report.trains_down > 0) == (kernel != "refuses")
+            assert (report.batches_up > 0) == (kernel == "segments and coalesces")
+            assert (report.batches_down > 0) == (kernel != "refuses")
         # Who is hit hangs on how packets of three workers meet.
         assert disorder is None or any(report.retransmissions for report in reports)
 

@@ -341,7 +341,7 @@ class TestEarly:
         return begun(blocks, budgets, slots=slots, **({"min_probe": 0.002, "reordering": 0.001} | more))
 
     def measured(self, t: SlotTransport, rounds: int = 10) -> tuple[int, list[Datagram]]:
-        """Answer so many rounds of every slot after 0.1 ms each; the time then, and what was sent last."""
+        """Answer this many rounds of every slot after 0.1 ms each; the time then, and what was sent last."""
         now, sent = 0, send(t)
         for _ in range(rounds):
             now += MS // 10

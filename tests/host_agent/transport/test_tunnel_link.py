@@ -140,7 +140,7 @@ def test_workers_sum_through_tunnels(there: str) -> None:
         sum_up(made, 100_000)
         sum_up(made, 1)
         assert loop.statistics(1).rx_drops == 0
-        assert loop.statistics(1).tx_trains > 0
+        assert loop.statistics(1).tx_batches > 0
 
 
 def test_behind_a_router_that_translates_loses_and_repeats() -> None:

@@ -77,7 +77,7 @@ class PacketAudit:
 
     @property
     def findings(self) -> list[str]:
-        """Return each breach of a rule, in words."""
+        """Return each breach of a rule, as text."""
         return [str(finding) for finding in self.report.findings]
 
     def add(self, seen: CapturedFrame) -> None:

@@ -40,7 +40,7 @@ class Budgets:
         """
         packet = sent.packet
         if missing:
-            text = f"a round of {packet.op.name} goes without lanes of {host}"
+            text = f"a round of {packet.op.name} lacks lanes of {host}"
             self._report.check(Rule.BUDGET, packet.op is Op.ADD, text, sent.frame)
         if self._share is None:
             return

@@ -111,7 +111,7 @@ class Check:
         checks = {(sent.packet.check, sent.packet.op) for sent in firsts}
         told = any(sent.packet.disagree for sent in (*point.results, *point.up, *point.down))
         if len(checks) > 1 and (point.results or point.up):
-            text = f"children are in {len(checks)} operations and nobody is told"
+            text = f"children are in {len(checks)} operations, and no result says so"
             self._that(Rule.OPERATION, told, text, *firsts)
         for sent in point.results:
             if sent.packet.disagree:
@@ -182,7 +182,7 @@ class Check:
         self._adds_up(sent)
         if not packet.protected:
             kept = [number for number in _bits(packet.included) if self._keeps(number)]
-            text = f"sums that may be shed hold lanes of children {kept}, who gave up nothing"
+            text = f"sums that may be shed hold lanes of children {kept}, which gave up nothing"
             self._that(Rule.BUDGET, not kept, text, sent)
 
     def _keeps(self, number: int) -> bool:
@@ -224,14 +224,14 @@ class Check:
         full = [children[number].full for number in members if number in children]
         counted = sum(one.packet.count for one in full if one is not None)
         unseen = [number for number in members if number not in children]
-        text = f"includes children {without or unseen}, who sent no lanes, and counts {sent.packet.count}"
+        text = f"includes children {without or unseen}, which sent no lanes, and counts {sent.packet.count}"
         self._that(Rule.MASK, not without and sent.packet.count >= counted + len(unseen), text, sent)
 
     def _given_up(self, sent: Sent) -> None:
         """Check that who is not included had given its lanes up."""
         for number, child in self._point.children.items():
             if child.full is not None and not sent.packet.included >> number & 1:
-                text = f"goes without the lanes of child {number}, all of whose packets were protected"
+                text = f"lacks the lanes of child {number}, although all its packets were protected"
                 self._that(Rule.BUDGET, child.gave_up, text, sent, child.full)
 
     def _congestion(self, sent: Sent) -> None:

@@ -55,7 +55,7 @@ class Classes:
             key = (udp.source, packet.job, packet.slot, packet.round)
             self._lanes_sent[key] += 1
             if not by_switch:
-                wanted.add(RELIABLE_DSCP)  # again; else the network has made two of it
+                wanted.add(RELIABLE_DSCP)  # again; otherwise the network has made two of it
                 if self._lanes_sent[key] == 1 and not packet.answer:
                     self._first_sendings[udp.source] += 1
                     if udp.dscp == RELIABLE_DSCP:

@@ -47,7 +47,7 @@ class Envelope:
                 wrong = " and ".join(filter(None, (wrong, "UDP's is neither missing nor right")))
             check(Rule.CHECKSUM, not wrong, wrong, seen)
             check(Rule.LENGTH, not udp.length, udp.length, seen)
-            check(Rule.ON_THE_WAY, udp.ttl > 0, "a packet whose TTL ran out is still on its way", seen)
+            check(Rule.ON_THE_WAY, udp.ttl > 0, "a packet with an expired TTL is still forwarded", seen)
             if udp.udp_checksum is Checksum.PARTIAL:
                 self._report.notes[Note.OFFLOADED] += 1
         link = f"{seen.file} {' '.join(sorted(seen.ends)) if seen.ends else f'{seen.port} {udp.ttl}'}"

@@ -83,7 +83,7 @@ class Flows:
         if terms is None:
             return
         tensor.terms = before, place = tensor.terms or (terms, seen.place)
-        text = f"{packet.name}: its accounts and budgets are not those of the first probe"
+        text = f"{packet.name}: its accounts and budgets differ from the first probe's"
         self._report.check(Rule.SETTLEMENT, terms == before, text, place, seen)
 
     def _has(self, seen: CapturedFrame, tensor: _Tensor, packet: FlowPacket, bits: Bits | None) -> None:

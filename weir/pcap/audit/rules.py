@@ -9,7 +9,7 @@ class Rule(Enum):
 
     WELL_FORMED = (
         "well-formed",
-        "what is sent to Weir's ports is a Weir packet",
+        "only Weir packets are sent to Weir's ports",
         "find the sender by its MAC address: another version of Weir, or another program on its port",
     )
     CHECKSUM = (
@@ -31,7 +31,7 @@ class Rule(Enum):
     )
     ON_THE_WAY = (
         "on the way",
-        "who forwards a packet changes its hop, marks congestion, or cuts lanes off, and nothing else",
+        "a device that forwards a packet changes only its hop, congestion marks and lanes",
         "the device between the two frames rewrites packets: let it trust DSCP and ECN, and leave payloads",
     )
     ROUND_ORDER = (
@@ -41,7 +41,7 @@ class Rule(Enum):
     )
     SAME_LANES = (
         "same lanes",
-        "what is sent again is what was sent before, on every link",
+        "a retransmission equals the original packet, on every link",
         "memory was changed while it was sent, or a device changed the payload: see `on the way`",
     )
     COMPLETE = (
@@ -58,18 +58,18 @@ class Rule(Enum):
     )
     MASK = (
         "mask",
-        "who is included in a result, and counted, sent lanes that were added",
+        "every worker that a result includes and counts sent lanes that were added",
         "the switch's masks are wrong: reload its program, and report the capture",
     )
     BUDGET = (
         "loss budget",
-        "who is missing in a result had given its lanes up, and gives up no more than its budget",
-        "who sends may not offer more than its budget, and the switch may not go without what is protected: "
+        "every worker that a result lacks had released its lanes, and stays within its budget",
+        "a sender must not release more than its budget, and a switch must not omit protected lanes: "
         "report the capture with the method's options",
     )
     SUMS = (
         "sums",
-        "sums are what the included contributions add up to, at every switch",
+        "at every switch, a sum equals the sum of the included contributions",
         "the switch adds wrongly, or the sums were changed on their way: do not use the run's results; "
         "reload the switch's program",
     )
@@ -96,13 +96,13 @@ class Rule(Enum):
     )
     CLASS = (
         "class",
-        "DSCP and ECN say what the packet's classes and flags say",
+        "DSCP and ECN agree with the packet's classes and flags",
         "the sender's version differs, or a device before the capture re-marks packets: let it trust DSCP",
     )
     TRIMMED = (
         "trimmed",
         "a trimmed packet has neither lanes nor data, and travels in the top class",
-        "the device that trims does not do what docs/internals/protocol.md says: turn trimming off there",
+        "the device that trims does not follow docs/internals/protocol.md: turn trimming off there",
     )
     PRIORITY = (
         "priority",
@@ -111,13 +111,14 @@ class Rule(Enum):
     )
     SPRAY = (
         "spray",
-        "equal-cost links carry equal shares of what is sprayed",
+        "equal-cost links carry equal shares of sprayed packets",
         "a path is down, or missing in the switch's group: weir status shows the paths",
     )
     SETTLEMENT = (
         "settlement",
-        "what a receiver of a flow says it has, had come; what it gave up, it was allowed to",
-        "do not use what this flow delivered; report the capture",
+        "a flow's receiver acknowledges only chunks that arrived, and gives up only chunks that the budget "
+        "allows",
+        "do not use this flow's tensors; report the capture",
     )
 
     def __init__(self, title: str, promise: str, remedy: str) -> None:

@@ -24,7 +24,7 @@ struct partition {
     double dear;  // how much
 };
 
-// What a parameter with so many users costs each of them on average, pulling and serving.
+// What a parameter with this many users costs each of them on average, pulling and serving.
 static double share(int32_t degree) { return degree > 0 ? 2.0 * (degree - 1) / degree : 0.0; }
 
 static double hinge(const struct partition *p, double load)

@@ -2,10 +2,10 @@
 #define _GNU_SOURCE
 #include "batch.h"
 
-void batch_init(send_batch *b, const send_kind *kind, int cuts)
+void batch_init(send_batch *b, const send_kind *kind, int segments)
 {
     b->kind = kind;
-    b->cuts = cuts;
+    b->segments = segments;
     for (uint32_t i = 0; i < SEND_BATCH; i++) {
         b->vectors[i][0] = (struct iovec){b->notes[i], kind->prefix};
         b->messages[i].msg_hdr = (struct msghdr){.msg_iov = b->vectors[i], .msg_iovlen = 2};
@@ -25,7 +25,7 @@ int batch_add(send_batch *b, port *p, int fd, const uint8_t *frame, uint32_t len
 {
     if (len > SW_MAX_FRAME) return -1;
     if (b->queued == SEND_BATCH || b->written + len > SEND_BYTES) batch_flush(b, p, fd);
-    b->trains[b->queued] = (send_train){.frames = 1, .size = len};
+    b->batches[b->queued] = (gso_batch){.frames = 1, .size = len};
     b->vectors[b->queued++][1] = (struct iovec){b->bytes + b->written, 0};
     append(b, frame, len);
     return 0;
@@ -38,11 +38,11 @@ const uint8_t *batch_last(const send_batch *b)
 
 int batch_join(send_batch *b, const uint8_t *frame, uint32_t len, uint32_t headers)
 {
-    if (!b->cuts || b->queued == 0) return 0;
-    send_train *t = &b->trains[b->queued - 1];
+    if (!b->segments || b->queued == 0) return 0;
+    gso_batch *t = &b->batches[b->queued - 1];
     const size_t bytes = b->vectors[b->queued - 1][1].iov_len;
     if (len > t->size || len <= headers || bytes != headers + (size_t)t->frames * (t->size - headers) ||
-        t->frames == TRAIN_FRAMES || bytes + len - headers > TRAIN_BYTES || b->written + len > SEND_BYTES)
+        t->frames == BATCH_FRAMES || bytes + len - headers > BATCH_BYTES || b->written + len > SEND_BYTES)
         return 0;
     t->headers = headers;
     t->frames++;
@@ -52,23 +52,23 @@ int batch_join(send_batch *b, const uint8_t *frame, uint32_t len, uint32_t heade
 
 // -- sending ---------------------------------------------------------------------------------------
 
-static void count_sent(port *p, const send_train *t, size_t bytes)
+static void count_sent(port *p, const gso_batch *t, size_t bytes)
 {
     p->stats.tx_packets += t->frames;
     p->stats.tx_bytes += bytes + (uint64_t)(t->frames - 1) * t->headers;
-    p->stats.tx_trains += t->frames > 1;
+    p->stats.tx_batches += t->frames > 1;
 }
 
-// Sends the frames of a train one by one, as they were.
+// Sends the frames of a batch one by one, as they were.
 static void send_apart(const send_batch *b, port *p, int fd, uint32_t message)
 {
     static uint8_t no_note[NOTE_BYTES];
-    const send_train *t = &b->trains[message];
-    const struct iovec *train = &b->vectors[message][1];
-    const uint8_t *body = (uint8_t *)train->iov_base + t->headers;
-    size_t left = train->iov_len - t->headers;
+    const gso_batch *t = &b->batches[message];
+    const struct iovec *batch = &b->vectors[message][1];
+    const uint8_t *body = (uint8_t *)batch->iov_base + t->headers;
+    size_t left = batch->iov_len - t->headers;
     uint8_t frame[SW_MAX_FRAME];
-    memcpy(frame, train->iov_base, t->headers);
+    memcpy(frame, batch->iov_base, t->headers);
     while (left) {
         const size_t here = left < t->size - t->headers ? left : t->size - t->headers;
         memcpy(frame + t->headers, body, here);
@@ -84,46 +84,46 @@ static void send_apart(const send_batch *b, port *p, int fd, uint32_t message)
         if (sendmsg(fd, &single, 0) < 0)
             p->stats.tx_drops++;
         else
-            count_sent(p, &(send_train){.frames = 1}, t->headers + here);
+            count_sent(p, &(gso_batch){.frames = 1}, t->headers + here);
     }
 }
 
-static void couple(send_batch *b)
+static void coalesce(send_batch *b)
 {
     for (uint32_t i = 0; i < b->queued; i++) {
         memset(b->notes[i], 0, NOTE_BYTES);
         b->messages[i].msg_hdr.msg_controllen = 0;
-        if (b->trains[i].frames > 1) b->kind->couple(&b->messages[i].msg_hdr, &b->trains[i], b->notes[i]);
+        if (b->batches[i].frames > 1) b->kind->coalesce(&b->messages[i].msg_hdr, &b->batches[i], b->notes[i]);
     }
 }
 
-// Whether the kernel, or the interface, does not take trains, rather than having no room now.
+// Whether the kernel, or the interface, does not take batches, rather than having no room now.
 static int is_refusal(int error)
 {
     return error == EINVAL || error == EIO || error == EMSGSIZE || error == EOPNOTSUPP;
 }
 
-// What could not be sent: queue full, interface down, longer than the MTU; or a train, and nothing takes trains here.
+// What could not be sent: queue full, interface down, longer than the MTU; or a batch, and nothing takes batches here.
 static void give_up(send_batch *b, port *p, int fd, uint32_t message, int error)
 {
-    if (b->trains[message].frames > 1 && is_refusal(error)) {
-        b->cuts = 0;
+    if (b->batches[message].frames > 1 && is_refusal(error)) {
+        b->segments = 0;
         send_apart(b, p, fd, message);
     } else
-        p->stats.tx_drops += b->trains[message].frames;
+        p->stats.tx_drops += b->batches[message].frames;
 }
 
 void batch_flush(send_batch *b, port *p, int fd)
 {
     uint32_t done = 0, refused = 0;
-    couple(b);
+    coalesce(b);
     while (done < b->queued) {
         int n = sendmmsg(fd, b->messages + done, b->queued - done, 0);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == ECONNREFUSED && !refused++)
             continue; // said of an earlier datagram, which found nobody; this one has not been tried
         if (n <= 0) give_up(b, p, fd, done++, errno);
-        for (; n > 0; n--, done++) count_sent(p, &b->trains[done], b->vectors[done][1].iov_len);
+        for (; n > 0; n--, done++) count_sent(p, &b->batches[done], b->vectors[done][1].iov_len);
         refused = 0;
     }
     b->queued = b->written = 0;

@@ -161,8 +161,8 @@ static void sleep_until_work(loop *l, uint32_t seen)
     const int naps = deadline < l->served + l->nap;
     if (naps) deadline = l->served + l->nap;
     if (deadline <= now) return;
-    const int64_t patience = deadline == SW_NEVER ? -1 : (int64_t)(deadline - now);
-    const struct timespec timeout = {patience / 1000000000, patience % 1000000000};
+    const int64_t left = deadline == SW_NEVER ? -1 : (int64_t)(deadline - now);
+    const struct timespec timeout = {left / 1000000000, left % 1000000000};
     struct pollfd fds[LOOP_PORTS + 1];
     nfds_t n = 0;
     for (uint32_t i = 0; i < l->count && !naps; i++) {
@@ -177,9 +177,9 @@ static void sleep_until_work(loop *l, uint32_t seen)
     loop_flush_taps(l);
     pthread_mutex_unlock(&l->lock);
     if (bell_only)
-        sp4_bell_wait(l->bell, seen, patience);
+        sp4_bell_wait(l->bell, seen, left);
     else
-        ppoll(fds, n + 1, patience < 0 ? NULL : &timeout, NULL);
+        ppoll(fds, n + 1, left < 0 ? NULL : &timeout, NULL);
     pthread_mutex_lock(&l->lock);
     uint64_t rings;
     if (read(l->wake_fd, &rings, sizeof rings) < 0) {

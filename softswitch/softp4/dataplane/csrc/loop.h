@@ -18,7 +18,8 @@ typedef struct {
     uint64_t rx_oversize; // longer than SW_MAX_FRAME, or an offloaded super-packet
     uint64_t tx_packets, tx_bytes;
     uint64_t tx_drops; // the program sent it here, but: ring or queue full, port or interface down
-    uint64_t rx_trains, tx_trains; // frames of several packets that came in and were cut, and that left
+    uint64_t rx_batches,
+        tx_batches; // frames of several packets that came in and were segmented, and that left
 } port_stats;
 
 typedef struct loop loop;
@@ -40,11 +41,11 @@ int loop_start_capture(loop *l, const char *path, int pcapng, uint32_t count, co
 int loop_stop_capture(loop *l, const char *path);
 int loop_capture_error(loop *l, const char *path);
 int loop_add_shm(loop *l, uint32_t number, const char *directory);
-int loop_add_interface(loop *l, uint32_t number, const char *interface, int trains);
+int loop_add_interface(loop *l, uint32_t number, const char *interface, int batches);
 int loop_add_udp(loop *l, uint32_t number, const char *host, const char *service, const char *peer_host,
-                 const char *peer_service, int trains);
+                 const char *peer_service, int batches);
 int loop_add_claimed(loop *l, uint32_t number, const char *host, const char *service, const uint8_t *key,
-                     int trains);
+                     int batches);
 int loop_add_queue(loop *l, uint32_t number, const char *name, const char *output, int pcapng);
 int loop_output_error(loop *l, uint32_t number);
 int loop_inject(loop *l, uint32_t number, const uint8_t *frame, uint32_t len, int64_t timeout_ns);

@@ -40,7 +40,7 @@ struct port {
     const port_ops *ops;
     uint32_t number;
     int up, dirty;
-    int unsent;      // set by flush when the interface was busy: it is to be called again soon
+    int unsent;      // set by flush when the interface was busy: it must be called again soon
     uint32_t tapped; // directions that a capture wants
     int limited;     // `limits` hold for what the program sends here
     int paced;       // and for what comes in

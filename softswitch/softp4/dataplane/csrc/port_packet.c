@@ -3,11 +3,11 @@
 // frame, and no block timer as V3 has, which would delay the last frames of a window), sent with sendmmsg.
 //
 // What the kernel leaves undone on virtual links is done here: a VLAN tag held beside the frame goes back
-// into it, a checksum left to a device that does not exist is computed, and a train of UDP datagrams is cut.
-// A train does not fit into the ring: it waits in the socket beside it (PACKET_COPY_THRESH), and the ring
-// says so in its place. Trains of TCP (TSO) are dropped and counted as oversize.
+// into it, a checksum left to a device that does not exist is computed, and a GSO batch of UDP datagrams is segmented.
+// A batch does not fit into the ring: it waits in the socket beside it (PACKET_COPY_THRESH), and the ring
+// says so in its place. Batches of TCP (TSO) are dropped and counted as oversize.
 //
-// What leaves is made trains of, where frames are alike, for the receiver's kernel or its device to cut.
+// Frames that are alike leave as batches, which the receiver's kernel or its device segments.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <linux/if_ether.h>
@@ -17,8 +17,8 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
-#include "couple.h"
-#include "cut.h"
+#include "coalesce.h"
+#include "segment.h"
 
 #ifndef PACKET_IGNORE_OUTGOING
 #define PACKET_IGNORE_OUTGOING 23
@@ -32,7 +32,7 @@ enum {
     RING_FRAMES = RING_BLOCKS * FRAMES_PER_BLOCK,
     VLAN_TAG = 4,
     MAC_ADDRESSES = 2 * ETH_ALEN,
-    LONG_FRAME = VLAN_TAG + ETH_HLEN + 0xFFFF, // a train
+    LONG_FRAME = VLAN_TAG + ETH_HLEN + 0xFFFF, // a batch
 };
 
 typedef struct {
@@ -42,9 +42,9 @@ typedef struct {
     uint32_t next;
     uint8_t *frame; // what peek returned, until it is released, and its length
     uint32_t len;
-    cut_train train; // which it is of, when any of that is left
+    segmenter batch; // which it is of, when any of that is left
     uint8_t long_frame[LONG_FRAME];
-    int coupling; // the last message that waits to be sent may be made a train
+    int coalescing; // the last message that waits to be sent may be made a batch
     send_batch out;
 } packet_port;
 
@@ -68,9 +68,9 @@ static void packet_release(port *base)
 {
     packet_port *p = (packet_port *)base;
     p->frame = NULL;
-    if (p->train.left) {
-        cut_next(&p->train);
-        p->frame = cut_frame(&p->train, &p->len);
+    if (p->batch.left) {
+        segment_next(&p->batch);
+        p->frame = segment_frame(&p->batch, &p->len);
     }
     if (!p->frame) next_in_ring(p);
 }
@@ -84,7 +84,7 @@ static uint8_t *restore_vlan_tag(uint8_t *frame, const struct tpacket2_hdr *head
     return frame - VLAN_TAG;
 }
 
-// A frame that was too long for the ring. Returns its length, 0 when it is longer than a train can be.
+// A frame that was too long for the ring. Returns its length, 0 when it is longer than a batch can be.
 static uint32_t receive_long(packet_port *p)
 {
     struct virtio_net_hdr offload; // as in the ring
@@ -94,7 +94,7 @@ static uint32_t receive_long(packet_port *p)
     return n < (ssize_t)sizeof offload || message.msg_flags & MSG_TRUNC ? 0 : (uint32_t)n - sizeof offload;
 }
 
-// The frame that is next in the ring, the first of a train's, or NULL when it cannot be taken: counted.
+// The frame that is next in the ring, the first of a batch's, or NULL when it cannot be taken: counted.
 static uint8_t *open_frame(packet_port *p, const struct tpacket2_hdr *header, uint32_t status)
 {
     uint8_t *frame = (uint8_t *)header + header->tp_mac;
@@ -106,26 +106,26 @@ static uint8_t *open_frame(packet_port *p, const struct tpacket2_hdr *header, ui
         len = receive_long(p);
         frame = p->long_frame + VLAN_TAG;
     }
-    const int train = offload.gso_type != VIRTIO_NET_HDR_GSO_NONE;
+    const int batch = offload.gso_type != VIRTIO_NET_HDR_GSO_NONE;
     if (len != header->tp_len) {
-        if (train) // it found no room in the socket
+        if (batch) // it found no room in the socket
             p->base.stats.rx_drops++;
         else
             p->base.stats.rx_oversize++;
         return NULL;
     }
-    if (!train && offload.flags & VIRTIO_NET_HDR_F_NEEDS_CSUM)
+    if (!batch && offload.flags & VIRTIO_NET_HDR_F_NEEDS_CSUM)
         complete_checksum(frame, len, offload.csum_start, offload.csum_offset);
     if (tag) frame = restore_vlan_tag(frame, header);
     p->len = len + tag;
     offload.csum_start += tag;
-    if (train && cut_begin(&p->train, frame, p->len, &offload) == 0) {
-        p->base.stats.rx_trains++;
-        frame = cut_frame(&p->train, &p->len);
-    } else if (train)
+    if (batch && segment_begin(&p->batch, frame, p->len, &offload) == 0) {
+        p->base.stats.rx_batches++;
+        frame = segment_frame(&p->batch, &p->len);
+    } else if (batch)
         p->len = UINT32_MAX;
     if (p->len <= SW_MAX_FRAME) return frame;
-    p->train.left = 0;
+    p->batch.left = 0;
     p->base.stats.rx_oversize++;
     return NULL;
 }
@@ -153,8 +153,8 @@ static uint32_t packet_waiting(port *base)
         if (!(__atomic_load_n(&header->tp_status, __ATOMIC_ACQUIRE) & TP_STATUS_USER)) break;
         struct virtio_net_hdr offload;
         memcpy(&offload, (const uint8_t *)header + header->tp_mac - sizeof offload, sizeof offload);
-        const int train = offload.gso_type != VIRTIO_NET_HDR_GSO_NONE && offload.gso_size != 0;
-        n += train ? 1 + header->tp_len / offload.gso_size : 1;
+        const int batch = offload.gso_type != VIRTIO_NET_HDR_GSO_NONE && offload.gso_size != 0;
+        n += batch ? 1 + header->tp_len / offload.gso_size : 1;
     }
     return n;
 }
@@ -166,10 +166,10 @@ static int packet_fd(port *base) { return ((packet_port *)base)->rx; }
 static int packet_send(port *base, const uint8_t *frame, uint32_t len)
 {
     packet_port *p = (packet_port *)base;
-    const int can = p->out.cuts && couple_can(frame, len);
-    const uint8_t *last = can && p->coupling ? batch_last(&p->out) : NULL;
-    if (last && couple_alike(last, frame) && batch_join(&p->out, frame, len, COUPLE_HEADERS)) return 0;
-    p->coupling = can;
+    const int can = p->out.segments && coalesce_can(frame, len);
+    const uint8_t *last = can && p->coalescing ? batch_last(&p->out) : NULL;
+    if (last && coalesce_alike(last, frame) && batch_join(&p->out, frame, len, COALESCE_HEADERS)) return 0;
+    p->coalescing = can;
     return batch_add(&p->out, base, p->tx, frame, len);
 }
 
@@ -240,22 +240,22 @@ static int open_receiver(packet_port *p, int interface)
     void *memory = mmap(NULL, (size_t)RING_BLOCKS * RING_BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, p->rx, 0);
     if (memory == MAP_FAILED) return -errno;
     p->ring = memory;
-    grow_buffer(p->rx, SO_RCVBUFFORCE, SO_RCVBUF); // for trains
+    grow_buffer(p->rx, SO_RCVBUFFORCE, SO_RCVBUF); // for batches
     return bind_to(p->rx, interface, ETH_P_ALL) == 0 ? 0 : -errno;
 }
 
-static int open_sender(packet_port *p, int interface, int trains)
+static int open_sender(packet_port *p, int interface, int batches)
 {
     p->tx = socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (p->tx < 0 || set_option(p->tx, SOL_PACKET, PACKET_VNET_HDR, 1) != 0 ||
         bind_to(p->tx, interface, 0) != 0)
         return -errno;
     grow_buffer(p->tx, SO_SNDBUFFORCE, SO_SNDBUF);
-    batch_init(&p->out, &COUPLED_DATAGRAMS, trains);
+    batch_init(&p->out, &COALESCED_DATAGRAMS, batches);
     return 0;
 }
 
-int loop_add_interface(loop *l, uint32_t number, const char *interface, int trains)
+int loop_add_interface(loop *l, uint32_t number, const char *interface, int batches)
 {
     unsigned index = if_nametoindex(interface);
     if (index == 0) return -errno;
@@ -266,7 +266,7 @@ int loop_add_interface(loop *l, uint32_t number, const char *interface, int trai
     p->rx = p->tx = -1;
     snprintf(p->base.name, sizeof p->base.name, "port %u (%s)", number, interface);
     int result = open_receiver(p, (int)index);
-    if (result == 0) result = open_sender(p, (int)index, trains);
+    if (result == 0) result = open_sender(p, (int)index, batches);
     loop_enter(l);
     if (result == 0) result = loop_free_number(l, number);
     if (result == 0) loop_attach(l, &p->base);

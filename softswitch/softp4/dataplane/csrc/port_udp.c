@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ports that are one end of a UDP tunnel: every frame is the payload of one datagram, as it is. So switches
 // can be linked without root, on one machine or several. What others than the peer send is not received. The peer is
-// a fixed one, or whoever claims the port with its key, from anywhere (claim.h).
+// a fixed one, or anyone who claims the port with its key, from anywhere (claim.h).
 //
-// Frames of one length that follow one another leave as a train, which the kernel cuts (UDP_SEGMENT) where single
+// Frames of one length that follow one another leave as a batch, which the kernel segments (UDP_SEGMENT) where single
 // datagrams are wanted, and come in as one where the kernel has gathered them (UDP_GRO).
 #define _GNU_SOURCE
 #include <linux/sock_diag.h>
@@ -57,7 +57,7 @@ static void open_message(udp_port *p)
     p->at = 0;
     if (p->next == p->filled) return;
     p->size = frame_size(&p->messages[p->next]);
-    p->base.stats.rx_trains += p->messages[p->next].msg_len > p->size;
+    p->base.stats.rx_batches += p->messages[p->next].msg_len > p->size;
 }
 
 // Returns whether there is anything.
@@ -131,9 +131,9 @@ static uint32_t udp_waiting(port *base)
     return n;
 }
 
-static void couple(struct msghdr *message, const send_train *train, uint8_t *note)
+static void coalesce(struct msghdr *message, const gso_batch *batch, uint8_t *note)
 {
-    const uint16_t size = (uint16_t)train->size;
+    const uint16_t size = (uint16_t)batch->size;
     message->msg_control = note;
     message->msg_controllen = CMSG_SPACE(sizeof size);
     struct cmsghdr *c = CMSG_FIRSTHDR(message);
@@ -141,7 +141,7 @@ static void couple(struct msghdr *message, const send_train *train, uint8_t *not
     memcpy(CMSG_DATA(c), &size, sizeof size);
 }
 
-static const send_kind DATAGRAMS = {0, couple, NULL};
+static const send_kind DATAGRAMS = {0, coalesce, NULL};
 
 // Whether the last message goes to an address.
 static int goes_to(const send_batch *b, const claimant *to)
@@ -214,7 +214,7 @@ static int find_address(const char *host, const char *service, struct addrinfo *
 }
 
 // A bound socket. 0 or a negative errno.
-static int open_socket(udp_port *p, const struct addrinfo *local, int trains)
+static int open_socket(udp_port *p, const struct addrinfo *local, int batches)
 {
     const int none = 0, yes = 1, no = 0;
     p->fd = socket(local->ai_family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -223,9 +223,10 @@ static int open_socket(udp_port *p, const struct addrinfo *local, int trains)
     grow_buffer(p->fd, SO_RCVBUFFORCE, SO_RCVBUF);
     grow_buffer(p->fd, SO_SNDBUFFORCE, SO_SNDBUF);
     batch_init(&p->out, &DATAGRAMS,
-               trains && setsockopt(p->fd, SOL_UDP, UDP_SEGMENT, &none, sizeof none) == 0);
-    if (trains)
-        setsockopt(p->fd, SOL_UDP, UDP_GRO, &yes, sizeof yes); // without: the kernel cuts what it gathered
+               batches && setsockopt(p->fd, SOL_UDP, UDP_SEGMENT, &none, sizeof none) == 0);
+    if (batches)
+        setsockopt(p->fd, SOL_UDP, UDP_GRO, &yes,
+                   sizeof yes); // without: the kernel segments what it gathered
     return bind(p->fd, local->ai_addr, local->ai_addrlen) == 0 ? 0 : -errno;
 }
 
@@ -276,14 +277,14 @@ static int attach(loop *l, udp_port *p, int result)
 
 // The local address and the peer's, in numbers.
 int loop_add_udp(loop *l, uint32_t number, const char *host, const char *service, const char *peer_host,
-                 const char *peer_service, int trains)
+                 const char *peer_service, int batches)
 {
     udp_port *p = make_port(number);
     if (!p) return -ENOMEM;
     struct addrinfo *local = NULL, *peer = NULL;
     int result = find_address(host, service, &local);
     if (result == 0) result = find_address(peer_host, peer_service, &peer);
-    if (result == 0) result = open_socket(p, local, trains);
+    if (result == 0) result = open_socket(p, local, batches);
     if (result == 0) result = connect_to(p, peer);
     if (local) freeaddrinfo(local);
     if (peer) freeaddrinfo(peer);
@@ -292,13 +293,13 @@ int loop_add_udp(loop *l, uint32_t number, const char *host, const char *service
 
 // The local address, in numbers, and the key of SP4_KEY_BYTES.
 int loop_add_claimed(loop *l, uint32_t number, const char *host, const char *service, const uint8_t *key,
-                     int trains)
+                     int batches)
 {
     udp_port *p = make_port(number);
     if (!p) return -ENOMEM;
     struct addrinfo *local = NULL;
     int result = find_address(host, service, &local);
-    if (result == 0) result = open_socket(p, local, trains);
+    if (result == 0) result = open_socket(p, local, batches);
     if (result == 0) result = await_claims(p, key);
     if (local) freeaddrinfo(local);
     return attach(l, p, result);

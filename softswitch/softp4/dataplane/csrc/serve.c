@@ -28,7 +28,7 @@ static uint32_t send_out(loop *l, uint32_t number, const uint8_t *frame, uint32_
     return 1;
 }
 
-// Threads of a team may call it at once, for different ports: it leaves `sent` alone.
+// Threads of a pool may call it at once, for different ports: it leaves `sent` alone.
 void loop_emit(void *ctx, uint32_t number, const uint8_t *frame, uint32_t len)
 {
     send_out(ctx, number, frame, len);

@@ -4,7 +4,7 @@
 import asyncio
 
 import finsy as fy
-from lab import PATIENCE, STATION, Lab, expect, frame
+from lab import STATION, TIMEOUT, Lab, expect, frame
 
 RULES = [
     fy.P4TableEntry(
@@ -58,7 +58,7 @@ async def packets(sw: fy.Switch, lab: Lab) -> None:
     first = asyncio.ensure_future(anext(arriving))
     await asyncio.sleep(0)  # it listens
     lab.send(1, frame(9))
-    packet = await asyncio.wait_for(first, PATIENCE)
+    packet = await asyncio.wait_for(first, TIMEOUT)
     expect((packet.payload, packet.metadata), (frame(9), {"ingress_port": 1, "reason": 3}))
 
 
@@ -115,10 +115,10 @@ async def take_over(lab: Lab, options: fy.SwitchOptions) -> None:
         await first.insert([RULES[0]])
         second = fy.Switch("second", lab.address, options(initial_election_id=5))
         following = asyncio.ensure_future(second.__aenter__())
-        await asyncio.wait_for(following, PATIENCE)
+        await asyncio.wait_for(following, TIMEOUT)
         expect(second.is_primary, False)
         promoted = second.ee.event_future(fy.SwitchEvent.BECOME_PRIMARY)
-    await asyncio.wait_for(promoted, PATIENCE)
+    await asyncio.wait_for(promoted, TIMEOUT)
     await second.delete([RULES[0]])
     await second.__aexit__(None, None, None)
 

@@ -4,7 +4,7 @@
 import asyncio
 
 import finsy as fy
-from lab import PATIENCE, Lab, expect
+from lab import TIMEOUT, Lab, expect
 
 LEARN = 4
 RATES = fy.P4MeterConfig(cir=1000, cburst=100, pir=2000, pburst=200)
@@ -23,7 +23,7 @@ async def learn(sw: fy.Switch, lab: Lab) -> None:
         arriving = asyncio.ensure_future(anext(lists))
         await asyncio.sleep(0)  # it listens
         lab.send(1, order(LEARN, who))
-        found = await asyncio.wait_for(arriving, PATIENCE)
+        found = await asyncio.wait_for(arriving, TIMEOUT)
         expect(list(found), [{"who": who, "port": 1, "mark": 0}])
         await sw.write([found.ack()])
         entry = fy.P4TableEntry(
@@ -41,7 +41,7 @@ async def age(sw: fy.Switch) -> None:
     notices = sw.read_idle_timeouts()
     left = {0xA, 0xB}
     while left:
-        notice = await asyncio.wait_for(anext(notices), PATIENCE)
+        notice = await asyncio.wait_for(anext(notices), TIMEOUT)
         for entry in notice.table_entry:
             expect(entry.idle_timeout_ns, 20_000_000)
             left.discard(entry.match["who"])

@@ -5,7 +5,7 @@ import socket
 import sys
 from pathlib import Path
 
-PATIENCE = 30.0  # seconds until a switch that does not answer counts as broken
+TIMEOUT = 30.0  # seconds until a switch that does not answer counts as broken
 STATION = 0x020000000001
 _ALL = 3  # ETH_P_ALL
 
@@ -40,7 +40,7 @@ def _end(port: str) -> socket.socket:
     else:
         end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ALL))
         end.bind((port, 0))
-    end.settimeout(PATIENCE)
+    end.settimeout(TIMEOUT)
     return end
 
 

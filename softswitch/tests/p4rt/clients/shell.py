@@ -2,7 +2,7 @@
 """A session of p4runtime-shell with the program `control`, as its documentation has it."""
 
 import p4runtime_sh.shell as sh
-from lab import PATIENCE, STATION, Lab, expect, frame
+from lab import STATION, TIMEOUT, Lab, expect, frame
 
 
 def tables() -> None:
@@ -51,7 +51,7 @@ def packets(lab: Lab) -> None:
     entry.insert()
     arriving = sh.PacketIn()
     lab.send(1, frame(0x020000000009))
-    packet = arriving.packet_in_queue.get(timeout=PATIENCE).packet
+    packet = arriving.packet_in_queue.get(timeout=TIMEOUT).packet
     expect(packet.payload, frame(0x020000000009))
     expect({m.metadata_id: m.value for m in packet.metadata}, {1: b"\1", 2: b"\x15"})
     entry.action = sh.Action("flood")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The team: workers and servers of one job, how they find one another, and what they do next."""
+"""The group of workers and servers of one job, how they find one another, and what they do next."""
 
 import logging
 import os
@@ -37,7 +37,7 @@ _MASKS: Final = 8
 
 
 @dataclass(frozen=True)
-class News:
+class Announcement:
     """The next operation of all members.
 
     careful: some member has a gradient that is not finite. mask_block: the finest that some server asks for;
@@ -106,8 +106,8 @@ def await_word(store: Store, key: str, what: str, question: str, timeout: timede
     """Return the value that worker 0 writes into the store.
 
     Args:
-        what: the value means, in words.
-        question: for whoever waits in vain.
+        what: the value means, as text.
+        question: for anyone who waits in vain.
 
     Raises:
         RendezvousError: worker 0 has written nothing within the timeout.
@@ -125,12 +125,13 @@ def await_word(store: Store, key: str, what: str, question: str, timeout: timede
 def await_terms(store: Store, timeout: timedelta = TIMEOUT) -> Terms:
     """Return the terms that worker 0 says. RendezvousError when it does not in time."""
     question = "does the training run, with the same rendezvous?"
-    said = await_word(store, _TERMS, "what model there is to serve", question, timeout)
+    said = await_word(store, _TERMS, "which model to serve", question, timeout)
     try:
         return Terms.from_json(said.decode())
     except ValueError as error:
         raise RendezvousError(
-            f"worker 0 says what this server cannot read ({error}): do both run the same version of Weir?"
+            f"worker 0 sent a message that this server cannot decode ({error}): do both run the same "
+            f"version of Weir?"
         ) from None
 
 
@@ -142,7 +143,7 @@ def members_of(terms: Terms) -> Members:
     return Members("parameter_server", (*workers, *servers), remedy)
 
 
-class Team:
+class JobGroup:
     """One member's place among the workers and servers of a job.
 
     Args:
@@ -177,7 +178,7 @@ class Team:
         return self.connection.facts.slot_count
 
     def submit(self, work: Callable[[], Any]) -> QueuedWork:
-        """Queue ``work``, which reduces by ``operate``, behind the team's other operations."""
+        """Queue ``work``, which reduces by ``operate``, behind the group's other operations."""
         return submit(self.connection.operations, lambda: self.connection.attempt(work))
 
     def operate(self, name: str, facts: tuple[Any, ...], work: Callable[[], T]) -> T:
@@ -196,7 +197,7 @@ class Team:
         return handle.result()
 
     def run(self, name: str, facts: tuple[Any, ...], work: Callable[[], T]) -> T:
-        """Do an operation of all members, in the order of the team's operations, and return its result.
+        """Do an operation of all members, in the order of the group's operations, and return its result.
 
         name, facts: of the operation, the same on all members.
         """
@@ -213,23 +214,23 @@ class Team:
 
     def announce(
         self, command: Command | None = None, *, careful: bool = False, mask_block: int | None = None
-    ) -> News:
+    ) -> Announcement:
         """Say what comes next, as worker 0, or hear it; all members call this.
 
-        careful: ask for care. mask_block: ask for masks of so many elements a bit, a power of two.
+        careful: ask for care. mask_block: ask for masks of this many elements a bit, a power of two.
         """
-        found: News = self.wait(self.submit(lambda: self.announced(command, careful, mask_block)))
+        found: Announcement = self.wait(self.submit(lambda: self.announced(command, careful, mask_block)))
         return found
 
     def announced(
         self, command: Command | None = None, careful: bool = False, mask_block: int | None = None
-    ) -> News:
+    ) -> Announcement:
         """Announce here and now; to be called by what was submitted."""
         return self.operate(
             "weir.parameter_server.next", (), lambda: self._announced(command, careful, mask_block)
         )
 
-    def _announced(self, command: Command | None, careful: bool, mask_block: int | None) -> News:
+    def _announced(self, command: Command | None, careful: bool, mask_block: int | None) -> Announcement:
         communicator = self.connection
         first, rest = np.zeros(COMMAND_LANES, np.uint32), np.empty(0, np.uint32)
         if command is not None:
@@ -244,7 +245,7 @@ class Team:
         if rest.size != rest_of(first):
             rest = np.zeros(rest_of(first), np.uint32)
         communicator.reduce(rest, Op.OR)
-        return News(unpack(first, rest), bool(said >> _CARE), masks & -masks or None)
+        return Announcement(unpack(first, rest), bool(said >> _CARE), masks & -masks or None)
 
     def close(self) -> None:
         """Leave the job."""

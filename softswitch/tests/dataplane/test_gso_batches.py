@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains of UDP datagrams: those that hosts send are cut, and like frames leave as trains."""
+"""GSO batches of UDP datagrams: those that hosts send are segmented, and like frames leave as batches."""
 
 import random
 import socket
@@ -25,7 +25,7 @@ SOL_UDP: Final = 17
 UDP_SEGMENT: Final = 103
 UDP_GRO: Final = 104
 WIDE_PAYLOAD: Final = 28 + 8 + 4 * 1024
-NEEDS_CHECKSUM, TCP_TRAIN, UDP_TRAIN = 1, 1, 5
+NEEDS_CHECKSUM, TCP_GSO, UDP_GSO = 1, 1, 5
 
 
 class Offload(NamedTuple):
@@ -62,8 +62,8 @@ def offloading(lab: Veths, host: int) -> socket.socket:
     return made
 
 
-def train_of(headers: Any, payload: bytes, size: int) -> tuple[bytes, list[bytes]]:
-    """Return a train as a host's kernel hands it to its device, and the frames that it stands for.
+def batch_of(headers: Any, payload: bytes, size: int) -> tuple[bytes, list[bytes]]:
+    """Return a batch as a host's kernel hands it to its device, and the frames that it stands for.
 
     headers: up to UDP's, as of the first.
     """
@@ -78,7 +78,7 @@ def train_of(headers: Any, payload: bytes, size: int) -> tuple[bytes, list[bytes
     start = len(headers) - 8
     pseudo = _pseudo_sum(headers, 8 + len(payload))
     whole[start + 6 : start + 8] = pseudo.to_bytes(2, "big")
-    return Offload(NEEDS_CHECKSUM, UDP_TRAIN, len(headers), size, start, 6).pack() + whole, frames
+    return Offload(NEEDS_CHECKSUM, UDP_GSO, len(headers), size, start, 6).pack() + whole, frames
 
 
 def _pseudo_sum(headers: Any, length: int) -> int:
@@ -108,32 +108,32 @@ PORTS: Final = UDP(sport=4000, dport=5000)
     ],
 )
 @pytest.mark.parametrize("size", [1, 700, 1452])
-def test_a_train_that_comes_in_is_cut(lab: Veths, headers: Any, size: int) -> None:
-    """The frames are those that a device would have made, checksums and all; short trains and long ones."""
+def test_a_batch_that_comes_in_is_segmented(lab: Veths, headers: Any, size: int) -> None:
+    """The frames are those that a device would have made, checksums and all; short batches and long ones."""
     rng = random.Random(size)
-    sent = [train_of(headers, rng.randbytes(length), size) for length in (size + 1, 2 * size, 39 * size + 1)]
+    sent = [batch_of(headers, rng.randbytes(length), size) for length in (size + 1, 2 * size, 39 * size + 1)]
     with forwarding(lab) as loop, offloading(lab, 1) as one, lab.raw(2) as two:
         two.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
-        for train, frames in sent:
-            one.send(train)
+        for batch, frames in sent:
+            one.send(batch)
             for frame in frames:
                 assert _tagged(two, headers) == frame
-        assert loop.statistics(1).rx_trains == len(sent)
+        assert loop.statistics(1).rx_batches == len(sent)
         assert loop.statistics(1).rx_packets == sum(len(frames) for _, frames in sent)
 
 
-def test_jumbo_frames_pass_alone_and_in_trains(lab: Veths) -> None:
+def test_jumbo_frames_pass_alone_and_in_batches(lab: Veths) -> None:
     """As long as a wide packet, which does not fit where the ring has room for a frame."""
     payload = random.Random(2).randbytes(5 * WIDE_PAYLOAD + 7)
-    train, frames = train_of(ETHERNET / V4 / PORTS, payload, WIDE_PAYLOAD)
+    batch, frames = batch_of(ETHERNET / V4 / PORTS, payload, WIDE_PAYLOAD)
     try:
         with forwarding(lab) as loop, offloading(lab, 1) as one, lab.raw(2) as two:
             lab.set_mtu(9000)
             two.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
             one.send(Offload().pack() + frames[0])
-            one.send(train)
+            one.send(batch)
             assert [two.recv(8192) for _ in range(7)] == [frames[0], *frames]
-            assert loop.statistics(1).rx_trains == 1
+            assert loop.statistics(1).rx_batches == 1
             assert loop.statistics(1).rx_packets == loop.statistics(2).tx_packets == 7
     finally:
         lab.set_mtu(1500)
@@ -145,22 +145,22 @@ def _tagged(end: socket.socket, headers: Any) -> bytes:
     return frame[:12] + bytes(headers)[12:16] + frame[12:] if Dot1Q in headers else frame
 
 
-def test_what_is_no_train_of_udp_is_dropped_and_counted(lab: Veths, loop: PortLoop) -> None:
+def test_what_is_no_batch_of_udp_is_dropped_and_counted(lab: Veths, loop: PortLoop) -> None:
     segments = bytes(ETHERNET / IP(src="10.0.0.1", dst=NOBODY) / (b"\x50" * 20 + bytes(3000)))
     tcp = bytearray(segments)
     tcp[23] = socket.IPPROTO_TCP
-    too_long, _ = train_of(ETHERNET / V4 / PORTS, bytes(3 * MAX_FRAME), MAX_FRAME)
-    good, frames = train_of(ETHERNET / V4 / PORTS, bytes(3000), 1000)
+    too_long, _ = batch_of(ETHERNET / V4 / PORTS, bytes(3 * MAX_FRAME), MAX_FRAME)
+    good, frames = batch_of(ETHERNET / V4 / PORTS, bytes(3000), 1000)
     with offloading(lab, 1) as one, lab.raw(2) as two:
-        one.send(Offload(NEEDS_CHECKSUM, TCP_TRAIN, 54, 1000, 34, 16).pack() + tcp)
+        one.send(Offload(NEEDS_CHECKSUM, TCP_GSO, 54, 1000, 34, 16).pack() + tcp)
         one.send(too_long)
         one.send(good)
         assert [two.recv(4096) for _ in frames] == frames
     assert loop.statistics(1).rx_oversize == 2
-    assert loop.statistics(1).rx_trains == 2  # one of them of frames that are too long
+    assert loop.statistics(1).rx_batches == 2  # one of them of frames that are too long
 
 
-def test_a_kernel_socket_sends_a_train(lab: Veths, loop: PortLoop) -> None:
+def test_a_kernel_socket_sends_a_batch(lab: Veths, loop: PortLoop) -> None:
     payload = random.Random(1).randbytes(60_001)
     with lab.udp(1) as one, lab.udp(2) as two:
         two.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
@@ -169,7 +169,7 @@ def test_a_kernel_socket_sends_a_train(lab: Veths, loop: PortLoop) -> None:
         assert [two.recv(2000) for _ in range(61)] == [
             payload[at : at + 1000] for at in range(0, 60_001, 1000)
         ]
-    assert loop.statistics(1).rx_trains == 1
+    assert loop.statistics(1).rx_batches == 1
 
 
 def plain(number: int, length: int = 1000, **changed: Any) -> bytes:
@@ -197,25 +197,25 @@ def at_once(lab: Veths, frames: Sequence[bytes], receive: Callable[[PortLoop], A
         return receive(loop)
 
 
-def test_like_frames_leave_as_a_train(lab: Veths) -> None:
+def test_like_frames_leave_as_a_batch(lab: Veths) -> None:
     """With room for 64 KiB at once, and the last one shorter."""
     frames = [plain(number) for number in range(39)] + [plain(39, 500), plain(40), plain(41)]
     with offloading(lab, 2) as two:
-        trains, loop_saw = at_once(
+        batches, loop_saw = at_once(
             lab, frames, lambda loop: ([two.recv(70_000) for _ in range(2)], loop.statistics(2))
         )
-    assert (loop_saw.tx_trains, loop_saw.tx_packets, loop_saw.tx_drops) == (2, len(frames), 0)
+    assert (loop_saw.tx_batches, loop_saw.tx_packets, loop_saw.tx_drops) == (2, len(frames), 0)
     assert loop_saw.tx_bytes == sum(map(len, frames))
-    for train, expected in zip(trains, (frames[:40], frames[40:]), strict=True):
-        offload = Offload(*struct.unpack("=BBHHHH", train[:10]))
-        assert offload == Offload(NEEDS_CHECKSUM, UDP_TRAIN, offload.headers, 1000, 34, 6)
-        assert train[10 + 42 :] == b"".join(frame[42:] for frame in expected)
-        whole = Ether(train[10:])
-        assert (whole[IP].len, whole[UDP].len) == (len(train) - 24, len(train) - 44)
-        assert train[10:26] == expected[0][:16]
+    for batch, expected in zip(batches, (frames[:40], frames[40:]), strict=True):
+        offload = Offload(*struct.unpack("=BBHHHH", batch[:10]))
+        assert offload == Offload(NEEDS_CHECKSUM, UDP_GSO, offload.headers, 1000, 34, 6)
+        assert batch[10 + 42 :] == b"".join(frame[42:] for frame in expected)
+        whole = Ether(batch[10:])
+        assert (whole[IP].len, whole[UDP].len) == (len(batch) - 24, len(batch) - 44)
+        assert batch[10:26] == expected[0][:16]
 
 
-def test_a_gathering_socket_gets_a_train_and_any_other_its_datagrams(lab: Veths) -> None:
+def test_a_gathering_socket_gets_a_batch_and_any_other_its_datagrams(lab: Veths) -> None:
     frames = [plain(number, dst="10.0.0.2") for number in range(40)]
     payloads = [frame[42:] for frame in frames]
     with lab.udp(2) as two:
@@ -246,15 +246,15 @@ def test_unlike_frames_leave_as_they_are(lab: Veths, name: str) -> None:
             lab, frames, lambda loop: ([two.recv(4096) for _ in frames], loop.statistics(2))
         )
     assert received == frames
-    assert (saw.tx_trains, saw.tx_packets) == (0, 3)
+    assert (saw.tx_batches, saw.tx_packets) == (0, 3)
 
 
-@pytest.mark.parametrize("trains", ["on", "off"])
+@pytest.mark.parametrize("batches", ["on", "off"])
 @pytest.mark.parametrize("seed", range(4))
 def test_any_mixture_arrives_in_order(
-    lab: Veths, monkeypatch: pytest.MonkeyPatch, seed: int, trains: str
+    lab: Veths, monkeypatch: pytest.MonkeyPatch, seed: int, batches: str
 ) -> None:
-    monkeypatch.setenv("SOFTP4_TRAINS", trains)
+    monkeypatch.setenv("SOFTP4_BATCHES", batches)
     rng = random.Random(seed)
     frames = []
     while len(frames) < 300:
@@ -266,16 +266,16 @@ def test_any_mixture_arrives_in_order(
         two.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
         got, saw = at_once(lab, frames, lambda loop: ([two.recv(2000) for _ in frames], loop.statistics(2)))
     assert got == [frame[42:] for frame in frames]
-    assert (saw.tx_trains > 0) == (trains == "on")
+    assert (saw.tx_batches > 0) == (batches == "on")
 
 
-def test_an_interface_that_has_no_room_for_trains_counts_their_frames(lab: Veths) -> None:
+def test_an_interface_that_has_no_room_for_batches_counts_their_frames(lab: Veths) -> None:
     lab.switch.set_up("sw2", False)
     try:
         saw = at_once(lab, [plain(number) for number in range(40)], _when_dropped)
     finally:
         lab.switch.set_up("sw2")
-    assert (saw.tx_packets, saw.tx_trains, saw.tx_drops) == (0, 0, 40)
+    assert (saw.tx_packets, saw.tx_batches, saw.tx_drops) == (0, 0, 40)
 
 
 def _when_dropped(loop: PortLoop) -> Any:
@@ -285,6 +285,6 @@ def _when_dropped(loop: PortLoop) -> Any:
 
 
 def test_another_choice_than_on_and_off_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOFTP4_TRAINS", "maybe")
+    monkeypatch.setenv("SOFTP4_BATCHES", "maybe")
     with PortLoop() as loop, pytest.raises(ValueError, match="must be on or off"):
         loop.add_interface(1, "lo")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #define _GNU_SOURCE
-#include "team.h"
+#include "pool.h"
 
 #include <linux/futex.h>
 #include <pthread.h>
@@ -46,7 +46,7 @@ static uint32_t wait_for(gate *g, uint32_t least)
 // -- threads ------------------------------------------------------------------------------------------------
 
 typedef struct {
-    _Alignas(64) sw_team *team;
+    _Alignas(64) sw_pool *pool;
     uint32_t self;
     pthread_t id;
 } member;
@@ -55,7 +55,7 @@ typedef struct {
     _Alignas(64) _Atomic uint32_t taken; // number of the last work in which somebody took this part
 } part;
 
-struct sw_team {
+struct sw_pool {
     uint32_t threads; // with the caller's
     uint32_t started; // besides it
     _Atomic int stop;
@@ -71,7 +71,7 @@ struct sw_team {
     member members[SW_MOST_THREADS];
 };
 
-static void take_parts(sw_team *t, uint32_t self, uint32_t work)
+static void take_parts(sw_pool *t, uint32_t self, uint32_t work)
 {
     for (uint32_t i = 0; i < t->threads; i++) {
         const uint32_t number = (self + i) % t->threads;
@@ -87,13 +87,13 @@ static void *main_of(void *arg)
     const member *m = arg;
     uint32_t work = 0;
     for (;;) {
-        work = wait_for(&m->team->begun, work + 1);
-        if (atomic_load(&m->team->stop)) return NULL;
-        take_parts(m->team, m->self, work);
+        work = wait_for(&m->pool->begun, work + 1);
+        if (atomic_load(&m->pool->stop)) return NULL;
+        take_parts(m->pool, m->self, work);
     }
 }
 
-void sw_team_together(sw_team *t, sw_task task, void *arg)
+void sw_pool_together(sw_pool *t, sw_task task, void *arg)
 {
     t->task = task;
     t->arg = arg;
@@ -105,7 +105,7 @@ void sw_team_together(sw_team *t, sw_task task, void *arg)
 
 // Linux may leave two threads that wake each other on one processor with another one idle, as they never both wait for
 // it: then two are slower than one.
-void sw_team_make_way(sw_team *t)
+void sw_pool_make_way(sw_pool *t)
 {
     const int processor = sched_getcpu();
     if (processor == t->caller || processor < 0) return;
@@ -117,7 +117,7 @@ void sw_team_make_way(sw_team *t)
         pthread_setaffinity_np(t->members[i].id, sizeof others, &others);
 }
 
-void sw_team_free(sw_team *t)
+void sw_pool_free(sw_pool *t)
 {
     if (t == NULL) return;
     atomic_store(&t->stop, 1);
@@ -126,9 +126,9 @@ void sw_team_free(sw_team *t)
     free(t);
 }
 
-sw_team *sw_team_new(uint32_t threads)
+sw_pool *sw_pool_new(uint32_t threads)
 {
-    sw_team *t = aligned_alloc(_Alignof(sw_team), sizeof *t);
+    sw_pool *t = aligned_alloc(_Alignof(sw_pool), sizeof *t);
     if (t == NULL) return NULL;
     memset(t, 0, sizeof *t);
     t->threads = threads;
@@ -139,13 +139,13 @@ sw_team *sw_team_new(uint32_t threads)
     pthread_sigmask(SIG_SETMASK, &all, &before); // signals are for the process's other threads
     for (uint32_t i = 1; i < threads; i++) {
         member *m = &t->members[i];
-        m->team = t;
+        m->pool = t;
         m->self = i;
         if (pthread_create(&m->id, NULL, main_of, m) != 0) break;
         t->started = i;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (t->started == threads - 1) return t;
-    sw_team_free(t);
+    sw_pool_free(t);
     return NULL;
 }

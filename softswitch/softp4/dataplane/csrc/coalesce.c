@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #define _GNU_SOURCE
-#include "couple.h"
+#include "coalesce.h"
 
 #include <linux/if_ether.h>
 #include <linux/virtio_net.h>
 #include <netinet/in.h>
 
-#include "cut.h"
+#include "segment.h"
 
 // Places in a frame, and what is there.
 enum {
@@ -31,15 +31,15 @@ static void store(uint8_t *to, size_t value)
     to[1] = (uint8_t)value;
 }
 
-int couple_can(const uint8_t *frame, uint32_t len)
+int coalesce_can(const uint8_t *frame, uint32_t len)
 {
-    return len > COUPLE_HEADERS && load(frame + IPV4 - 2) == ETH_P_IP && frame[IPV4] == NO_OPTIONS &&
+    return len > COALESCE_HEADERS && load(frame + IPV4 - 2) == ETH_P_IP && frame[IPV4] == NO_OPTIONS &&
            frame[IPV4_PROTOCOL] == IPPROTO_UDP && load(frame + IPV4_FRAGMENT) == DONT_FRAGMENT &&
            load(frame + IPV4_LENGTH) == len - IPV4 && load(frame + UDP_LENGTH) == len - UDP &&
            load(frame + UDP_CHECKSUM) == 0 && ones_sum(frame + IPV4, UDP - IPV4, 0) == 0xFFFF;
 }
 
-int couple_alike(const uint8_t *a, const uint8_t *b)
+int coalesce_alike(const uint8_t *a, const uint8_t *b)
 {
     return memcmp(a, b, IPV4_LENGTH) == 0 && a[IPV4_TTL] == b[IPV4_TTL] &&
            memcmp(a + IPV4_ADDRESSES, b + IPV4_ADDRESSES, UDP_LENGTH - IPV4_ADDRESSES) == 0;
@@ -52,8 +52,8 @@ static void set_lengths(uint8_t *frame, size_t len)
     store(frame + UDP_LENGTH, len - UDP);
 }
 
-// The train looks like one long datagram, with the pseudo header's sum for whoever cuts it to go on from.
-static void couple(struct msghdr *message, const send_train *train, uint8_t *note)
+// The batch looks like one long datagram, with the pseudo header's sum for anyone who segments it to go on from.
+static void coalesce(struct msghdr *message, const gso_batch *batch, uint8_t *note)
 {
     uint8_t *frame = message->msg_iov[1].iov_base;
     set_lengths(frame, message->msg_iov[1].iov_len);
@@ -63,8 +63,8 @@ static void couple(struct msghdr *message, const send_train *train, uint8_t *not
     memcpy(frame + UDP_CHECKSUM, &pseudo, sizeof pseudo);
     const struct virtio_net_hdr offload = {.flags = VIRTIO_NET_HDR_F_NEEDS_CSUM,
                                            .gso_type = VIRTIO_NET_HDR_GSO_UDP_L4,
-                                           .hdr_len = COUPLE_HEADERS,
-                                           .gso_size = (uint16_t)(train->size - COUPLE_HEADERS),
+                                           .hdr_len = COALESCE_HEADERS,
+                                           .gso_size = (uint16_t)(batch->size - COALESCE_HEADERS),
                                            .csum_start = UDP,
                                            .csum_offset = UDP_CHECKSUM - UDP};
     memcpy(note, &offload, sizeof offload);
@@ -76,4 +76,4 @@ static void restore(uint8_t *frame, uint32_t len)
     store(frame + UDP_CHECKSUM, 0);
 }
 
-const send_kind COUPLED_DATAGRAMS = {sizeof(struct virtio_net_hdr), couple, restore};
+const send_kind COALESCED_DATAGRAMS = {sizeof(struct virtio_net_hdr), coalesce, restore};

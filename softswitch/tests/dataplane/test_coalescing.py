@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames made a train of, and a train cut into frames, without an interface in between."""
+"""Frames made a batch of, and a batch segmented into frames, without an interface in between."""
 
 import contextlib
 import ctypes
@@ -20,7 +20,7 @@ from softp4.dataplane.loop_bindings import library
 
 NOTE = 10  # bytes of a struct virtio_net_hdr
 HEADERS = 42
-ROOM = 1 << 20  # more than a send_batch or a cut_train has
+ROOM = 1 << 20  # more than a send_batch or a segmenter has
 
 
 def frame(number: int, length: int) -> bytes:
@@ -33,18 +33,19 @@ def frame(number: int, length: int) -> bytes:
 def joined(frames: Sequence[bytes]) -> Iterator[Any]:
     """Yield a send_batch that holds these frames as one message."""
     batch, port = ctypes.create_string_buffer(ROOM), ctypes.create_string_buffer(4096)
-    kind = ctypes.addressof(ctypes.c_char.in_dll(library(), "COUPLED_DATAGRAMS"))
+    kind = ctypes.addressof(ctypes.c_char.in_dll(library(), "COALESCED_DATAGRAMS"))
     library().batch_init(batch, ctypes.c_void_p(kind), 1)
     assert library().batch_add(batch, port, -1, frames[0], len(frames[0])) == 0
     for each in frames[1:]:
-        assert library().couple_can(each, len(each))
-        assert library().couple_alike(frames[0], each)
+        assert library().coalesce_can(each, len(each))
+        assert library().coalesce_alike(frames[0], each)
         assert library().batch_join(batch, each, len(each), HEADERS)
     yield lambda fd: library().batch_flush(batch, port, fd)
 
 
 def sent(frames: Sequence[bytes], room: int) -> list[bytes]:
-    """Return the messages in which frames that were joined arrive, over a socket that takes so many bytes."""
+    """Return the messages in which frames that were joined arrive, over a socket that takes this many "
+    "bytes."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with ours, theirs, joined(frames) as flush:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)
@@ -60,34 +61,34 @@ def sent(frames: Sequence[bytes], room: int) -> list[bytes]:
         return messages
 
 
-def cut(message: bytes) -> list[bytes]:
-    """Return the frames that a train with its note is cut into; none when it is no train."""
+def segmented(message: bytes) -> list[bytes]:
+    """Return the frames that a batch with its note is segmented into; none when it is no batch."""
     note = ctypes.create_string_buffer(message[:NOTE], NOTE)
     memory = ctypes.create_string_buffer(message[NOTE:], max(1, len(message) - NOTE))
-    train, length = ctypes.create_string_buffer(4096), ctypes.c_uint32()
-    library().cut_frame.restype = ctypes.c_void_p
+    batch, length = ctypes.create_string_buffer(4096), ctypes.c_uint32()
+    library().segment_frame.restype = ctypes.c_void_p
     found = []
-    if library().cut_begin(train, memory, len(message) - NOTE, note) == 0:
-        while at := library().cut_frame(train, ctypes.byref(length)):
+    if library().segment_begin(batch, memory, len(message) - NOTE, note) == 0:
+        while at := library().segment_frame(batch, ctypes.byref(length)):
             assert ctypes.addressof(memory) <= at <= ctypes.addressof(memory) + len(memory) - length.value
             found.append(ctypes.string_at(at, length.value))
-            library().cut_next(train)
+            library().segment_next(batch)
     return found
 
 
 @given(length=st.integers(1, 1400), count=st.integers(2, 20), last=st.integers(1, 1400))
-def test_a_train_is_cut_into_the_frames_it_was_made_of(length: int, count: int, last: int) -> None:
-    """But for what its cutting adds: UDP checksums, and identifications that count."""
+def test_a_batch_is_cut_into_the_frames_it_was_made_of(length: int, count: int, last: int) -> None:
+    """But for what segmentation adds: UDP checksums, and identifications that count."""
     frames = [frame(number, length) for number in range(count - 1)] + [frame(count, min(last, length))]
-    (train,) = sent(frames, 1 << 20)
-    for number, (got, put) in enumerate(zip(cut(train), frames, strict=True)):
+    (batch,) = sent(frames, 1 << 20)
+    for number, (got, put) in enumerate(zip(segmented(batch), frames, strict=True)):
         expected = Ether(put)
         expected[IP].id += number
         del expected[IP].chksum, expected[UDP].chksum
         assert got == bytes(expected)
 
 
-def test_a_train_that_is_refused_leaves_frame_by_frame() -> None:
+def test_a_batch_that_is_refused_leaves_frame_by_frame() -> None:
     """Each as it was, without any offload in its note."""
     frames = [frame(number, 900) for number in range(8)] + [frame(8, 70)]
     received = sent(frames, 4096 // 2)
@@ -95,11 +96,11 @@ def test_a_train_that_is_refused_leaves_frame_by_frame() -> None:
     assert {message[:NOTE] for message in received} == {bytes(NOTE)}
 
 
-def test_a_train_has_64_frames_and_64_kilobytes_at_most() -> None:
+def test_a_batch_has_64_frames_and_64_kilobytes_at_most() -> None:
     for length, most in ((10, 64), (1400, 46)):
         frames = [frame(number, length) for number in range(most)]
         batch, port = ctypes.create_string_buffer(ROOM), ctypes.create_string_buffer(4096)
-        kind = ctypes.addressof(ctypes.c_char.in_dll(library(), "COUPLED_DATAGRAMS"))
+        kind = ctypes.addressof(ctypes.c_char.in_dll(library(), "COALESCED_DATAGRAMS"))
         library().batch_init(batch, ctypes.c_void_p(kind), 1)
         library().batch_add(batch, port, -1, frames[0], len(frames[0]))
         joins = [library().batch_join(batch, frames[0], len(frames[0]), HEADERS) for _ in range(most)]
@@ -121,4 +122,4 @@ def test_any_bytes_are_cut_within_their_bounds(data: st.DataObject, note: tuple[
     body = bytearray(data.draw(st.binary(max_size=300)))
     if data.draw(st.booleans()):
         body[:14] = frame(1, 1)[:15]
-    cut(struct.pack("=BBHHHH", *note) + bytes(body))
+    segmented(struct.pack("=BBHHHH", *note) + bytes(body))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cut.h"
+#include "segment.h"
 
 #include <arpa/inet.h>
 #include <linux/if_ether.h>
@@ -65,16 +65,16 @@ void complete_ipv4(uint8_t *header, uint32_t bytes)
     memcpy(header + IPV4_CHECKSUM, &result, sizeof result);
 }
 
-// -- cutting ---------------------------------------------------------------------------------------
+// -- segmenting ------------------------------------------------------------------------------------
 
-static int is_ipv6(const cut_train *c) { return c->headers[c->ip] >> 4 == 6; }
+static int is_ipv6(const segmenter *c) { return c->headers[c->ip] >> 4 == 6; }
 
-int cut_begin(cut_train *c, uint8_t *frame, uint32_t len, const struct virtio_net_hdr *offload)
+int segment_begin(segmenter *c, uint8_t *frame, uint32_t len, const struct virtio_net_hdr *offload)
 {
     const uint32_t udp = offload->csum_start, payload = udp + UDP_HEADER;
     if (offload->gso_type != VIRTIO_NET_HDR_GSO_UDP_L4 || offload->gso_size == 0 ||
         !(offload->flags & VIRTIO_NET_HDR_F_NEEDS_CSUM) || offload->csum_offset != UDP_CHECKSUM ||
-        payload > CUT_HEADERS || payload >= len)
+        payload > SEGMENT_HEADERS || payload >= len)
         return -1;
     uint32_t ip = ETH_HLEN;
     while (ip + IPV4_HEADER <= udp && load(frame + ip - 2) == ETH_P_8021Q) ip += VLAN_TAG;
@@ -82,7 +82,7 @@ int cut_begin(cut_train *c, uint8_t *frame, uint32_t len, const struct virtio_ne
     if ((protocol != ETH_P_IP || ip + (frame[ip] & 15) * 4 != udp) &&
         (protocol != ETH_P_IPV6 || ip + IPV6_HEADER > udp))
         return -1;
-    *c = (cut_train){
+    *c = (segmenter){
         .ip = ip, .udp = udp, .payload = payload, .size = offload->gso_size, .left = len - payload};
     c->at = frame + payload;
     memcpy(c->headers, frame, payload);
@@ -90,7 +90,7 @@ int cut_begin(cut_train *c, uint8_t *frame, uint32_t len, const struct virtio_ne
 }
 
 // The sum of the pseudo header for a datagram of this length: addresses, protocol, length.
-static uint16_t pseudo_sum(const cut_train *c, uint32_t datagram)
+static uint16_t pseudo_sum(const segmenter *c, uint32_t datagram)
 {
     const uint8_t *addresses = c->headers + c->ip + (is_ipv6(c) ? 8 : 12);
     uint8_t rest[4] = {0, IPPROTO_UDP};
@@ -98,7 +98,7 @@ static uint16_t pseudo_sum(const cut_train *c, uint32_t datagram)
     return ones_sum(addresses, is_ipv6(c) ? 32 : 8, ones_sum(rest, sizeof rest, 0));
 }
 
-static void make(cut_train *c)
+static void make(segmenter *c)
 {
     const uint32_t here = c->left < c->size ? c->left : c->size, datagram = UDP_HEADER + here;
     uint8_t *frame = c->at - c->payload, *ip = frame + c->ip, *udp = frame + c->udp;
@@ -117,7 +117,7 @@ static void make(cut_train *c)
     complete_checksum(frame, c->made, c->udp, UDP_CHECKSUM);
 }
 
-uint8_t *cut_frame(cut_train *c, uint32_t *len)
+uint8_t *segment_frame(segmenter *c, uint32_t *len)
 {
     if (c->left == 0) return NULL;
     if (c->made == 0) make(c);
@@ -125,7 +125,7 @@ uint8_t *cut_frame(cut_train *c, uint32_t *len)
     return c->at - c->payload;
 }
 
-void cut_next(cut_train *c)
+void segment_next(segmenter *c)
 {
     const uint32_t here = c->made - c->payload;
     c->at += here;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The meeting of workers and servers that talk by flows: who is where, through the store of the job.
+"""The rendezvous of workers and servers that talk by flows: who is where, through the store of the job.
 
 A server says where it is each time that it starts. Who calls it writes down where it is itself and which two
 flows it opens, with random ids, and rings a bell, so that the server looks. Looking writes nothing: servers
@@ -32,7 +32,7 @@ class StoreGoneError(RuntimeError):
     """The job's store went with the worker that held it."""
 
 
-class MeetingError(RendezvousError):
+class FlowRendezvousError(RendezvousError):
     """Somebody has written into the store what this version does not read. Says who."""
 
 
@@ -69,17 +69,17 @@ def _word_of(server: int) -> str:
 
 
 def _parsed(kind: type[T], said: bytes, who: str) -> T:
-    """Return what somebody has written into the store. Raises MeetingError."""
+    """Return what somebody has written into the store. Raises FlowRendezvousError."""
     try:
         return parse_record(kind, said)
     except ValueError as error:
-        raise MeetingError(
-            f"{who} has written into the store what cannot be read ({error}): do all run the same version of "
-            "Weir?"
+        raise FlowRendezvousError(
+            f"{who} wrote a value to the store that cannot be decoded ({error}): do all processes run the "
+            f"same version of Weir?"
         ) from None
 
 
-class Meeting:
+class FlowRendezvous:
     """The part of a job's store that servers and workers with flows use. For one thread at a time."""
 
     def __init__(self, store: Store) -> None:
@@ -181,7 +181,7 @@ class Meeting:
         self._store.set(f"flows/{where}-{worker}", "1")
 
     def leave(self, worker: int) -> None:
-        """Say that a worker is not to be waited for at any point, because it has left or is dead."""
+        """Say that a worker must not be waited for at any point, because it has left or is dead."""
         with contextlib.suppress(RuntimeError):  # then there is nobody to read it
             self._store.set(f"flows/left-{worker}", "1")
 

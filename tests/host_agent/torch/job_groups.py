@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from tests.harness.forked import FORKED
-from tests.host_agent.torch.worlds import PATIENCE_S, WorkerError
+from tests.host_agent.torch.worlds import TIMEOUT_S, WorkerError
+from weir.host_agent.torch.parameter_server.job_group import open_store
 from weir.host_agent.torch.parameter_server.serve import make_server
 from weir.host_agent.torch.parameter_server.slot_server import SlotServer
-from weir.host_agent.torch.parameter_server.team import open_store
 
 
 class Job:
@@ -59,7 +59,7 @@ class Job:
         return process
 
     def kill_and_restart(self, rank: int) -> None:
-        """Kill a process as ``kill -9`` does, and start it anew."""
+        """Kill a process as ``kill -9`` does, and start it again."""
         self.processes[rank].kill()
         self.processes[rank].join()
         self.processes[rank] = self._start(rank, *self._started[rank])
@@ -68,8 +68,8 @@ class Job:
         """Return what processes returned, by default all of them."""
         found = []
         for rank in range(len(self._pipes)) if ranks is None else ranks:
-            if not self._pipes[rank].poll(PATIENCE_S):
-                raise WorkerError(f"process {rank} gave no answer within {PATIENCE_S:g} s")
+            if not self._pipes[rank].poll(TIMEOUT_S):
+                raise WorkerError(f"process {rank} gave no answer within {TIMEOUT_S:g} s")
             found.append(pickle.loads(self._pipes[rank].recv_bytes()))
         return found
 
@@ -84,7 +84,7 @@ class Job:
     def close(self) -> None:
         """End what still runs."""
         for process in self.processes:
-            process.join(PATIENCE_S)
+            process.join(TIMEOUT_S)
             if process.is_alive():
                 process.kill()
                 raise WorkerError(f"process {process.pid} did not end")

@@ -62,16 +62,17 @@ def _link(port: int) -> UdpLink:
 
 
 @pytest.mark.parametrize("network", effort(["lossy", "slow"], ["plain", "lossy", "slow"]))
-@pytest.mark.parametrize("trains", ["on", "cut by the hosts", "off"])
+@pytest.mark.parametrize("batches", ["on", "segmented by the hosts", "off"])
 @pytest.mark.parametrize(("mtu", "block"), [(1500, 256), (9000, WIDE_LANES)])
 def test_sums_are_the_same(
-    lab: Veths, monkeypatch: pytest.MonkeyPatch, mtu: int, block: int, trains: str, network: str
+    lab: Veths, monkeypatch: pytest.MonkeyPatch, mtu: int, block: int, batches: str, network: str
 ) -> None:
-    """Through real interfaces, whoever cuts trains, and whatever becomes of single packets of them."""
+    """Through real interfaces, whichever side segments batches, and whatever becomes of single packets of "
+    "them."""
     lab.set_mtu(mtu)
-    if trains == "off":
-        monkeypatch.setenv("SOFTP4_TRAINS", "off")
-    if trains == "cut by the hosts":
+    if batches == "off":
+        monkeypatch.setenv("SOFTP4_BATCHES", "off")
+    if batches == "segmented by the hosts":
         for host in lab.hosts.values():
             host.call(lambda: offloads_off("eth0"))
     vectors = np.random.default_rng(4).integers(0, 2**32, (len(PORTS), 200_000), dtype=np.uint32)
@@ -89,11 +90,11 @@ def test_sums_are_the_same(
         assert report.entered == report.included
         assert not report.refused
         assert report.retransmissions or network != "lossy"
-        assert (report.trains_up > 0) == (trains != "off")
+        assert (report.batches_up > 0) == (batches != "off")
     for port_saw in ports:
-        assert (port_saw.rx_trains > 0) == (trains == "on")
+        assert (port_saw.rx_batches > 0) == (batches == "on")
         # A port with a rate sends each frame in its time: more than one when its switch is late.
-        assert (port_saw.tx_trains > 0) == (trains != "off") or network == "slow"
+        assert (port_saw.tx_batches > 0) == (batches != "off") or network == "slow"
 
 
 def test_a_way_too_narrow_is_said_on_joining(lab: Veths) -> None:
@@ -109,12 +110,12 @@ def test_a_way_too_narrow_is_said_on_joining(lab: Veths) -> None:
         lab.hosts[1].call(lambda: _link(1))
 
 
-@pytest.mark.parametrize("trains", ["on", "off"])
+@pytest.mark.parametrize("batches", ["on", "off"])
 def test_a_way_that_becomes_too_narrow_is_an_error(
-    lab: Veths, monkeypatch: pytest.MonkeyPatch, trains: str
+    lab: Veths, monkeypatch: pytest.MonkeyPatch, batches: str
 ) -> None:
-    """Packets that are too long one by one are no fault of trains."""
-    monkeypatch.setenv("SOFTP4_TRAINS", trains)
+    """Packets that are too long one by one are no fault of batches."""
+    monkeypatch.setenv("SOFTP4_BATCHES", batches)
     with rack(lab) as (_, _, workers):
         lab.hosts[1].set_mtu("eth0", 1000)
         with pytest.raises(OSError, match="path's MTU must hold 1144 bytes"):
