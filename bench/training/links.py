@@ -167,7 +167,13 @@ def _peer(words: str, first: TrainConfig, limit_s: float) -> Way:
     return Way(", ".join([PEERS[kind], *said]), kind, make_config(**given), limit_s)
 
 
-_NAMED: Final = {"lr": "rate", "powersgd_rank": "rank", "update_share": "share", "update_bits": "bits"}
+_NAMED: Final = {
+    "lr": "rate",
+    "powersgd_rank": "rank",
+    "update_share": "share",
+    "update_sample_share": "sampled",
+    "update_bits": "bits",
+}
 """Settings that differ between ways to train the same model, and what their names in tables are."""
 
 

@@ -161,11 +161,11 @@ def test_the_network_is_one_perfect_switch_unless_asked_otherwise() -> None:
         ({"method": "ds-sync", "workers": 8}, "mlp on digits, 8 workers, ds-sync"),
         (
             {"method": "compress", "update_share": 0.5},
-            "mlp on digits, 4 workers, compress, bits 1, share 0.5",
+            "mlp on digits, 4 workers, compress, bits 1, share 0.5, sampled 0.06",
         ),
         (
             {"method": "compress", "optimizer": "adamw", "lr": 0.01},
-            "mlp on digits, 4 workers, compress, bits 1, share 1, by adamw",
+            "mlp on digits, 4 workers, compress, bits 1, share 1, sampled 0.06, by adamw",
         ),
         (
             {"outer_steps": 8, "outer_method": "dense", "outer_momentum": 0.9},

@@ -236,6 +236,14 @@ UpdateShare = Annotated[
         help="For method compress: share of the values that are sent at a step, in rotation.",
     ),
 ]
+UpdateSampleShare = Annotated[
+    float,
+    typer.Option(
+        metavar="SHARE",
+        help="For method compress: share of the mean gradient that is sampled at a step, in rotation, once "
+        "40 steps have sampled all of it.",
+    ),
+]
 OuterSteps = Annotated[
     int | None,
     typer.Option(
@@ -397,6 +405,7 @@ SHARED: Final[Mapping[str, Any]] = {
     "local_steps": LocalSteps,
     "update_bits": UpdateBits,
     "update_share": UpdateShare,
+    "update_sample_share": UpdateSampleShare,
     "outer_steps": OuterSteps,
     "outer_method": OuterMethod,
     "outer_density": OuterDensity,

@@ -208,6 +208,7 @@ class Compressed(InsideOptimizer):
             process_group=group,
             bits=config.update_bits,
             share=config.update_share,
+            sample_share=config.update_sample_share,
             seed=config.seed,
         )
 
