@@ -3,7 +3,7 @@
 
 from typing import Final
 
-from weir.bench.claims import Claim, Figure, Published
+from weir.bench.claims import Claim, Figure, Kind, Published
 
 _SEEDS: Final = (1, 2, 3)
 _CLEAN: Final = "--set topology=single --set links=100mbit --set loss=0 --set background=none"
@@ -27,6 +27,9 @@ _SERVERS: Final = {
     )
     for model in ("mlp", "lm", "resnet18")
 }
+_FLOWS: Final = _of_seeds(
+    "flows-links", "sudo weir bench run training/flows --set epochs=1 --set max_steps=40"
+)
 _RATES: Final = ("100mbit", "200mbit", "400mbit", "1gbit")
 _COMPRESSED: Final = ("compress", "compress:update_share=0.32", "gloo-powersgd:powersgd_rank=4")
 
@@ -69,6 +72,11 @@ def _few_bytes(name: str, model: str, title: str, conditions: str, trained: str,
         {record: command},
         earlier,
     )
+
+
+def _flows(column: str, how: str, kind: Kind = "times") -> Figure:
+    contender = f"Weir's PS, dense{how or ', async'}"
+    return Figure(tuple(_FLOWS), column, contender, "PS", kind)
 
 
 def _worth(contender: str, against: str, workers: str, rate: str) -> Figure:
@@ -276,6 +284,40 @@ CLAIMS: Final[tuple[Claim, ...]] = (
         },
         {"spraying": "weir bench run simulated/spraying"},
         again=True,
+    ),
+    Claim(
+        "spines-links",
+        "Sums sprayed over spines",
+        "sums whose slots are sprayed have {p99} of the p99 of jobs that are hashed to a spine, and {p50} of "
+        "their median",
+        "Two jobs of two workers in each of two racks sum 256 KiB at the same time, over two spines: real "
+        "links of 20 Mbit/s, six draws of the jobs' names. Four of the six draws hash both jobs to one "
+        "spine.",
+        {
+            name: Figure(("spines-links",), f"{name}, ms", "sprayed by slot", "hashed by job", "share")
+            for name in ("p50", "p99")
+        },
+        {
+            "spines-links": "sudo weir bench run collectives/spines --set kilobytes=256 --set steps=4",
+        },
+    ),
+    Claim(
+        "flows-links",
+        "Asynchronous servers beside bursts",
+        "beside bursts, asynchronous servers reach the same accuracy {lossless} times as fast as a dense "
+        "server over TCP, and with a loss budget of 10 % {budget} times; the p99 of a step is {p99} and "
+        "{p99_budget} of TCP's",
+        "The mlp, 4 workers, two racks and two spines of soft switches, real links of 50 Mbit/s, bursts of "
+        "50 %, 40 steps. Weir has two servers and workers that do not wait for each other, TCP (BBR) one "
+        "synchronous server: most of the gain is theirs, and the budget's own part is smaller than the "
+        "spread.",
+        {
+            "lossless": _flows("to ", ""),
+            "budget": _flows("to ", ", budget"),
+            "p99": _flows("p99", "", "share"),
+            "p99_budget": _flows("p99", ", budget", "share"),
+        },
+        _FLOWS,
     ),
     Claim(
         "incast",
