@@ -64,7 +64,7 @@ def check_join(request: Any) -> None:
 def check_token(request: Any) -> None:
     """Raise JobError for a token that is too long."""
     if len(request.token) > MOST_TOKEN:
-        raise _refusal(f"the token has {len(request.token)} characters: it may have {MOST_TOKEN}")
+        raise _refusal(f"the token has {len(request.token)} characters; the limit is {MOST_TOKEN}")
 
 
 def shortened(words: str, most: int = MOST_WORDS) -> str:

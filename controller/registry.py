@@ -548,9 +548,11 @@ class JobRegistry:
     def _gather_late(self, job: Job) -> None:
         del self._gathering[job.name]
         there = ", ".join(map(str, _by_rank(job.members.values())))
-        message = f"job {job.name!r} is not complete: {job.missing()} of {job.size} did not join in time; "
-        f"joined: {there}. Check that the missing workers run, and that they use this controller, job name "
-        "and size"
+        message = (
+            f"job {job.name!r} is not complete: {job.missing()} of {job.size} did not join in time; "
+            f"joined: {there}. Check that the missing workers run, and that they use this controller, job "
+            "name and size"
+        )
         self._effects.append(GatherFailed(job, JobError(Refusal.LATE, message)))
 
     def _check_leases(self, job: Job, now: float) -> None:

@@ -28,8 +28,10 @@ MEMORY: Final = Path("/dev/shm")
 """Where local clusters are by default, if it is there."""
 
 _FILES: Final = 256 << 10  # bytes for the topology, the logs of a start, and what else there is
-_WITHOUT_MEMORY: Final = "`weir clean` removes leftovers of killed Weir processes; with WEIR_LOCAL=on, the "
-"ranks of one machine need only one port"
+_WITHOUT_MEMORY: Final = (
+    "`weir clean` removes leftovers of killed Weir processes; with WEIR_LOCAL=on, ranks of one machine need "
+    "no ports"
+)
 _START_TIMEOUT_S: Final = 240.0  # without a compiler at work, which a first start waits for
 _PROBLEM_S: Final = 5.0
 _NO_PROBLEM: Final = ("", "not tried yet")  # what the controller says during its first attempt

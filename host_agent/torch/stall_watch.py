@@ -19,8 +19,10 @@ from weir.wire.definition import Event
 log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.5
-_GONE: Final = "the controller no longer knows this job: the job was stopped, or the controller was "
-"restarted without its state"
+_GONE: Final = (
+    "the controller no longer knows this job: the job was stopped, or the controller was restarted without "
+    "its state"
+)
 _COUNTED_S: Final = 2.5  # longer than the longest pause between repeated packets
 _watches: Final = Poller("weir-stall-watch", lambda: _POLL_S)
 _REFUSALS: Final = (Event.DROP_NOT_ADMITTED, Event.DROP_WRONG_SENDER, Event.DROP_FAR_ROUND)

@@ -70,7 +70,7 @@ _HEAD = b"\x80\x01\x00%c" + len(_NAME).to_bytes(4, "big") + _NAME + bytes(4)
 @pytest.mark.parametrize(
     ("reply", "says"),
     [
-        (_HEAD % 2 + b"\x08\0\0\xff\xff\xff\xff\0", "set_egress_queue_depth is refused with -1"),
+        (_HEAD % 2 + b"\x08\0\0\xff\xff\xff\xff\0", "set_egress_queue_depth failed with -1"),
         (_HEAD % 3 + b"\0", "set_egress_queue_depth is refused: is it a simple_switch"),
         (_HEAD % 2 + b"\x0b\0\0\0", "got an answer that is not a number"),
         (b"HTTP/1.1 400 Bad Request\r\n", "got an answer that is not Thrift: is this a simple_switch"),

@@ -295,8 +295,10 @@ class FlowSession:
         if silent > _TIMEOUT_S + _LOOK_S:
             at = time.strftime("%H:%M:%S", time.localtime(time.time() - silent))
             about += f"; silent for {silent:.0f} s, since {at}"
-            remedy = f": restart it with its state (weir server --index {session.index} --state DIR), or "
-            "restart the job"
+            remedy = (
+                f": restart it with its state (weir server --index {session.index} --state DIR), or "
+                "restart the job"
+            )
         return f"parameter server {session.index} {owes} ({about}){remedy}"
 
     def _meet(self, where: str) -> None:

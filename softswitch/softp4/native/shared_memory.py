@@ -8,8 +8,10 @@ from typing import Final
 PORT_BYTES: Final = 64 + 2 * ((1 << 20) + 3 * 64)
 """Bytes of a port's file: sp4_port_memory in ring.h, whose pages a switch takes when it makes the port."""
 
-_REMEDY: Final = "Free some of it, or make it larger: docker run --shm-size=1g; in Kubernetes, an emptyDir "
-"of medium Memory at /dev/shm; otherwise mount -o remount,size=1g /dev/shm"
+_REMEDY: Final = (
+    "Free some of it, or make it larger: docker run --shm-size=1g; in Kubernetes, an emptyDir of medium "
+    "Memory at /dev/shm; otherwise mount -o remount,size=1g /dev/shm"
+)
 
 
 def is_full(folder: Path, needed: int) -> bool:

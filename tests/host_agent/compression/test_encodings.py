@@ -71,7 +71,7 @@ def test_who_fills_the_union_needs_a_mask() -> None:
         assert planned(rule, fine).encodings == {"0": Encoding(1)}
     for rule in ("dense", "blocks:32"):
         with pytest.raises(
-            ValueError, match=f"'exdyna' needs the encoding shared-mask:1: {rule} does not fit"
+            ValueError, match=f"'exdyna' needs the encoding shared-mask:1, so {rule} does not fit"
         ):
             planned(rule, fine)
 
