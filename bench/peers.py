@@ -42,7 +42,7 @@ class Contender:
 
     @property
     def peer(self) -> bool:
-        """Whether it sums without Weir."""
+        """True if it sums without Weir."""
         return self.group in ("gloo", "mpi")
 
 

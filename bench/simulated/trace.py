@@ -66,7 +66,7 @@ class Parameters:
 
     @property
     def trace(self) -> list[tuple[float, int]]:
-        """When each gradient is there, in seconds, and its values."""
+        """The second at which each gradient is there, and its values."""
         scaled = self.scale
         return [
             (seconds / scaled, round(values / scaled))

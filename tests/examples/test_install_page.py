@@ -11,7 +11,7 @@ PAGE = (EXAMPLES.parent / "docs" / "start" / "install.md").read_text(encoding="u
 
 
 def test_the_first_sum_is_what_the_page_says(tmp_path: Path) -> None:
-    (script,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    script = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
     (shown,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
     path = tmp_path / "first_sum.py"
     path.write_text(script)

@@ -48,7 +48,7 @@ def calibrate(
     loss_budget: Annotated[
         float | None,
         typer.Option(
-            metavar="P",
+            metavar="SHARE",
             help="Write no policy. Measure only the cost of losing everything that a --loss-budget of weir "
             "train allows, and fail if it exceeds the tolerance.",
         ),
