@@ -34,7 +34,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         status, output = run(
             *("partition", str(library / "email"), str(library / "unittest"), "--lines", "40"),
             *("--hold-out", "5", "--machines", str(MACHINES), "--partitioner", "greedy", *options),
-            *("--out", str(made[name])),
+            *("--plan", str(made[name])),
         )
         assert status == 0, output
     return made

@@ -352,7 +352,7 @@ def test_a_directory_that_another_user_may_write_to_is_not_served(
     place.chmod(mode)
     os.chown(place, owner, owner)
     words = "it belongs to user" if owner else "others than its owner may write to it"
-    with pytest.raises(PortError, match=f"shared-memory directory {place}: {words}.*choose one"):
+    with pytest.raises(PortError, match=f"shared-memory directory {place}: {words}.*choose a folder"):
         ShmDirectory(place)
     assert {path.name for path in place.iterdir()} == {"port-1"}  # nothing was made or removed
 
