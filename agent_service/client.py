@@ -564,7 +564,7 @@ def _membership(job: str, rank: int, reply: Any, controller: str) -> Membership:
         lease_s=reply.lease_s,
         fill=reply.fill,
         paths=tuple(reply.paths),
-        max_lanes=(reply.sum_lanes or GROUP_LANES) if reply.narrow else 0,
+        max_lanes=(reply.max_lanes or GROUP_LANES) if reply.one_column else 0,
         wide=reply.wide,
         key=reply.key,
         claimed=claimed_port(reply.claimed, controller) if reply.HasField("claimed") else None,

@@ -64,7 +64,7 @@ class ClaimedPort(_message.Message):
     def __init__(self, host: _Optional[str] = ..., udp_port: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("job_id", "size", "slots", "lease_s", "aggregation", "host", "host_name", "shm_dir", "switch_port", "switch_name", "fill", "paths", "wire_version", "narrow", "sum_lanes", "wide", "key", "claimed", "group", "publisher", "rank")
+    __slots__ = ("job_id", "size", "slots", "lease_s", "aggregation", "host", "host_name", "shm_dir", "switch_port", "switch_name", "fill", "paths", "wire_version", "one_column", "max_lanes", "wide", "key", "claimed", "group", "publisher", "rank")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -78,8 +78,8 @@ class JoinReply(_message.Message):
     FILL_FIELD_NUMBER: _ClassVar[int]
     PATHS_FIELD_NUMBER: _ClassVar[int]
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
-    NARROW_FIELD_NUMBER: _ClassVar[int]
-    SUM_LANES_FIELD_NUMBER: _ClassVar[int]
+    ONE_COLUMN_FIELD_NUMBER: _ClassVar[int]
+    MAX_LANES_FIELD_NUMBER: _ClassVar[int]
     WIDE_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     CLAIMED_FIELD_NUMBER: _ClassVar[int]
@@ -99,15 +99,15 @@ class JoinReply(_message.Message):
     fill: bool
     paths: _containers.RepeatedScalarFieldContainer[int]
     wire_version: int
-    narrow: bool
-    sum_lanes: int
+    one_column: bool
+    max_lanes: int
     wide: bool
     key: bytes
     claimed: ClaimedPort
     group: Endpoint
     publisher: Endpoint
     rank: int
-    def __init__(self, job_id: _Optional[int] = ..., size: _Optional[int] = ..., slots: _Optional[int] = ..., lease_s: _Optional[float] = ..., aggregation: _Optional[_Union[Endpoint, _Mapping]] = ..., host: _Optional[_Union[Endpoint, _Mapping]] = ..., host_name: _Optional[str] = ..., shm_dir: _Optional[str] = ..., switch_port: _Optional[int] = ..., switch_name: _Optional[str] = ..., fill: _Optional[bool] = ..., paths: _Optional[_Iterable[int]] = ..., wire_version: _Optional[int] = ..., narrow: _Optional[bool] = ..., sum_lanes: _Optional[int] = ..., wide: _Optional[bool] = ..., key: _Optional[bytes] = ..., claimed: _Optional[_Union[ClaimedPort, _Mapping]] = ..., group: _Optional[_Union[Endpoint, _Mapping]] = ..., publisher: _Optional[_Union[Endpoint, _Mapping]] = ..., rank: _Optional[int] = ...) -> None: ...
+    def __init__(self, job_id: _Optional[int] = ..., size: _Optional[int] = ..., slots: _Optional[int] = ..., lease_s: _Optional[float] = ..., aggregation: _Optional[_Union[Endpoint, _Mapping]] = ..., host: _Optional[_Union[Endpoint, _Mapping]] = ..., host_name: _Optional[str] = ..., shm_dir: _Optional[str] = ..., switch_port: _Optional[int] = ..., switch_name: _Optional[str] = ..., fill: _Optional[bool] = ..., paths: _Optional[_Iterable[int]] = ..., wire_version: _Optional[int] = ..., one_column: _Optional[bool] = ..., max_lanes: _Optional[int] = ..., wide: _Optional[bool] = ..., key: _Optional[bytes] = ..., claimed: _Optional[_Union[ClaimedPort, _Mapping]] = ..., group: _Optional[_Union[Endpoint, _Mapping]] = ..., publisher: _Optional[_Union[Endpoint, _Mapping]] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("job_id", "rank", "token", "busy")
