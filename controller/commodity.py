@@ -51,24 +51,24 @@ def bands(qos: Qos, most: int) -> list[Band]:
 
     Raises ValueError when the classes have more thresholds than that.
     """
-    treatments = qos.treatments()
-    for together in range(1, len(treatments) + 1):
-        found = _bands(treatments, together)
+    behaviours = qos.per_hop_behaviours()
+    for together in range(1, len(behaviours) + 1):
+        found = _bands(behaviours, together)
         if len(found) <= most:
             return found
     raise ValueError(f"qos: the classes need {len(found)} queues; such a switch has {most}")
 
 
-def _bands(treatments: dict[int, Enqueue], together: int) -> list[Band]:
+def _bands(behaviours: dict[int, Enqueue], together: int) -> list[Band]:
     """Return the queues when this many neighbouring queues of Weir's classes share theirs."""
-    own = sorted({treatments[code].queue for code in WEIR_CLASSES}, reverse=True)
+    own = sorted({behaviours[code].queue for code in WEIR_CLASSES}, reverse=True)
     shared = {queue: own[number - number % together] for number, queue in enumerate(own)}
     members: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for code, treatment in treatments.items():
-        queue = shared[treatment.queue] if code in WEIR_CLASSES else treatment.queue
-        members[-queue, -min(treatment.trim_at, treatment.drop_at)].append(code)
+    for code, behaviour in behaviours.items():
+        queue = shared[behaviour.queue] if code in WEIR_CLASSES else behaviour.queue
+        members[-queue, -min(behaviour.trim_at, behaviour.drop_at)].append(code)
     return [
-        Band(-queue, tuple(sorted(codes)), -limit, min(treatments[code].mark_at for code in codes))
+        Band(-queue, tuple(sorted(codes)), -limit, min(behaviours[code].mark_at for code in codes))
         for (queue, limit), codes in sorted(members.items())
     ]
 

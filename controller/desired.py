@@ -69,7 +69,8 @@ def job_state(
     entries, groups = frozenset(point.entries()), point.groups()
     if job.subscribers and job.slots is not None:
         group = replication.subscribers_group(job.slots.base)
-        entries |= {forwarding.to_subscribers(replication.group_mac(job.slots.base), group)}
+        mac, publisher = replication.group_mac(job.slots.base), job.first.host.port
+        entries |= {forwarding.to_subscribers(mac, group, publisher)}
         groups[group] = replication.flood({member.host.port for member in job.subscribers.values()})
     return SwitchState(entries, groups)
 
@@ -119,8 +120,8 @@ def _standing(topology: Topology, switch: Switch, alive: Collection[str] | None)
         yield forwarding.to_ip(host.ip, host.mac, host.port)
     yield from _sources(topology, switch)
     yield from _routes(topology, switch, alive)
-    for dscp, treatment in topology.qos.treatments().items():
-        yield queueing.traffic_class(dscp, treatment)
+    for dscp, behaviour in topology.qos.per_hop_behaviours().items():
+        yield queueing.traffic_class(dscp, behaviour)
     for loss in topology.qos.losses:
         if loss.switch == switch.name:
             yield losses.fault(loss)

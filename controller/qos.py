@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The treatment of classes of packets: queues, thresholds, spraying, simulated loss. All may change while
+"""Per-hop behaviours of classes of packets, spraying and simulated loss. All may change while
 jobs run.
 
 .. code-block:: yaml
@@ -97,7 +97,7 @@ class QueueSpec(_Model):
 
 @dataclass(frozen=True)
 class Enqueue:
-    """The treatment of a class of packets: its queue (7 is served first), and thresholds in packets."""
+    """The per-hop behaviour of a class: its queue (7 is served first), and thresholds in packets."""
 
     queue: int
     trim_at: int = NEVER
@@ -153,9 +153,9 @@ class Qos(_Model):
 
     @model_validator(mode="after")
     def _keeps_order(self) -> "Qos":
-        treatments = self.treatments()
+        behaviours = self.per_hop_behaviours()
         for layer in range(LAYER_CLASSES):
-            limits = [treatments[dscp(layer, magnitude)].trim_at for magnitude in range(MAGNITUDE_CLASSES)]
+            limits = [behaviours[dscp(layer, magnitude)].trim_at for magnitude in range(MAGNITUDE_CLASSES)]
             if limits != sorted(limits):
                 x = dscp(layer) >> 3
                 raise ValueError(
@@ -183,9 +183,9 @@ class Qos(_Model):
         """Return the mode as the switch program numbers it."""
         return SprayMode[self.spray.upper()]
 
-    def treatments(self) -> dict[int, Enqueue]:
-        """Return every class that has a treatment of its own, by DSCP; the file's settings override the
-        defaults.
+    def per_hop_behaviours(self) -> dict[int, Enqueue]:
+        """Return the per-hop behaviour of every class that has one of its own, by DSCP; the file's settings
+        override the defaults.
         """
         resolved = {}
         for code in sorted(DEFAULT_CLASSES.keys() | self.classes.keys()):

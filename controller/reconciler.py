@@ -47,7 +47,7 @@ class Reading:
     down: dict[TableEntry, Count] = field(default_factory=dict)  # by entry of results.receivers
     classes: dict[TableEntry, Count] = field(default_factory=dict)  # by entry of queueing.classes
     paths: dict[TableEntry, Count] = field(default_factory=dict)  # by entry of spraying.paths
-    treatments: dict[tuple[Treatment, int], Count] = field(default_factory=dict)  # by queue
+    per_hop_behaviours: dict[tuple[Treatment, int], Count] = field(default_factory=dict)  # by queue
 
 
 class SwitchReconciler:
@@ -243,17 +243,17 @@ def _read(client: Client) -> Reading:
         cells = client.read_counter(counter)
         for index in events.known(cells):
             counts[Event(index)] += cells[index]
-    treatments = dict.fromkeys(((t, queue) for t in Treatment for queue in range(queueing.QUEUES)), Count())
-    for counter in queueing.TREATMENTS:
+    behaviours = dict.fromkeys(((t, queue) for t in Treatment for queue in range(queueing.QUEUES)), Count())
+    for counter in queueing.PER_HOP_BEHAVIOURS:
         cells = client.read_counter(counter)
-        for treatment, queue in treatments:
+        for treatment, queue in behaviours:
             index = treatment * queueing.QUEUES + queue
-            treatments[treatment, queue] += cells[index] if index < len(cells) else Count()
+            behaviours[treatment, queue] += cells[index] if index < len(cells) else Count()
     return Reading(
         counts,
         up=client.read_table_counts(admission.WORKERS),
         down=client.read_table_counts(results.RECEIVERS),
         classes=client.read_table_counts(queueing.CLASSES),
         paths=client.read_table_counts(spraying.PATHS),
-        treatments=treatments,
+        per_hop_behaviours=behaviours,
     )

@@ -82,7 +82,8 @@ def _switch(fabric: Fabric, reconciler: SwitchReconciler, registry: JobRegistry,
             agent_pb2.QueueStatus(
                 queue=queue,
                 **{
-                    t.name.lower(): _traffic([reading.treatments.get((t, queue), Count())]) for t in Treatment
+                    t.name.lower(): _traffic([reading.per_hop_behaviours.get((t, queue), Count())])
+                    for t in Treatment
                 },
             )
             for queue in reversed(range(queueing.QUEUES))
@@ -139,13 +140,13 @@ def _classes(topology: Topology, reading: Reading) -> list[Any]:
         agent_pb2.ClassStatus(
             dscp=dscp,
             name=class_name(dscp),
-            queue=treatment.queue,
-            trim_at=treatment.trim_at,
-            mark_at=treatment.mark_at,
-            drop_at=treatment.drop_at,
+            queue=behaviour.queue,
+            trim_at=behaviour.trim_at,
+            mark_at=behaviour.mark_at,
+            drop_at=behaviour.drop_at,
             traffic=_traffic([counts.get(dscp, Count())]),
         )
-        for dscp, treatment in sorted(topology.qos.treatments().items(), reverse=True)
+        for dscp, behaviour in sorted(topology.qos.per_hop_behaviours().items(), reverse=True)
     ]
 
 

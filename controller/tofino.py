@@ -62,14 +62,14 @@ def tofino_queues(wiring: Wiring, switch: Switch) -> tuple[QueueLimits, ...]:
     choice).
     """
     limits: dict[int, tuple[int, int]] = {}
-    for dscp, treatment in wiring.qos.treatments().items():
-        red, yellow = limits.get(treatment.queue, (0, 0))
-        if dscp in WEIR_CLASSES and treatment.trim_at != NEVER:
-            share = max(1, min(_EIGHTHS, -(-treatment.trim_at // _EIGHTHS)))
+    for dscp, behaviour in wiring.qos.per_hop_behaviours().items():
+        red, yellow = limits.get(behaviour.queue, (0, 0))
+        if dscp in WEIR_CLASSES and behaviour.trim_at != NEVER:
+            share = max(1, min(_EIGHTHS, -(-behaviour.trim_at // _EIGHTHS)))
             colour = _COLOURS[WEIR_CLASSES[dscp][1]]
             red = share if colour == _RED else red
             yellow = share if colour == _YELLOW else yellow
-        limits[treatment.queue] = red, yellow
+        limits[behaviour.queue] = red, yellow
     return tuple(
         QueueLimits(port, queue, yellow or red, red or yellow)
         for port in (*_ports(wiring, switch), *_again(wiring, switch))
@@ -99,7 +99,7 @@ def tofino_state(wiring: Wiring, switch: Switch, state: SwitchState, lanes: Mapp
     entries.update(tofino.mirror(port) for port in ports)
     if (said := switch.ports) is not None:
         entries.update(tofino.port_settings(port, said.speed, said.fec, said.autoneg) for port in ports)
-    entries.update(_classes(wiring.qos.treatments(), switch.lanes))
+    entries.update(_classes(wiring.qos.per_hop_behaviours(), switch.lanes))
     return SwitchState(frozenset(entries), state.groups)
 
 
@@ -168,7 +168,7 @@ def _audiences(job: Match, mask: int, way: int) -> Iterator[TableEntry]:
         yield TableEntry(tofino.AUDIENCES, key, action, params, priority=len(rows) - rank)
 
 
-def _classes(treatments: dict[int, Enqueue], lanes: int) -> Iterator[TableEntry]:
+def _classes(behaviours: dict[int, Enqueue], lanes: int) -> Iterator[TableEntry]:
     """Yield queue and colour of each DSCP, and the depth of each queue from which on packets are marked.
 
     The colour is that of the drop precedence, where packets may be trimmed elsewhere. A queue has one
@@ -177,13 +177,13 @@ def _classes(treatments: dict[int, Enqueue], lanes: int) -> Iterator[TableEntry]
     """
     cells = -(-(_HEADERS + lanes * LANE_BYTES) // _CELL)
     marks: dict[int, int] = {}
-    for dscp, treatment in treatments.items():
-        trimmed = dscp in WEIR_CLASSES and treatment.trim_at != NEVER
+    for dscp, behaviour in behaviours.items():
+        trimmed = dscp in WEIR_CLASSES and behaviour.trim_at != NEVER
         colour = _COLOURS[WEIR_CLASSES[dscp][1]] if trimmed else _GREEN
-        params = (("cos", 0), ("queue", treatment.queue), ("colour", colour))
+        params = (("cos", 0), ("queue", behaviour.queue), ("colour", colour))
         yield TableEntry(tofino.CLASSES, (("dscp", dscp),), tofino.CLASSIFY, params)
-        if treatment.mark_at != NEVER:
-            marks[treatment.queue] = min(marks.get(treatment.queue, NEVER), treatment.mark_at)
+        if behaviour.mark_at != NEVER:
+            marks[behaviour.queue] = min(marks.get(behaviour.queue, NEVER), behaviour.mark_at)
     for queue, packets in marks.items():
         depth = min(packets * cells, _MOST_CELLS)
         yield TableEntry(tofino.MARKS, (("queue", queue),), tofino.LIMIT, (("depth", depth),))

@@ -155,6 +155,7 @@ class Event(IntEnum):
     DROP_WRONG_SENDER = 27
     DROP_FAR_ROUND = 28
     ROUND_SHED = 29
+    DROP_NOT_PUBLISHER = 30
 
 
 V1MODEL_EVENTS: Final = (
@@ -162,6 +163,7 @@ V1MODEL_EVENTS: Final = (
     Event.DROP_WRONG_SENDER,
     Event.DROP_FAR_ROUND,
     Event.ROUND_SHED,
+    Event.DROP_NOT_PUBLISHER,
 )
 """The last ones: decisions that ``weir_v1model`` alone makes (docs/internals/tofino.md)."""
 
@@ -196,11 +198,12 @@ EVENT_HELP: Final[dict[Event, str]] = {
     Event.DROP_WRONG_SENDER: "contribution or result from another IPv4 address or UDP port than its sender's",
     Event.DROP_FAR_ROUND: "round more than one ahead of its slot's that no second sender is in",
     Event.ROUND_SHED: "round complete, and its sums cut for all: all gave them up, and a queue was deep",
+    Event.DROP_NOT_PUBLISHER: "packet to a publication's subscribers by another port than its publisher's",
 }
 
 
 class Treatment(IntEnum):
-    """Treatment of a packet by a queue: counted at TREATMENT << 3 | queue in ``treatments``."""
+    """Treatment of a packet by a queue: counted at TREATMENT << 3 | queue in ``per_hop_behaviours``."""
 
     QUEUED = 0
     TRIMMED = 1

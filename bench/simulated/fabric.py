@@ -29,7 +29,7 @@ from weir.wire.definition import Treatment, dscp
 FRONT: Final = dscp(0)
 """Class of what is needed first."""
 
-_TREATMENTS: Final = "WeirIngress.queueing.treatments"
+_PER_HOP_BEHAVIOURS: Final = "WeirIngress.queueing.per_hop_behaviours"
 
 
 def hosts_of_job(job: int, *, racks: int, jobs: int, workers: int = 1) -> list[str]:
@@ -149,7 +149,7 @@ def per_cent(share: float) -> str:
 
 def treated(network: Network, treatment: Treatment, queues: Sequence[int] = range(8)) -> int:
     """Return the packets that switches treated so, in these queues."""
-    counters = [node.switch.counter(_TREATMENTS) for node in network.nodes.values()]
+    counters = [node.switch.counter(_PER_HOP_BEHAVIOURS) for node in network.nodes.values()]
     cells = [treatment << 3 | queue for queue in queues]
     return sum(counter.read(cell).packets for counter in counters for cell in cells)
 

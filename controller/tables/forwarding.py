@@ -10,6 +10,7 @@ from weir.wire.addresses import mac_number
 L2 = "WeirIngress.forwarding.l2"
 FORWARD = "WeirIngress.forwarding.forward"
 FLOOD = "WeirIngress.forwarding.flood"
+PUBLISH = "WeirIngress.forwarding.publish"
 LOCAL = "WeirIngress.forwarding.local"
 IPV4 = "WeirIngress.forwarding.ipv4"
 ROUTE = "WeirIngress.forwarding.route"
@@ -26,9 +27,11 @@ def broadcast(group: int) -> TableEntry:
     return TableEntry(L2, (("dst_mac", BROADCAST_MAC),), FLOOD, (("group", group),))
 
 
-def to_subscribers(mac: str, group: int) -> TableEntry:
-    """Send frames for ``mac`` to every port of a multicast group, but not back where they came from."""
-    return TableEntry(L2, (("dst_mac", mac_number(mac)),), FLOOD, (("group", group),))
+def to_subscribers(mac: str, group: int, publisher: int) -> TableEntry:
+    """Send frames for ``mac`` to every port of a multicast group, if they came in by port ``publisher``."""
+    return TableEntry(
+        L2, (("dst_mac", mac_number(mac)),), PUBLISH, (("group", group), ("publisher", publisher))
+    )
 
 
 def own_mac(mac: str) -> TableEntry:

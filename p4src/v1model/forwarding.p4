@@ -18,6 +18,7 @@
 // own. Forwarded frames leave as they came, whatever they hold above Ethernet.
 control Forwarding(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     bool to_be_routed = false;
+    bit<9> publisher_port = standard_metadata.ingress_port; // the only port that may send there
 
     action no_route() {
         meta.event = EVENT_DROP_NO_ROUTE;
@@ -35,6 +36,12 @@ control Forwarding(inout headers_t hdr, inout metadata_t meta, inout standard_me
         meta.event = EVENT_FORWARDED;
     }
 
+    // group: multicast group of a publication's subscribers; publisher: the port of its publisher.
+    action publish(bit<16> group, bit<9> publisher) {
+        flood(group);
+        publisher_port = publisher;
+    }
+
     // To the controller, as a packet-in.
     action punt() {
         standard_metadata.egress_spec = CPU_PORT;
@@ -49,7 +56,7 @@ control Forwarding(inout headers_t hdr, inout metadata_t meta, inout standard_me
     // What is unknown is dropped, unless the controller sets flood or punt as the default.
     table l2 {
         key = { hdr.ethernet.dst: exact @name("dst_mac"); }
-        actions = { forward; flood; punt; local; no_route; }
+        actions = { forward; flood; publish; punt; local; no_route; }
         default_action = no_route;
         size = L2_ENTRIES;
     }
@@ -79,7 +86,10 @@ control Forwarding(inout headers_t hdr, inout metadata_t meta, inout standard_me
             meta.event = EVENT_DROP_PARSER_ERROR;
         } else {
             l2.apply();
-            if (to_be_routed) {
+            if (publisher_port != standard_metadata.ingress_port) {
+                standard_metadata.mcast_grp = 0;
+                meta.event = EVENT_DROP_NOT_PUBLISHER;
+            } else if (to_be_routed) {
                 if (!hdr.ipv4.isValid()) {
                     meta.event = EVENT_DROP_NO_ROUTE;
                 } else if (hdr.ipv4.version != 4 || hdr.ipv4.ihl < 5 || standard_metadata.checksum_error != 0) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Which queue a packet joins, and what becomes of it when that queue is deep: the selective treatment of DLCP
-// and MLT, by DSCP and ECN, with limits in table entries that the controller changes while jobs run. The DSCP is
-// AFxy: all drop precedences y of a layer class x share a queue, where each has limits of its own.
+// and MLT, as a per-hop behaviour for each DSCP, with limits in table entries that the controller changes while
+// jobs run. The DSCP is AFxy: all drop precedences y of a layer class x share a queue, where each has limits of
+// its own.
 //
 //   the packet is                                     depth reaches    then
 //   ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -32,7 +33,7 @@ register<bit<16>>(QUEUES) queue_depths; // of (port, queue), in packets
 // Last in ingress, for packets that go somewhere.
 control Queueing(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     direct_counter(CounterType.packets_and_bytes) traffic;
-    counter(4 * 8, CounterType.packets_and_bytes) treatments; // treatment, queue
+    counter(4 * 8, CounterType.packets_and_bytes) per_hop_behaviours; // treatment, queue
 
     bit<16> trim_limit = NEVER;
     bit<16> drop_limit = NEVER;
@@ -120,13 +121,13 @@ control Queueing(inout headers_t hdr, inout metadata_t meta, inout standard_meta
             }
         }
         standard_metadata.priority = meta.queue;
-        treatments.count(treatment);
+        per_hop_behaviours.count(treatment);
     }
 }
 
 // Last in egress: congestion marks, and the word to ingress that a packet has left.
 control Marking(inout headers_t hdr, in metadata_t meta, in standard_metadata_t standard_metadata) {
-    counter(4 * 8, CounterType.packets_and_bytes) treatments; // treatment, queue
+    counter(4 * 8, CounterType.packets_and_bytes) per_hop_behaviours; // treatment, queue
 
     // RFC 1624 for a word that grows by as much as ECN does.
     action mark() {
@@ -150,7 +151,7 @@ control Marking(inout headers_t hdr, in metadata_t meta, in standard_metadata_t 
         if (standard_metadata.enq_qdepth >= (bit<19>)meta.mark_at
                 && hdr.ipv4.isValid() && hdr.ipv4.ecn != NOT_ECT && hdr.ipv4.ecn != CE) {
             mark();
-            treatments.count(TREATMENT_MARKED << 3 | (bit<32>)meta.queue);
+            per_hop_behaviours.count(TREATMENT_MARKED << 3 | (bit<32>)meta.queue);
         }
         if (meta.made && !meta.up && standard_metadata.egress_rid != 0 && meta.queue != TOP_QUEUE) {
             look();

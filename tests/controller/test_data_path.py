@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the controller installs makes packets flow: members get sums, all else is dropped and counted."""
 
+import contextlib
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from scapy.layers.inet import IP, UDP
@@ -14,11 +16,14 @@ from scapy.layers.l2 import ARP, Ether
 
 from softp4.native.ring import ShmPort
 from tests.controller.helpers import until
+from weir.agent_service import PUBLISHER_SLOTS
 from weir.agent_service.client import AgentClient, Membership
 from weir.controller.server import Settings, running
 from weir.controller.topology import single_switch
+from weir.controller.wiring import Host
 from weir.host_agent.transport.codec import Column, Packet
-from weir.wire.definition import Op, PacketType
+from weir.host_agent.weights.packets import Packet as WeightsPacket
+from weir.wire.definition import Op, PacketType, WeightsType
 
 WORKERS = 3
 
@@ -145,6 +150,44 @@ def test_hosts_find_the_switch_and_each_other(ports: tuple[str, Path]) -> None:
         assert (arrived.dst, arrived[IP].ttl) == (mac1, 63)
 
 
+def test_only_the_publisher_reaches_its_subscribers(ports: tuple[str, Path]) -> None:
+    """Not one of them, which has the key, nor a member of another job; then the publisher has a successor."""
+    address, folder = ports
+    with contextlib.ExitStack() as stack:
+        topology = single_switch(WORKERS, address, str(folder))
+        controller = stack.enter_context(running(topology, Settings(lease_s=5.0)))
+        links = [stack.enter_context(ShmPort(folder, port)) for port in range(1, WORKERS + 1)]
+        agents = [stack.enter_context(AgentClient(controller.address)) for _ in links]
+        for publisher, subscriber, stranger in ((0, 1, 2), (1, 2, 0)):
+            member = agents[publisher].join(job="policy", **_PUBLISHES, host=f"h{publisher + 1}")
+            reader = agents[subscriber].subscribe(job="policy", host=f"h{subscriber + 1}")
+            agents[stranger].join(job="other", size=1, rank=0, host=f"h{stranger + 1}")
+            before = _count(agents[0], "drop_not_publisher")
+            for number, link in enumerate(links):
+                if number != publisher:
+                    link.send(_weights(member, topology.hosts[number]))
+            until(lambda: _count(agents[0], "drop_not_publisher") == before + 2)  # noqa: B023
+            genuine = _weights(member, topology.hosts[publisher])
+            links[publisher].send(genuine)
+            assert links[subscriber].recv(timeout=10) == genuine
+            assert reader.publisher is not None and reader.publisher.mac == Ether(genuine).src
+            assert [link.recv(timeout=0.1) for link in links] == [None] * WORKERS
+            for number in (subscriber, stranger, publisher):
+                agents[number].leave()
+
+
+_PUBLISHES: Final[dict[str, Any]] = {"size": 1, "rank": 0, "slots": PUBLISHER_SLOTS, "publishes": True}
+
+
+def _weights(member: Membership, host: Host) -> bytes:
+    """Return a packet of a publication to its subscribers, in the name of a host."""
+    assert member.group is not None
+    payload = WeightsPacket(WeightsType.DATA, member.job_id, 2, 0, 1, data=b"weights").encode(member.key)
+    ip = IP(src=host.ip, dst=member.group.ip, flags="DF")
+    udp = UDP(sport=member.host.udp_port, dport=member.group.udp_port)
+    return bytes(Ether(src=host.mac, dst=member.group.mac) / ip / udp / payload)
+
+
 def _join_both(first: AgentClient, second: AgentClient) -> list[Membership]:
     with ThreadPoolExecutor(2) as pool:
         calls = [
@@ -156,9 +199,10 @@ def _join_both(first: AgentClient, second: AgentClient) -> list[Membership]:
 
 def _drops(agent: AgentClient, wanted: int) -> None:
     """Wait until the switch has counted this many packets as not admitted."""
+    until(lambda: _count(agent, "drop_not_admitted") == wanted)
 
-    def count() -> int:
-        (event,) = [e for e in agent.status().switches[0].events if e.name == "drop_not_admitted"]
-        return int(event.count.packets)
 
-    until(lambda: count() == wanted)
+def _count(agent: AgentClient, name: str) -> int:
+    """Return how many packets the switch has so decided about."""
+    (event,) = [e for e in agent.status().switches[0].events if e.name == name]
+    return int(event.count.packets)

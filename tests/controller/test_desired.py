@@ -77,7 +77,7 @@ STANDING = {
         for ip in (OWN_IP, *IPS)
     ),
 }
-CLASSES = {queueing.traffic_class(dscp, treatment) for dscp, treatment in Qos().treatments().items()}
+CLASSES = {queueing.traffic_class(dscp, behaviour) for dscp, behaviour in Qos().per_hop_behaviours().items()}
 FLOOD = {1: frozenset({Replica(1, 0), Replica(2, 0)})}
 
 
@@ -475,7 +475,7 @@ def test_every_name_is_the_compiled_programs_and_every_entry_survives_the_wire()
             message = codec.update(GroupUpdate(Verb.INSERT, group, replicas))
             wire = message.entity.packet_replication_engine_entry.multicast_group_entry
             assert codec.decode_group(wire) == (group, replicas)
-    for counter in (*COUNTERS, *queueing.TREATMENTS):
+    for counter in (*COUNTERS, *queueing.PER_HOP_BEHAVIOURS):
         assert codec.counter_id(counter)
 
 
@@ -493,8 +493,8 @@ def test_a_publishers_packets_go_to_its_subscribers_alone() -> None:
         TableEntry(
             "WeirIngress.forwarding.l2",
             (("dst_mac", 0x01005E770010),),
-            "WeirIngress.forwarding.flood",
-            (("group", 19),),
+            "WeirIngress.forwarding.publish",
+            (("group", 19), ("publisher", racks.hosts[0].port)),
         )
     }
     ports = {Replica(host.port, 0) for host in racks.hosts[1:3]}

@@ -9,21 +9,21 @@ from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES, RELIABLE_DSCP
 
 
 def test_by_default_every_layer_class_has_its_own_queue() -> None:
-    treatments = Qos().treatments()
+    behaviours = Qos().per_hop_behaviours()
     for magnitude in range(MAGNITUDE_CLASSES):
-        queues = [treatments[dscp(layer, magnitude)].queue for layer in range(LAYER_CLASSES)]
+        queues = [behaviours[dscp(layer, magnitude)].queue for layer in range(LAYER_CLASSES)]
         assert queues == [4, 3, 2, 1]
-    assert treatments[RELIABLE_DSCP] == Enqueue(queue=7, mark_at=12)
-    assert treatments[0] == Enqueue(queue=0, mark_at=20)
+    assert behaviours[RELIABLE_DSCP] == Enqueue(queue=7, mark_at=12)
+    assert behaviours[0] == Enqueue(queue=0, mark_at=20)
 
 
 def test_by_default_small_magnitudes_are_trimmed_first() -> None:
-    treatments = Qos().treatments()
+    behaviours = Qos().per_hop_behaviours()
     for layer in range(LAYER_CLASSES):
-        limits = [treatments[dscp(layer, magnitude)].trim_at for magnitude in range(MAGNITUDE_CLASSES)]
+        limits = [behaviours[dscp(layer, magnitude)].trim_at for magnitude in range(MAGNITUDE_CLASSES)]
         assert limits == sorted(set(limits))
         # the smallest go before senders slow down, the others only after
-        assert limits[0] < treatments[dscp(layer)].mark_at < limits[1]
+        assert limits[0] < behaviours[dscp(layer)].mark_at < limits[1]
 
 
 def test_code_points_have_their_rfcs_names() -> None:
@@ -35,17 +35,17 @@ def test_code_points_have_their_rfcs_names() -> None:
 
 def test_a_file_changes_what_it_names_and_nothing_else() -> None:
     said = Qos(classes={38: ClassSpec(trim_at=4, mark_at="never"), 9: ClassSpec(drop_at=30)})
-    treatments, default = said.treatments(), Qos().treatments()
-    assert treatments.pop(38) == Enqueue(queue=4, trim_at=4)
-    assert treatments.pop(9) == Enqueue(queue=1, drop_at=30)
+    behaviours, default = said.per_hop_behaviours(), Qos().per_hop_behaviours()
+    assert behaviours.pop(38) == Enqueue(queue=4, trim_at=4)
+    assert behaviours.pop(9) == Enqueue(queue=1, drop_at=30)
     default.pop(38)
-    assert treatments == default
+    assert behaviours == default
 
 
 def test_without_priorities_one_queue_has_all_but_the_reliable_class() -> None:
-    treatments = Qos(priorities=False).treatments()
-    assert {code: t.queue for code, t in treatments.items() if t.queue} == {RELIABLE_DSCP: 7}
-    assert treatments[38].trim_at == TRIM_AT[0]
+    behaviours = Qos(priorities=False).per_hop_behaviours()
+    assert {code: t.queue for code, t in behaviours.items() if t.queue} == {RELIABLE_DSCP: 7}
+    assert behaviours[38].trim_at == TRIM_AT[0]
 
 
 def test_modes_are_the_programs() -> None:

@@ -81,7 +81,7 @@ def test_counters_cover_every_event_and_every_entry(client: SwitchClient) -> Non
     client.write(plan(client.read(), wanted))
     for name in COUNTERS:
         assert len(client.read_counter(name)) >= len(Event)
-    for name in queueing.TREATMENTS:
+    for name in queueing.PER_HOP_BEHAVIOURS:
         assert len(client.read_counter(name)) == len(Treatment) * queueing.QUEUES
     for table in (admission.WORKERS, results.RECEIVERS, queueing.CLASSES, spraying.PATHS):
         assert set(client.read_table_counts(table)) == {e for e in wanted.entries if e.table == table}

@@ -69,6 +69,31 @@ def test_a_flooded_frame_does_not_return_to_its_port(lab: Lab, port: int) -> Non
     assert lab.events() == {Event.FORWARDED: 1}
 
 
+def test_only_the_publisher_sends_to_its_subscribers(lab: Lab) -> None:
+    """Not a subscriber, nor anybody else, not even in the publisher's name."""
+    publisher, *subscribers = PORTS
+    stranger = subscribers.pop()
+    group_mac = "01:00:5e:77:00:10"
+    key, group = (mac_number(group_mac),), 3600
+    lab.target.set_group(group, [(port, 0) for port in subscribers])
+    lab.target.insert(L2, key, "WeirIngress.forwarding.publish", (group, publisher))
+    weights = (
+        Ether(src=HERE, dst=group_mac)
+        / IP(src="10.0.0.1", dst="239.119.0.16")
+        / UDP(sport=9349, dport=9349)
+        / Raw(b"weights" * 9)
+    )
+    frames = [weights, frame_to(group_mac)]
+    for frame in frames:
+        assert lab.send(publisher, frame) == [Sent(port, bytes(frame)) for port in subscribers]
+        for port in (*subscribers, stranger):
+            assert lab.send(port, frame) == []
+    forged = len(frames) * (len(subscribers) + 1)
+    assert lab.events() == {Event.FORWARDED: len(frames), Event.DROP_NOT_PUBLISHER: forged}
+    lab.target.insert(L2, (mac_number(THERE),), FORWARD, (publisher,))  # other packets are as before
+    assert lab.send(stranger, frame_to(THERE)) == [Sent(publisher, bytes(frame_to(THERE)))]
+
+
 def test_unknown_addresses_may_be_flooded(lab: Lab) -> None:
     lab.target.set_group(3600, [(1, 0), (2, 0)])
     lab.target.set_default(L2, "WeirIngress.forwarding.flood", (3600,))

@@ -33,7 +33,7 @@ from weir.wire.definition import (
 from weir.wire.scapy_layer import Weir, WeirFlow
 
 CLASSES, ENQUEUE = "WeirIngress.queueing.classes", "WeirIngress.queueing.enqueue"
-TREATED, MARKED = "WeirIngress.queueing.treatments", "WeirEgress.marking.treatments"
+TREATED, MARKED = "WeirIngress.queueing.per_hop_behaviours", "WeirEgress.marking.per_hop_behaviours"
 HERE, THERE = "02:00:00:00:01:01", "02:00:00:00:01:02"
 NEVER = 0xFFFF
 LAYER = 2
@@ -100,7 +100,7 @@ def trimmed_contribution(frame: Any) -> bytes:
     return trimmed(bare, len(weir))
 
 
-def treatments(lab: Lab) -> dict[tuple[Treatment, int], int]:
+def per_hop_behaviours(lab: Lab) -> dict[tuple[Treatment, int], int]:
     """(treatment, queue) -> packets, without zeros."""
     found = {}
     for treatment in Treatment:
@@ -116,9 +116,9 @@ def treated(lab: Lab, frame: Any) -> tuple[list[Sent], dict[tuple[Treatment, int
     """Return what comes out for a frame, and what is counted for it (queue 0 is for the test's own
     markers).
     """
-    before = treatments(lab)
+    before = per_hop_behaviours(lab)
     sent = lab.send(1, frame)
-    after = treatments(lab)
+    after = per_hop_behaviours(lab)
     return sent, {
         key: n - before.get(key, 0) for key, n in after.items() if n != before.get(key, 0) and key[1] != 0
     }
@@ -285,11 +285,11 @@ def test_packets_are_counted_by_class_and_queue(elsewhere: Lab) -> None:
     limits(elsewhere, CODE)
     limits(elsewhere, RELIABLE_DSCP)
     job = elsewhere.job(2)
-    before = treatments(elsewhere)
+    before = per_hop_behaviours(elsewhere)
     for _ in range(3):
         elsewhere.send(1, passing(job))
     elsewhere.send(1, passing(job, lanes={}, traffic_class=RELIABLE_DSCP << 2))
-    after = treatments(elsewhere)
+    after = per_hop_behaviours(elsewhere)
     assert after[Treatment.QUEUED, QUEUE] - before.get((Treatment.QUEUED, QUEUE), 0) == 3
     assert after[Treatment.QUEUED, 7] - before.get((Treatment.QUEUED, 7), 0) == 1
     assert elsewhere.target.entry_counter(CLASSES, (CODE,)).packets == 3

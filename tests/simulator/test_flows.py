@@ -109,12 +109,12 @@ class Cluster:
         return own + sum(sender.counts.timeouts for sender in self.served.senders)
 
 
-def treatments(network: Network, treatment: Treatment) -> int:
+def treated(network: Network, treatment: Treatment) -> int:
     """Return packets that any queue of any switch treated so."""
     name = (
-        "WeirEgress.marking.treatments"
+        "WeirEgress.marking.per_hop_behaviours"
         if treatment is Treatment.MARKED
-        else "WeirIngress.queueing.treatments"
+        else "WeirIngress.queueing.per_hop_behaviours"
     )
     return sum(
         node.switch.counter(name).read(treatment << 3 | queue).packets
@@ -156,8 +156,8 @@ def test_switches_trim_what_may_be_lost_and_no_timer_fires(racks: int, spines: i
         cluster = Cluster(network, 0.1)
         found = cluster.exchange(vectors)
         cluster.check(vectors)
-        assert treatments(network, Treatment.TRIMMED) > 0
-        assert treatments(network, Treatment.MARKED) > 0
+        assert treated(network, Treatment.TRIMMED) > 0
+        assert treated(network, Treatment.MARKED) > 0
         assert sum(settled.trimmed for settled in found) > 0
         assert cluster.timeouts() == 0
         assert all(settled.returned.lanes <= LANES // 10 for settled in found)
@@ -169,8 +169,8 @@ def test_without_budgets_nothing_is_trimmed_and_marks_slow_the_senders() -> None
         cluster = Cluster(network)
         cluster.exchange(vectors)
         cluster.check(vectors)
-        assert treatments(network, Treatment.TRIMMED) == 0
-        assert treatments(network, Treatment.MARKED) > 0
+        assert treated(network, Treatment.TRIMMED) == 0
+        assert treated(network, Treatment.MARKED) > 0
         assert cluster.timeouts() == 0
 
 
@@ -222,14 +222,14 @@ def test_thresholds_changed_while_flows_run_hold_from_the_next_packet() -> None:
         before: list[int] = []
 
         def tighten() -> None:
-            before.append(treatments(network, Treatment.TRIMMED))
+            before.append(treated(network, Treatment.TRIMMED))
             network.program(rack(0))
 
         network.clock.after(20 * MS, tighten)
         found = cluster.exchange(vectors)
         cluster.check(vectors)
         assert before == [0]
-        trimmed = treatments(network, Treatment.TRIMMED)
+        trimmed = treated(network, Treatment.TRIMMED)
         assert trimmed == sum(settled.trimmed for settled in found) > 100
         assert cluster.timeouts() == 0
 

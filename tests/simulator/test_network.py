@@ -71,7 +71,7 @@ def check_bounded(before: list[Lanes], after: list[Lanes], job: Allocation, budg
 def treated(network: Network, treatment: Treatment, pipeline: str = "WeirIngress.queueing") -> int:
     """Return packets that all switches' queues treated so."""
     return sum(
-        node.switch.counter(f"{pipeline}.treatments").read(treatment << 3 | queue).packets
+        node.switch.counter(f"{pipeline}.per_hop_behaviours").read(treatment << 3 | queue).packets
         for node in network.nodes.values()
         for queue in range(8)
     )

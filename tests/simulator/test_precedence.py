@@ -157,7 +157,11 @@ def test_no_magnitude_is_trimmed_while_a_smaller_one_passes_above_its_threshold(
     training: tuple[TrainConfig, Task],
 ) -> None:
     topology = leaf_spine(1, 1, WORKERS + 1, target="soft", qos=Qos())
-    limit = {WEIR_CLASSES[code]: t.trim_at for code, t in Qos().treatments().items() if code in WEIR_CLASSES}
+    limit = {
+        WEIR_CLASSES[code]: t.trim_at
+        for code, t in Qos().per_hop_behaviours().items()
+        if code in WEIR_CLASSES
+    }
     trimmed, through = [], []
     policy = LossPolicy(budgets=((0.6,) * MAGNITUDE_CLASSES,) * LAYER_CLASSES, tensor=(1.0,) * LAYER_CLASSES)
     buckets = zip(*gradients(training, 0, policy), strict=True)

@@ -28,7 +28,7 @@ BLOCKS = 400
 MBIT = 1_000_000
 CLEAN = Faults(delay=5_000)
 EVENTS = "WeirIngress.events"
-TREATMENTS = "WeirIngress.queueing.treatments"
+PER_HOP_BEHAVIOURS = "WeirIngress.queueing.per_hop_behaviours"
 FRONT_QUEUE = dscp(0) >> 3
 
 Lanes = npt.NDArray[np.uint32]
@@ -48,7 +48,7 @@ def counted(network: Network, event: Event) -> int:
 
 def trimmed(network: Network) -> int:
     index = Treatment.TRIMMED << 3 | FRONT_QUEUE
-    return sum(node.switch.counter(TREATMENTS).read(index).packets for node in network.nodes.values())
+    return sum(node.switch.counter(PER_HOP_BEHAVIOURS).read(index).packets for node in network.nodes.values())
 
 
 class Strangers:

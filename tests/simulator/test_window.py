@@ -15,7 +15,7 @@ from weir.wire.definition import Op, Treatment, dscp
 BLOCK = 256
 FAST = LinkSpec(1_000_000_000, Faults(delay=5_000))
 BOTTLENECK = LinkSpec(200_000_000, Faults(delay=5_000))
-MARKED = "WeirEgress.marking.treatments"
+MARKED = "WeirEgress.marking.per_hop_behaviours"
 FRONT_QUEUE = dscp(0) >> 3
 
 
