@@ -26,6 +26,7 @@ from weir.host_agent.weights.packets import Packet as WeightsPacket
 from weir.wire.definition import Op, PacketType, WeightsType
 
 WORKERS = 3
+PUBLISHES: Final[dict[str, Any]] = {"size": 1, "rank": 0, "slots": PUBLISHER_SLOTS, "publishes": True}
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +96,7 @@ def test_a_job_sums_and_nobody_else_may(ports: tuple[str, Path]) -> None:
         assert Ether(frame)[UDP].dport == 7777
 
         port3.send(contribution(members[0], 1, number=2))  # right job and worker, wrong port
-        _drops(first, 1)
+        _drops(first, "not_admitted", 1)
         status = first.status()
         by_rank = {
             m.rank: (m.up.packets, m.down.packets) for j in status.jobs if j.name == "pair" for m in j.members
@@ -108,7 +109,7 @@ def test_a_job_sums_and_nobody_else_may(ports: tuple[str, Path]) -> None:
         until(lambda: first.stopped is not None)
         until(lambda: [j.name for j in alone.status().jobs] == ["alone"])
         port1.send(contribution(members[0], 1, number=2))
-        _drops(alone, 2)
+        _drops(alone, "not_admitted", 2)
         port3.send(contribution(bystander, 8, number=2))
         frame = port3.recv(timeout=10)
         assert frame is not None
@@ -159,14 +160,14 @@ def test_only_the_publisher_reaches_its_subscribers(ports: tuple[str, Path]) -> 
         links = [stack.enter_context(ShmPort(folder, port)) for port in range(1, WORKERS + 1)]
         agents = [stack.enter_context(AgentClient(controller.address)) for _ in links]
         for publisher, subscriber, stranger in ((0, 1, 2), (1, 2, 0)):
-            member = agents[publisher].join(job="policy", **_PUBLISHES, host=f"h{publisher + 1}")
+            member = agents[publisher].join(job="policy", **PUBLISHES, host=f"h{publisher + 1}")
             reader = agents[subscriber].subscribe(job="policy", host=f"h{subscriber + 1}")
             agents[stranger].join(job="other", size=1, rank=0, host=f"h{stranger + 1}")
-            before = _count(agents[0], "drop_not_publisher")
+            before = _dropped(agents[0], "not_publisher")
             for number, link in enumerate(links):
                 if number != publisher:
                     link.send(_weights(member, topology.hosts[number]))
-            until(lambda: _count(agents[0], "drop_not_publisher") == before + 2)  # noqa: B023
+            _drops(agents[0], "not_publisher", before + 2)
             genuine = _weights(member, topology.hosts[publisher])
             links[publisher].send(genuine)
             assert links[subscriber].recv(timeout=10) == genuine
@@ -174,9 +175,6 @@ def test_only_the_publisher_reaches_its_subscribers(ports: tuple[str, Path]) -> 
             assert [link.recv(timeout=0.1) for link in links] == [None] * WORKERS
             for number in (subscriber, stranger, publisher):
                 agents[number].leave()
-
-
-_PUBLISHES: Final[dict[str, Any]] = {"size": 1, "rank": 0, "slots": PUBLISHER_SLOTS, "publishes": True}
 
 
 def _weights(member: Membership, host: Host) -> bytes:
@@ -197,12 +195,11 @@ def _join_both(first: AgentClient, second: AgentClient) -> list[Membership]:
         return [call.result() for call in calls]
 
 
-def _drops(agent: AgentClient, wanted: int) -> None:
-    """Wait until the switch has counted this many packets as not admitted."""
-    until(lambda: _count(agent, "drop_not_admitted") == wanted)
+def _drops(agent: AgentClient, reason: str, wanted: int) -> None:
+    """Wait until the switch has counted this many packets that it dropped for this reason."""
+    until(lambda: _dropped(agent, reason) == wanted)
 
 
-def _count(agent: AgentClient, name: str) -> int:
-    """Return how many packets the switch has so decided about."""
-    (event,) = [e for e in agent.status().switches[0].events if e.name == name]
+def _dropped(agent: AgentClient, reason: str) -> int:
+    (event,) = [e for e in agent.status().switches[0].events if e.name == f"drop_{reason}"]
     return int(event.count.packets)
