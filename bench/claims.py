@@ -145,7 +145,7 @@ class Published:
         words: what must be known to compare them, or why there is none.
         twin: what Weir's is compared with.
         counter: that shows that the mechanism acted.
-        command: of figures that are no claim's; empty: those of the claims, or there is no figure.
+        command: prints the figure; empty where a claim has the command, or where there is no figure.
     """
 
     number: str

@@ -137,7 +137,7 @@ def run(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="File that keeps every simulation that has ended: the same command goes on there.",
+            help="File with every finished simulation; the same command continues from it.",
         ),
     ] = None,
     plugin: Plugin = None,

@@ -43,7 +43,7 @@ def _x_ring(model: str) -> Figure:
 
 
 def _few_bytes(name: str, model: str, title: str, conditions: str, trained: str, earlier: str = "") -> Claim:
-    """Return what compressed updates and PowerSGD keep of dense training's gain, and with which bytes."""
+    """Return the claim of compressed updates beside PowerSGD: shares of dense training's gain, bytes."""
     record = f"methods-{model}"
 
     def figure(column: str, way: str) -> Figure:
@@ -75,8 +75,7 @@ def _few_bytes(name: str, model: str, title: str, conditions: str, trained: str,
 
 
 def _flows(column: str, how: str, kind: Kind = "times") -> Figure:
-    contender = f"Weir's PS, dense{how or ', async'}"
-    return Figure(tuple(_FLOWS), column, contender, "PS", kind)
+    return Figure(tuple(_FLOWS), column, f"Weir's PS, dense, {how}", "PS", kind)
 
 
 def _worth(contender: str, against: str, workers: str, rate: str) -> Figure:
@@ -312,10 +311,10 @@ CLAIMS: Final[tuple[Claim, ...]] = (
         "synchronous server: most of the gain is theirs, and the budget's own part is smaller than the "
         "spread.",
         {
-            "lossless": _flows("to ", ""),
-            "budget": _flows("to ", ", budget"),
-            "p99": _flows("p99", "", "share"),
-            "p99_budget": _flows("p99", ", budget", "share"),
+            "lossless": _flows("to ", "async"),
+            "budget": _flows("to ", "budget"),
+            "p99": _flows("p99", "async", "share"),
+            "p99_budget": _flows("p99", "budget", "share"),
         },
         _FLOWS,
     ),
@@ -588,7 +587,7 @@ PUBLISHED: Final[tuple[Published, ...]] = (
         "+38 to 66 % throughput in a shared cluster",
         "Four jobs in virtual time, one seed: a p99 of 0.35 of rings "
         "([jobs that share a fabric](benchmarks.md#jobs-that-share-a-fabric)). ATP's servers, which sum "
-        "what finds no slot, are not built.",
+        "packets without a slot, are not built.",
         twin="rings over DCTCP, in Weir's class",
         counter="trimmed packets",
         command="weir bench run simulated/jobs --set depth=32 --set steps=4 --seeds 1",

@@ -289,8 +289,8 @@ def packets(digest: Digest) -> None:
 
 
 SCENARIOS: dict[Callable[[Digest], None], str] = {
-    every_op_and_block: "77278ed891d7bac22bc5b6503e9a3c85b8ee73d2765f773ca7a9a6fc9dc4ce5f",
-    filled: "b620fca402dfe9d6dcb104f2035f7e15d7fbe28689d1f37ef26a0b62f90b548c",
+    every_op_and_block: "c01aac01ea78373896b2169cb4e5386294b8e74b2f5f7e0fe21e1ed2b20c90cd",
+    filled: "2d7b3c8f21e6665e44f34b9f3484ef54de647fb3d10699d62ed32d685d5d7134",
     budgeted: "3c0f7329db3995350b897c3d0b31b943c1e2c713555333666a5ed70b745b4900",
     two_tiers: "e5933f27844f8da76dfa65da1d704fa68438c504505f87a1bc6bd51bcb01e6a7",
     parameter_server: "ef5282c68ae1d767a51c3b5a26dfd1b1e509431aa83fb8c4b963c5d23d918e93",

@@ -27,7 +27,7 @@ _Switch = Annotated[str | None, typer.Argument(help="A switch of the topology.")
 _Topology = Annotated[Path | None, typer.Option(metavar="FILE", help="Topology file, YAML or JSON.")]
 _Grpc = Annotated[
     str | None,
-    typer.Option(metavar="ADDRESS", help="Where any switch serves P4Runtime, instead of a topology."),
+    typer.Option(metavar="ADDRESS", help="Address of a switch's P4Runtime service, instead of a topology."),
 ]
 _DeviceId = Annotated[int, typer.Option(help="With --grpc: the switch's device id.")]
 _Program = Annotated[

@@ -124,7 +124,7 @@ def _setting(spec: Spec, links: Links, device: str, density: float) -> dict[str,
 
 
 def _mpi_rows(spec: Spec, links: Links, device: str, run: Run) -> Iterator[Row]:
-    """Yield those of Open MPI and MPICH, or say why there are none."""
+    """Yield the rows of Open MPI and MPICH, or say why there are none."""
     for name in spec.given.contenders:
         if name not in mpi.LIBRARIES:
             continue

@@ -15,7 +15,7 @@ import numpy as np
 from weir.agent_service import MOST_SLOTS
 from weir.bench.case import Run, parameter
 from weir.bench.results import Column, Row, Table, share
-from weir.bench.simulated.fabric import Outcome
+from weir.bench.simulated.fabric import FRONT, Outcome
 from weir.bench.simulated.paths import Sharing
 from weir.bench.simulated.step import disturbed_network
 from weir.bench.simulated.transports import BLOCK, Rings, Sums, Transport
@@ -25,9 +25,8 @@ from weir.report.words import duration
 from weir.simulator.congestion import MSS, Algorithm
 from weir.simulator.stream import OVERHEAD
 from weir.simulator.tcp import TcpConfig
-from weir.wire.definition import MAGNITUDE_CLASSES, dscp
+from weir.wire.definition import MAGNITUDE_CLASSES
 
-_FRONT = dscp(0)
 _MS = 1_000_000
 _WORKERS = 4
 _FRAME_BYTES = 1_102
@@ -105,7 +104,7 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
 
 def spec(rate: int, load: float) -> NetworkSpec:
     """Return the network, whose bursts are in the class of front layers."""
-    return NetworkSpec(parse_shape("leaf-spine-2x2"), rate, background="incast", load=load, dscp=_FRONT)
+    return NetworkSpec(parse_shape("leaf-spine-2x2"), rate, background="incast", load=load, dscp=FRONT)
 
 
 def simulate(way: str, parameters: Parameters, seed: int) -> Outcome:
@@ -145,7 +144,7 @@ def _service(parameters: Parameters) -> ServiceClass:
 
 def _tcp(algorithm: Algorithm) -> TcpConfig:
     """Return TCP in the job's class, with Weir's least waits."""
-    return TcpConfig(50 * _MS, 200 * _MS, 2 * _MS, algorithm=algorithm, dscp=_FRONT)
+    return TcpConfig(50 * _MS, 200 * _MS, 2 * _MS, algorithm=algorithm, dscp=FRONT)
 
 
 def beside_streams(algorithm: Algorithm, streams: int, rate: int, seconds: float) -> Sharing:

@@ -38,7 +38,7 @@ def calibrate(
     ] = None,
     method: Annotated[
         str,
-        typer.Option(metavar="NAME", help="As for weir train, sparsifiers only; dense: all is sent."),
+        typer.Option(metavar="NAME", help="As for weir train, sparsifiers only; dense: everything is sent."),
     ] = "dense",
     plugin: Plugin = None,
     density: Annotated[float, typer.Option(help="As for weir train.")] = 0.05,

@@ -24,16 +24,17 @@ typedef struct {
 /* From now on nothing waits to be sent, so that results say nothing about the link. */
 static inline void weir_rate_pause(weir_rate *r) { r->began_ns = 0; }
 
-static inline void weir_rate_result(weir_rate *r, uint32_t groups, int64_t now_ns)
+/* Returns whether the pace is known better now. */
+static inline int weir_rate_result(weir_rate *r, uint32_t groups, int64_t now_ns)
 {
     if (!r->began_ns) {
         r->began_ns = now_ns;
         r->results = r->groups = 0;
-        return;
+        return 0;
     }
     const int64_t took_ns = now_ns - r->began_ns;
     r->groups += groups;
-    if (++r->results < WEIR_PACE_RESULTS || took_ns < WEIR_PACE_NS) return;
+    if (++r->results < WEIR_PACE_RESULTS || took_ns < WEIR_PACE_NS) return 0;
     const double pace = r->groups / (double)took_ns;
     if (r->smooth > 0)
         r->smooth += (pace - r->smooth) * (double)took_ns / ((double)took_ns + WEIR_PACE_MEMORY_NS);
@@ -42,6 +43,7 @@ static inline void weir_rate_result(weir_rate *r, uint32_t groups, int64_t now_n
     if (pace > r->most) r->most = pace;
     r->began_ns = now_ns;
     r->results = r->groups = 0;
+    return 1;
 }
 
 /* All of it where nothing is known. */

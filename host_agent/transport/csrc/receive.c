@@ -160,18 +160,20 @@ static void complete(weir_transport *t, const weir_result *h, const uint8_t *lan
     int marked = h->flags & WEIR_FLAG_CONGESTED || (traffic_class & 3) == WEIR_CE;
     t->report.rounds++;
     t->report.marked += (uint64_t)marked;
-    weir_rtt_round(&t->rtt, now_ns - slot->sent_ns, slot->sends > 1, slot->together);
+    /* A repeated packet that is answered after a later one was lost, and says nothing about how long answers take.
+     * A queue that overflows loses many packets at once: each would double the timeout of those that still wait. */
+    if (slot->sends == 1 || slot->sent_ns >= t->answered_ns)
+        weir_rtt_round(&t->rtt, now_ns - slot->sent_ns, slot->sends > 1, slot->together);
     if (slot->sends == 1) /* else it may be the answer to the earlier packet */
         answered(t, slot);
     weir_rtt_calm(&t->rtt, now_ns);
     if (weir_on_path(t))
         travelled(t, slot, marked, now_ns);
     else {
-        if (t->ready.length)
-            weir_rate_result(&t->rate, (uint32_t)__builtin_popcount(h->groups), now_ns);
-        else
+        if (!t->ready.length)
             weir_rate_pause(&t->rate);
-        weir_window_share(&t->window, weir_rate_share(&t->rate));
+        else if (weir_rate_result(&t->rate, (uint32_t)__builtin_popcount(h->groups), now_ns))
+            weir_window_share(&t->window, weir_rate_share(&t->rate));
         weir_window_trip(&t->window, now_ns, slot->sends == 1 ? now_ns - slot->sent_ns : 0, marked);
         weir_window_results(&t->window, 1, marked != 0);
     }

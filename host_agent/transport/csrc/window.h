@@ -8,9 +8,9 @@
  * Losses say nothing here, unless they are counted as marked, and except that silence halves the window, at most
  * once per observation too.
  *
- * A slot's round is as long as the slowest worker's way, so where different queues fill at different times, here and elsewhere, every
- * observation has a mark. Who says how long results took therefore opens the window by one whenever the way was
- * without marks for as long as the shortest of late: a round trip without the others' queues.
+ * A slot's round is as long as the slowest worker's way, so where different queues fill at different times, here and
+ * elsewhere, every observation has a mark. Who says how long results took therefore opens the window by one whenever
+ * the way was without marks for as long as the shortest of late: a round trip without the others' queues.
  *
  * Who says how much of the link it has (rate.h) is not closed by others' bursts: marks say all from a half on, nothing
  * up to two fifths. Below three tenths the window opens by one in a marked observation, too, unless packets seem to be

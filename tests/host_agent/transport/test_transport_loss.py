@@ -334,6 +334,43 @@ class TestTrimmedResults:
         assert [p.slot for p in packets(send(t, 150 * MS))] == [0, 1, 2]
 
 
+class TestTimeout:
+    """How long the retransmission timeout is."""
+
+    def measured(self, slots: int) -> tuple[SlotTransport, list[Datagram]]:
+        """Return one whose rounds took 10 ms, and what it sent after the last of them, at 30 ms."""
+        t = begun(40 * slots, [], slots=slots)
+        for now in (0, 10, 20):
+            for datagram in send(t, now * MS):
+                answer(t, datagram, (now + 10) * MS)
+        return t, send(t, 30 * MS)
+
+    def test_packets_that_are_lost_together_do_not_lengthen_it(self) -> None:
+        t, lost = self.measured(32)
+        arrives = lost[-1:]
+        for now in range(40, 70, 10):
+            for datagram in arrives:
+                answer(t, datagram, now * MS)
+            arrives = send(t, now * MS)
+        before, now = t.rto, 30 * MS + round(t.rto * 1e9)
+        assert len(send(t, now)) >= len(lost) - 1 == 31
+        for datagram in lost[:-1]:
+            now += MS // 10
+            answer(t, datagram, now)
+        assert t.rto == before
+
+    def test_rounds_that_are_slow_one_after_the_other_lengthen_it(self) -> None:
+        t, sent = self.measured(4)
+        before, now = t.rto, 30 * MS
+        for _ in range(10):
+            now += 200 * MS
+            send(t, now)
+            for datagram in sent:
+                answer(t, datagram, now)
+            sent = send(t, now)
+        assert t.rto > 2 * before
+
+
 class TestEarly:
     """Asking, or giving up, long before the retransmission timeout."""
 
