@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stand-in for ``torchrun`` whose ranks are forked from a process that has torch imported.
 
-torchrun and two ranks that import torch take 15 to 20 seconds of processor time before the first sum.
+torchrun and each of its ranks import torch, which takes seconds of processor time.
 """
 
 import argparse
