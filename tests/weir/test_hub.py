@@ -165,7 +165,7 @@ def test_a_hub_that_is_interrupted_leaves_nothing() -> None:
         line = process.stdout.readline()
         assert line, process.stderr and process.stderr.read()
         said += line
-    assert f"Let TCP {tcp} and UDP {udp} to {udp + 1} in" in said
+    assert f"open TCP {tcp} and UDP {udp} to {udp + 1}." in said
     assert f"export WEIR_CONTROLLER=127.0.0.1:{tcp}" in said
     processes = children(process.pid)
     assert len(processes) == 2
