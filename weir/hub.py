@@ -85,7 +85,7 @@ def hub(
 ) -> None:
     """Sum for workers anywhere on an IP network: run a switch and a controller here, until interrupted.
 
-    Workers need one environment variable, which this command prints. It needs neither root nor a topology file.
+    Prints the environment variable that workers need. It needs neither root nor a topology file.
     """
     stop = threading.Event()
     try:
