@@ -144,7 +144,7 @@ def join(
         _show(ports, delays)
     if None in delays.values():
         silent = ", ".join(str(port.claimed.udp_port) for port in ports if delays[port.host] is None)
-        _fail(f"no answer from UDP {silent}: let these ports in at the hub, and out here")
+        _fail(f"no answer from UDP {silent}: do the firewalls of the hub and of this machine let them pass?")
     if not as_json:
         typer.echo(f"On each worker:\n\n    export WEIR_CONTROLLER={address}\n")
 

@@ -139,7 +139,7 @@ def test_join_names_the_ports_that_are_silent(hub: Hub) -> None:
     finally:
         os.kill(switch, signal.SIGCONT)
     assert said.returncode == 1
-    assert f"no answer from UDP {hub.udp_ports[0]}, {hub.udp_ports[1]}: let these ports in" in said.stderr
+    assert f"no answer from UDP {hub.udp_ports[0]}, {hub.udp_ports[1]}: do the firewalls" in said.stderr
 
 
 def test_ports_are_shown_and_the_secret_is_this_users(hub: Hub) -> None:

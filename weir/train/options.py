@@ -67,8 +67,8 @@ Mode = Annotated[
     str,
     typer.Option(
         metavar="MODE",
-        help="all-reduce: every worker gets the sum of the gradients and steps. ps: parameter servers get "
-        "the sum, step, and send the changes to all workers.",
+        help="all-reduce: every worker gets the sum of the gradients and makes the step. ps: parameter "
+        "servers get the sum, make the step, and send the changes to all workers.",
     ),
 ]
 Servers = Annotated[
