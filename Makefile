@@ -27,7 +27,7 @@ demo: .venv/ready  ## train a small model over slow links: the switch sums its g
 		--links 100mbit --hosts auto
 
 test: check  ## every test; what a machine lacks skips by name, or fails: WEIR_REQUIRE=root,bmv2,simple_switch,p4c,mininet,tshark
-	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 2
 
 check: .venv/ready  ## formatting, lint, types, spelling, wording, C warnings, generated files
 	$(BIN)/ruff format --check .

@@ -506,8 +506,8 @@ class AgentClient:
             details = f"no TLS with the controller at {self.address}: {why}"
         elif code is grpc.StatusCode.UNAVAILABLE:
             details = (
-                f"no controller answers at {self.address}: {details}; is 'weir controller' running there, "
-                f"and do both sides use TLS or neither?"
+                f"no controller answers at {self.address}: {details}; is 'weir hub' or 'weir controller' "
+                f"running there, and do both sides use TLS or neither?"
             )
         return _ERRORS.get(code, AgentError)(details or code.name)
 

@@ -2,6 +2,7 @@
 """Settings of Weir's tests, and what all tests of the repository share (``tests.harness.session``)."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -9,6 +10,7 @@ from tests.harness import weir_needs
 
 weir_needs.add()
 
+from tests.harness.processes import none_after_failure  # noqa: E402
 from tests.harness.session import interruptible, pytest_configure, pytest_runtest_setup, short_path  # noqa: E402
 
 # Tests run side by side, in processes of their own: one thread each is what there are cores for. Before torch
@@ -30,3 +32,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # Several processes: the long ones first, for the others to fill up.
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: item.path.parent.name not in _LONG)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    with none_after_failure():
+        return (yield)

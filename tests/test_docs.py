@@ -22,7 +22,7 @@ PAGES = [
         if path.name != "command-line.md"  # generated
     ),
 ]
-USERS_FILES = {"train.py", "basic.p4", "first_sum.py"}  # in examples: files that a reader has
+USERS_FILES = {"train.py", "basic.p4", "first_sum.py", "send.py"}  # in examples: files that a reader has
 pages = Pages(ROOT, sorted(USERS_FILES))
 
 

@@ -75,17 +75,17 @@ def hub(
         str,
         typer.Option(
             metavar="ADDRESS",
-            help="HOST:PORT at which workers reach this machine; the port is the controller's TCP port.",
+            help="HOST:PORT at which workers reach this machine. The default serves this machine only.",
         ),
     ] = LISTEN,
     udp: Annotated[
         int,
-        typer.Option(metavar="PORT", min=1, max=0xFFFF, help="First UDP port of the switch; one a worker."),
+        typer.Option(metavar="PORT", min=1, max=0xFFFF, help="First UDP port; one for each worker."),
     ] = FIRST_UDP,
 ) -> None:
     """Sum for workers anywhere on an IP network: run a switch and a controller here, until interrupted.
 
-    Workers need one environment variable, which this command prints. No root, no cables, no topology file.
+    Prints the environment variable that workers need. It needs neither root nor a topology file.
     """
     stop = threading.Event()
     try:
@@ -105,10 +105,12 @@ def hub(
 
 
 def _say_how_to_join(here: Hub) -> None:
-    last, ports = here.udp_ports[-1], f"UDP {here.udp_ports[0]}"
+    tcp = here.controller.rpartition(":")[2]
+    first, last = here.udp_ports[0], here.udp_ports[-1]
+    udp = f"{first} to {last}" if last != first else f"{first}"
     typer.echo(
-        f"The switch sums for up to {here.workers} workers. Let TCP {here.controller.rpartition(':')[2]} and "
-        f"{ports}{f' to {last}' if last != here.udp_ports[0] else ''} in. Interrupt to stop.\n"
+        f"The switch sums for up to {here.workers} workers. The firewall must open TCP {tcp} "
+        f"and UDP {udp}. Interrupt to stop.\n"
         f"On each worker:\n\n    export WEIR_CONTROLLER={here.controller}\n\n"
         'and run a program under torchrun that calls init_process_group("weir"). '
         f"`weir join {here.controller}` checks the path."
@@ -142,7 +144,7 @@ def join(
         _show(ports, delays)
     if None in delays.values():
         silent = ", ".join(str(port.claimed.udp_port) for port in ports if delays[port.host] is None)
-        _fail(f"no answer from UDP {silent}: let these ports in at the hub, and out here")
+        _fail(f"no answer from UDP {silent}: do the firewalls of the hub and of this machine let them pass?")
     if not as_json:
         typer.echo(f"On each worker:\n\n    export WEIR_CONTROLLER={address}\n")
 

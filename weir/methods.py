@@ -42,7 +42,7 @@ class Method:
 _OTHERS: Final = (
     Method(
         name="compress",
-        summary="The optimizer's updates in one bit a value, each worker ahead by its own.",
+        summary="The optimizer's updates instead of gradients, in one bit a value.",
         reference="",
         kind="compressed updates",
         promises_density=False,

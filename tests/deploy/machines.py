@@ -160,11 +160,6 @@ def for_second_host(typed: str) -> str:
     return typed
 
 
-def blocks(page: Path) -> list[str]:
-    """Return what a page has typed."""
-    return re.findall(r"^```sh\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
-
-
 def parameters(hosts: tuple[Machine, Machine]) -> str:
     """Wait for both hosts' ranks, and return the fingerprint of the parameters that both ended with."""
     status = f"/run/journal/{JOB}.status"

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.machines import NEEDS_MACHINES, ROOT, Machine, blocks, until
+from tests.deploy.machines import NEEDS_MACHINES, ROOT, Machine, until
+from tests.harness.typed import blocks
 from weir.host_agent.transport.bindings import USUAL_PAYLOAD
 from weir.host_agent.transport.report import FRAME_OVERHEAD
 from weir.netns import Namespace

@@ -12,13 +12,13 @@ from tests.deploy.machines import (
     NEEDS_MACHINES,
     ROOT,
     Machine,
-    blocks,
     cabled,
     for_second_host,
     parameters,
     parameters_after_a_kill,
     sent,
 )
+from tests.harness.typed import blocks
 
 PAGE = ROOT / "docs/guides/deploy-machines.md"
 UNITS = ROOT / "deploy/systemd"

@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from tests.deploy.machines import NEEDS_MACHINES, ROOT, blocks, on_one_switch, parameters
+from tests.deploy.machines import NEEDS_MACHINES, ROOT, on_one_switch, parameters
+from tests.harness.typed import blocks
 from weir.host_agent.transport.bindings import MAX_PAYLOAD, USUAL_PAYLOAD
 
 PAGE = ROOT / "docs/guides/three-boxes.md"

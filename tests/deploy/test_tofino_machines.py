@@ -13,7 +13,6 @@ from tests.deploy.machines import (
     NEEDS_MACHINES,
     ROOT,
     Machine,
-    blocks,
     cabled,
     for_second_host,
     parameters,
@@ -21,6 +20,7 @@ from tests.deploy.machines import (
     sent,
     until,
 )
+from tests.harness.typed import blocks
 from weir.p4src.build_tna import SCHEMA, keep
 
 PAGE = ROOT / "docs/guides/deploy-tofino.md"

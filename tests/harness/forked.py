@@ -6,6 +6,7 @@ import os
 import runpy
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -18,12 +19,24 @@ FORKED.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "w
 _TIMEOUT_S: Final = 120.0
 
 
-def run_ranks(number: int, script: Path, *arguments: str) -> str:
-    """Run a script on this many ranks, as torchrun does, in its folder; return what all of them print."""
+def run_ranks(
+    number: int, script: Path, *arguments: str, environment: Mapping[str, str] | None = None
+) -> str:
+    """Run a script on this many ranks, as torchrun does, in its folder; return what all of them print.
+
+    Args:
+        number: of ranks.
+        script: a file of Python.
+        arguments: of the script.
+        environment: added to this process's.
+    """
     place = {"WORLD_SIZE": str(number), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     with tempfile.NamedTemporaryFile() as said:
         ranks = [
-            FORKED.Process(target=_run, args=(script, arguments, {**place, "RANK": str(rank)}, said.name))
+            FORKED.Process(
+                target=_run,
+                args=(script, arguments, {**(environment or {}), **place, "RANK": str(rank)}, said.name),
+            )
             for rank in range(number)
         ]
         for rank in ranks:

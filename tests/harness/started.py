@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
-from tests.harness.processes import command_line, is_alive, name
+from tests.harness.processes import command_line, marked, name, variables
 
 WEIR: Final = (sys.executable, "-m", "weir")
 TORCHRUN: Final = (sys.executable, "-m", "torch.distributed.run", "--standalone")
@@ -71,7 +71,7 @@ class Started:
 
     def processes(self) -> dict[int, str]:
         """Return the command lines of all its living processes, by id."""
-        found = {pid: command_line(pid) for pid in _marked(self._mark)}
+        found = {pid: command_line(pid) for pid in marked(self._mark)}
         for pid, line in found.items():
             self._memory.update(map(Path, _MEMORY.findall(line)))
             with suppress(OSError):
@@ -89,7 +89,7 @@ class Started:
         def look() -> int | None:
             lines = self.processes().items()
             found = [pid for pid, line in lines if re.search(pattern, f"{line} {name(pid)}")]
-            return next((pid for pid in found if wanted <= set(_environment(pid))), None)
+            return next((pid for pid in found if wanted <= set(variables(pid))), None)
 
         return self.until(look, f"a process of {pattern!r} {environment}")
 
@@ -129,7 +129,7 @@ class Started:
 
     def kill(self) -> None:
         """End whatever of it still runs, for the test's own end."""
-        for pid in _marked(self._mark):
+        for pid in marked(self._mark):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
@@ -156,19 +156,6 @@ def started(
         yield running
     finally:
         running.kill()
-
-
-def _marked(mark: str) -> list[int]:
-    """Return the ids of the living processes that have the mark."""
-    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    return [pid for pid in pids if mark in _environment(pid) and is_alive(pid)]
-
-
-def _environment(pid: int) -> list[str]:
-    """Return the ``NAME=value`` that a process began with; none of one that is gone or another user's."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
-    return []
 
 
 def _namespace(pid: str) -> str:

@@ -139,7 +139,7 @@ def test_join_names_the_ports_that_are_silent(hub: Hub) -> None:
     finally:
         os.kill(switch, signal.SIGCONT)
     assert said.returncode == 1
-    assert f"no answer from UDP {hub.udp_ports[0]}, {hub.udp_ports[1]}: let these ports in" in said.stderr
+    assert f"no answer from UDP {hub.udp_ports[0]}, {hub.udp_ports[1]}: do the firewalls" in said.stderr
 
 
 def test_ports_are_shown_and_the_secret_is_this_users(hub: Hub) -> None:
@@ -165,7 +165,7 @@ def test_a_hub_that_is_interrupted_leaves_nothing() -> None:
         line = process.stdout.readline()
         assert line, process.stderr and process.stderr.read()
         said += line
-    assert f"Let TCP {tcp} and UDP {udp} to {udp + 1} in" in said
+    assert f"open TCP {tcp} and UDP {udp} to {udp + 1}." in said
     assert f"export WEIR_CONTROLLER=127.0.0.1:{tcp}" in said
     processes = children(process.pid)
     assert len(processes) == 2

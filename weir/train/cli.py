@@ -24,15 +24,14 @@ _BY_PLAN: Final = frozenset(
 
 @options.takes(_TAKEN)
 def train(context: typer.Context, **settings: Any) -> None:
-    """Train a real model with its gradients summed by the P4 program.
+    """Train a model whose gradients the switch sums, then train it with Gloo for comparison.
 
     Starts switches, a controller and the workers on this machine, trains with DistributedDataParallel over
     the switches, then once more over plain Gloo for reference. Writes config.json, steps.jsonl, summary.json
     and report.png. Ctrl-C ends every process and still writes the summary.
 
-    Settings without an option here are given by --set or --config. Some build racks and spines, slow and
-    disturb their links, and allow a bounded loss of gradients. The reference uses these links with
-    --hosts namespaces; otherwise it runs over loopback.
+    --set and --config take all other settings: weir settings lists them. With --hosts namespaces, Gloo uses
+    the same links as Weir; otherwise it runs over loopback, where --links does not slow it.
 
     With --json, progress goes to standard error, and the content of summary.json to standard output.
     """

@@ -67,8 +67,8 @@ Mode = Annotated[
     str,
     typer.Option(
         metavar="MODE",
-        help="all-reduce: every worker gets the sum of the gradients and steps. ps: parameter servers get "
-        "the sum, step, and send the changes to all workers.",
+        help="all-reduce: every worker gets the sum of the gradients and makes the step. ps: parameter "
+        "servers get the sum, make the step, and send the changes to all workers.",
     ),
 ]
 Servers = Annotated[
@@ -369,9 +369,9 @@ LossBudget = Annotated[
     float,
     typer.Option(
         metavar="SHARE",
-        help="Share of a front layer's gradient that may be missing from its sum; less of back layers and of "
-        "large values, so less of the whole. Missing values are added to the next step's gradient. 0: "
-        "nothing may be missing. With --consistency ssp:S or async: share of each push.",
+        help="Share of values that may be missing from a front layer's sum (near the input). Back layers and "
+        "large values may miss less. Missing values are added to the next step's gradient. 0: nothing "
+        "may be missing. With --consistency ssp:S or async: share of each push.",
     ),
 ]
 LossPolicy = Annotated[

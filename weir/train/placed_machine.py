@@ -12,10 +12,15 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch._dynamo  # torch.optim imports it, which takes seconds: once for all machines
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+import weir.torch
 from softp4.native.files import write_atomically
 from weir.host_agent.placement.samples import Integers
+from weir.host_agent.torch.parameter_server.flow_server import FlowServer
+from weir.host_agent.torch.parameter_server.job_group import open_store
+from weir.host_agent.torch.parameter_server.serve import make_server
 from weir.partition.planfile import PlanFile
 from weir.train.sparse_models import TABLE, Entries, SparseModel, SparseModelName
 
@@ -60,8 +65,6 @@ def batches_of(placement_of_sample: Integers, rank: int, batches: int) -> list[I
 
 def work(spec: PlacedSpec, rank: int) -> Result:
     """Train as one worker."""
-    import weir.torch
-
     plan = PlanFile.load(Path(spec.plan))
     trained, held_out = plan.samples()
     if trained.labels is None or int(trained.labels.max()) != 1:
@@ -131,10 +134,6 @@ def quality(model: SparseModel, entries: Entries) -> tuple[float, float]:
 
 def serve(spec: PlacedSpec, index: int) -> dict[int, int]:
     """Be a server; return the bytes that it sent to each rank."""
-    from weir.host_agent.torch.parameter_server.flow_server import FlowServer
-    from weir.host_agent.torch.parameter_server.job_group import open_store
-    from weir.host_agent.torch.parameter_server.serve import make_server
-
     server = make_server(open_store(f"file://{spec.folder}/store", leads=False), index)
     assert isinstance(server, FlowServer)
     server.run()

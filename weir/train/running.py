@@ -18,6 +18,7 @@ from weir.train.watch import NetworkWatch
 from weir.train.workers import Exited, Workers
 
 _TICK_S: Final = 0.2
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 _CAUSE_S: Final = 1.0  # how long further failures are listened to, to tell a cause from its consequences
 
 News = Callable[[RunRecord, StepSummary | Evaluated], None]
@@ -64,8 +65,10 @@ def run_workers(
                 _raise_cause(event, workers, deployment)
             elif isinstance(event, Exited):
                 left.discard(event.rank)
-            elif (found := record.add(event)) is not None:
-                news(record, found)
+            else:
+                with uninterrupted():  # else a step may be counted, and its line missing in the file
+                    if (found := record.add(event)) is not None:
+                        news(record, found)
         if look is not None and watch is not None:
             watch.look()
             look(watch)
@@ -114,10 +117,29 @@ def interruptible() -> Iterator[None]:
         raise KeyboardInterrupt
 
     before: dict[signal.Signals, Callable[[int, FrameType | None], object] | int | None] = {}
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _ENDING:
         before[number] = signal.signal(number, interrupt)
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Deliver a SIGINT or SIGTERM that arrives in the block after it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _frame: arrived.append(number)) for number in _ENDING
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for one in arrived[:1]:
+            signal.raise_signal(one)

@@ -56,7 +56,7 @@ class Deft(Sparsifier):
     """
 
     name = "deft"
-    summary = "Each worker takes the largest of its own layers, in proportion to the layers' norms."
+    summary = "Each worker chooses the largest elements of some layers, more where a layer's norm is larger."
     reference = "Yoon and Oh, ICPP 2023"
     fills_union = True
     mask_block = 1

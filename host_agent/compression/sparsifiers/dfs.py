@@ -71,7 +71,7 @@ class Dfs(Sparsifier):
     """
 
     name = "dfs"
-    summary = "Blocks of most energy per bit on the wire, of a size that follows the gradients."
+    summary = "Blocks with the most energy per bit sent. The block size follows the gradients."
     reference = "Yang et al., Computer Networks 2023"
     uses = ("density", "energy")
     fills_union = True

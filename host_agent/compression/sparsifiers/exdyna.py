@@ -56,7 +56,7 @@ class ExDyna(_Counted):
     """
 
     name = "exdyna"
-    summary = "Each worker chooses by threshold in its own part, parts kept equal in work (rule corrected)."
+    summary = "As micro, in parts that are moved to hold equal numbers of chosen elements."
     reference = "Yoon and Oh, CCGrid 2024"
 
     def __init__(self, options: SparsifierOptions) -> None:
@@ -111,9 +111,7 @@ class ExDynaPublished(_Counted):
     """
 
     name = "exdyna-published"
-    summary = (
-        "ExDyna with its threshold and partitions as its code has them: settles near 0.93 of the density."
-    )
+    summary = "ExDyna as its code has it. Settles near 0.93 of the density."
     reference = "Yoon and Oh, CCGrid 2024"
     promises_density = False
     published = True

@@ -16,7 +16,7 @@ class Micro(Exclusive):
     """
 
     name = "micro"
-    summary = "Each worker chooses by threshold in its own equal part of the model (rule corrected)."
+    summary = "Each worker chooses by threshold in an equal part of the model. Keeps the density."
     reference = "Yoon and Oh, HiPC 2023"
 
     def edges(self, total: int) -> Sequence[int]:
@@ -29,6 +29,6 @@ class MicroPublished(Micro):
     """MiCRO with first threshold and scaling as its code has them."""
 
     name = "micro-published"
-    summary = "MiCRO with its threshold as its code has it: settles near 0.93 of the density."
+    summary = "MiCRO as its code has it. Settles near 0.93 of the density."
     promises_density = False
     published = True

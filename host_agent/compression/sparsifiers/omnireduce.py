@@ -17,7 +17,7 @@ class OmniReduce(TopKBlock):
     """
 
     name = "omnireduce"
-    summary = "The blocks of largest norm, on the wire blocks of that one size."
+    summary = "The blocks of largest norm, sent in blocks of that size."
     reference = "Fei et al., SIGCOMM 2021"
 
     @property
