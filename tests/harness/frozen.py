@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imported last by the server that test processes are forked from: their collections leave out its objects."""
+"""Imported last by the server that test processes are forked from: collections leave out its objects."""
 
 import gc
 
