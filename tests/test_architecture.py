@@ -216,6 +216,7 @@ SHORT: Final = {
     "tests/frameworks/comparing.py": "what all frameworks' programs share",
     "tests/frameworks/programs/trainer.py": "a program",
     "tests/frameworks/sections.py": "what several tests read of a page",
+    "tests/harness/frozen.py": "imported by its name, after all else",
     "tests/harness/source.py": "what several rooms' tests share",
     "tests/host_agent/torch/suite/compare.py": "a program",
     "tests/mininet/knock.py": "a program",
@@ -224,6 +225,7 @@ SHORT: Final = {
     "weir/autoload.py": "torch's entry point, which imports nothing of Weir's",
     "weir/extras.py": "what commands and the test of the packages share",
     "weir/pcap/audit/serial.py": "what checks share, written apart from the switch's",
+    "weir/process/imports.py": "what commands and templates share",
     "weir/train/models/*.py": "a model",
     "wire/addresses.py": "what controller, agents and simulator share",
 }

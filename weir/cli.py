@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ``weir`` command. A subcommand's module is imported when it is the one that runs, and no sooner."""
 
-import importlib
 import importlib.metadata
 import json
 import subprocess
@@ -15,6 +14,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from weir.extras import MissingExtraError, require
+from weir.process.imports import import_for_good
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _command(name: str, function: Any, text: str | None = None) -> Any:
 
 
 def _load(name: str, entry: _Command) -> Any:
-    target = getattr(importlib.import_module(entry.module), entry.target)
+    target = getattr(import_for_good(entry.module), entry.target)
     if not isinstance(target, typer.Typer):
         return _command(name, target)
     group = get_command(target)

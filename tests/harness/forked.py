@@ -14,7 +14,8 @@ from tests.harness.ports import free_port
 
 FORKED: Final = multiprocessing.get_context("forkserver")
 # DistributedDataParallel imports torch._dynamo, which takes seconds.
-FORKED.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "weir.torch"])
+_PRELOADED: Final = ["torch", "torch.distributed", "torch._dynamo", "weir.torch", "tests.harness.frozen"]
+FORKED.set_forkserver_preload(_PRELOADED)
 
 _TIMEOUT_S: Final = 120.0
 

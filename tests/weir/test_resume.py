@@ -3,8 +3,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tests.harness.effort import effort
-from tests.weir.test_train import environment
+from tests.weir.test_train import VARIABLES
 from tests.weir.test_train import folder as only
 from weir.cli import app
 from weir.compare.finished import FinishedError, compared
@@ -32,12 +30,9 @@ RUNS = effort(1, 2)  # of a training: Weir's, and the reference
 
 
 def weir(*words: str) -> str:
-    """Run ``weir``; return its output."""
-    command = [sys.executable, "-m", "weir", *words]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=environment(), timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    """Run ``weir`` in this process, which has torch already; return its output."""
+    done = CliRunner().invoke(app, words, env=VARIABLES, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
     return done.stdout
 
 

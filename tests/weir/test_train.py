@@ -10,14 +10,16 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
+from typer.testing import CliRunner
 
 import weir
 from tests.harness.confined import Capability, without
 from tests.harness.ports import free_port
 from tests.harness.processes import children, name, wait_until_gone
+from weir.cli import app
 from weir.pcap.audit import PacketAudit
 from weir.pcap.frames import read_frames
 from weir.pcap.rounds import Trace
@@ -35,12 +37,26 @@ def start(out: Path, *options: str, **variables: str) -> "subprocess.Popen[str]"
     )
 
 
+VARIABLES: Final = {
+    **dict.fromkeys(("RANK", "WORLD_SIZE", "MASTER_ADDR", "WEIR_CONTROLLER")),
+    "COLUMNS": "200",
+}
+"""The environment of ``weir train``: what differs from the tests', None for what it does not have."""
+
+
 def environment() -> dict[str, str]:
-    unwanted = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "WEIR_CONTROLLER")
-    return {**{k: v for k, v in os.environ.items() if k not in unwanted}, "COLUMNS": "200"}
+    return {name: value for name, value in {**os.environ, **VARIABLES}.items() if value is not None}
 
 
 def train(out: Path, *options: str) -> tuple[int, str]:
+    """Run ``weir train`` in this process, which has torch already; return its status and what it printed."""
+    command = ["train", "--model", "cnn", "--workers", "2", "--out", str(out), *options]
+    done = CliRunner().invoke(app, command, env=VARIABLES, catch_exceptions=False)
+    return done.exit_code, done.output
+
+
+def train_apart(out: Path, *options: str) -> tuple[int, str]:
+    """Do the same in a process of its own, which a plugin's methods are registered in."""
     process = start(out, *options)
     output, _ = process.communicate(timeout=240)
     return process.returncode, output
@@ -269,10 +285,12 @@ def test_a_method_of_ones_own_needs_no_change_of_the_package(tmp_path: Path) -> 
         "        return sent\n"
     )
     options = ("--model", "mlp", "--epochs", "1", "--max-steps", "3", "--no-reference")
-    status, output = train(tmp_path / "runs", "--plugin", str(plugin), "--method", "every-other", *options)
+    status, output = train_apart(
+        tmp_path / "runs", "--plugin", str(plugin), "--method", "every-other", *options
+    )
     assert status == 0, output
     assert 0.2 < summary(tmp_path / "runs")["runs"]["weir"]["density"] <= 0.5
-    status, output = train(tmp_path / "no", "--method", "every-other", *options)
+    status, output = train_apart(tmp_path / "no", "--method", "every-other", *options)
     assert status == 2 and "no such method: 'every-other'" in output
 
 
@@ -309,7 +327,7 @@ def test_a_workers_exception_is_shown_with_its_traceback(tmp_path: Path) -> None
         "        return gradient\n"
     )
     options = ("--plugin", str(plugin), "--method", "broken", "--model", "mlp", "--no-reference")
-    status, output = train(tmp_path / "runs", *options)
+    status, output = train_apart(tmp_path / "runs", *options)
     assert status == 1
     assert output.count("Traceback") == 1
     assert "KeyError: 'this method cannot join'" in output

@@ -9,7 +9,6 @@ input, a Unix socket. The template has one thread, so that it may fork. Each chi
 
 import atexit
 import contextlib
-import importlib
 import itertools
 import json
 import os
@@ -26,6 +25,7 @@ from typing import IO, Any, Final
 
 from weir.process import become
 from weir.process.child import BECOME, PARENT, ChildError, end, follow_parent, identity, log_tail
+from weir.process.imports import import_for_good
 
 _MESSAGE: Final = 4096  # bytes; the longer part of a request comes in a file
 _FILES: Final = 4  # the request, and the child's streams
@@ -209,7 +209,7 @@ def _options(prefix: Sequence[str]) -> list[str]:
 
 def main() -> None:
     """Import the module on the command line; fork children until the parent closes the socket or ends."""
-    module = importlib.import_module(sys.argv[1])
+    module = import_for_good(sys.argv[1])
     with socket.socket(fileno=os.dup(0)) as control:
         files = _serve(control)
     if files is not None:

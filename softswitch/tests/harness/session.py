@@ -4,6 +4,7 @@
 Tests skip by name where a machine lacks what their markers say, or fail when ``SOFTP4_REQUIRE`` names it.
 """
 
+import gc
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -42,11 +43,20 @@ def interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     try:
         needs.required()
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
+    config.pluginmanager.register(_Collected(), "collected")
+
+
+class _Collected:
+    """Keeps the garbage collector off what lives to the end: thousands of tests, and what they import."""
+
+    @staticmethod
+    def pytest_collection_finish() -> None:
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
