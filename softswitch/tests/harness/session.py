@@ -16,7 +16,13 @@ from hypothesis import settings
 from tests.harness import needs
 from tests.harness.effort import LONG, examples
 
-__all__ = ["interruptible", "pytest_configure", "pytest_runtest_setup", "short_path"]
+__all__ = [
+    "interruptible",
+    "pytest_collection_finish",
+    "pytest_configure",
+    "pytest_runtest_setup",
+    "short_path",
+]
 
 # No timing assertions: machines are shared.
 settings.register_profile("repository", max_examples=examples(100), deadline=None)
@@ -43,20 +49,16 @@ def interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure() -> None:
     try:
         needs.required()
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
-    config.pluginmanager.register(_Collected(), "collected")
 
 
-class _Collected:
-    """Keeps the garbage collector off what lives to the end: thousands of tests, and what they import."""
-
-    @staticmethod
-    def pytest_collection_finish() -> None:
-        gc.freeze()
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector off what lives to the end: thousands of tests, and what they import."""
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
