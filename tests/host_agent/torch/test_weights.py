@@ -62,7 +62,7 @@ class Process:
         return said
 
 
-@pytest.fixture(params=[0.0, 0.02], ids=["clean", "lossy"])
+@pytest.fixture(params=[pytest.param(0.0, marks=pytest.mark.long), 0.02], ids=["clean", "lossy"])
 def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
     with weir.local_cluster(4, network=NetworkSpec(loss=request.param)) as running:
         yield running
