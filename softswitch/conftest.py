@@ -17,27 +17,13 @@ import pytest
 
 from softp4.device import Device
 from tests.harness.ports import free_port
-from tests.harness.session import (
-    interruptible,
-    pytest_collection_finish,
-    pytest_configure,
-    pytest_runtest_setup,
-    short_path,
-)
+from tests.harness.session import *  # noqa: F403
 from tests.p4rt.p4rt_client import TIMEOUT, Controller
 
 # Programs that tests start find the switch and its tests here, too.
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
 )
-
-__all__ = [
-    "interruptible",
-    "pytest_collection_finish",
-    "pytest_configure",
-    "pytest_runtest_setup",
-    "short_path",
-]
 
 
 @pytest.fixture

@@ -11,13 +11,7 @@ from tests.harness import weir_needs
 weir_needs.add()
 
 from tests.harness.processes import none_after_failure  # noqa: E402
-from tests.harness.session import (  # noqa: E402
-    interruptible,
-    pytest_collection_finish,
-    pytest_configure,
-    pytest_runtest_setup,
-    short_path,
-)
+from tests.harness.session import *  # noqa: E402, F403
 
 # Tests run side by side, in processes of their own: one thread each is what there are cores for. Before torch
 # is imported, and for what tests start, too.
@@ -25,14 +19,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # They start many processes, which import Weir: none compiles it again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-
-__all__ = [
-    "interruptible",
-    "pytest_collection_finish",
-    "pytest_configure",
-    "pytest_runtest_setup",
-    "short_path",
-]
 
 pytest_plugins = ["tests.harness.kernels"]
 

@@ -58,9 +58,7 @@ def test_it_works_as_typed(guide: str, short_path: Path, launchers: list[Path]) 
 
 def output(page: Path) -> Iterator[str]:
     """Yield patterns of the lines that a page shows as output: any number stands for each number."""
-    for block in re.findall(
-        r"^```text\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    ):
+    for block in blocks(page, "text"):
         for line in block.splitlines():
             yield re.sub(r"\d+(?:\\\.\d+)?", r"\\d+(?:\\.\\d+)?", re.escape(line))
 

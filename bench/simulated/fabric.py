@@ -20,6 +20,7 @@ from weir.bench.case import Run
 from weir.bench.results import Column, Row, Scalar
 from weir.bench.simulated.waits import Waits
 from weir.controller.qos import Qos
+from weir.controller.tables import queueing
 from weir.controller.topology import leaf_spine
 from weir.simulator.clock import SECOND
 from weir.simulator.link import Faults
@@ -28,8 +29,6 @@ from weir.wire.definition import Treatment, dscp
 
 FRONT: Final = dscp(0)
 """Class of what is needed first."""
-
-_PER_HOP_BEHAVIOURS: Final = "WeirIngress.queueing.per_hop_behaviours"
 
 
 def hosts_of_job(job: int, *, racks: int, jobs: int, workers: int = 1) -> list[str]:
@@ -147,10 +146,11 @@ def per_cent(share: float) -> str:
     return f"{share:.2%}"
 
 
-def treated(network: Network, treatment: Treatment, queues: Sequence[int] = range(8)) -> int:
+def treated(network: Network, treatment: Treatment, queues: Sequence[int] = range(queueing.QUEUES)) -> int:
     """Return the packets that switches treated so, in these queues."""
-    counters = [node.switch.counter(_PER_HOP_BEHAVIOURS) for node in network.nodes.values()]
-    cells = [treatment << 3 | queue for queue in queues]
+    cells = [treatment * queueing.QUEUES + queue for queue in queues]
+    switches = [node.switch for node in network.nodes.values()]
+    counters = [switch.counter(name) for switch in switches for name in queueing.PER_HOP_BEHAVIOURS]
     return sum(counter.read(cell).packets for counter in counters for cell in cells)
 
 

@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import json
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -21,6 +20,7 @@ from typing import Any
 import pytest
 
 from tests.harness.ports import free_port
+from tests.harness.typed import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST = 150_000_000  # bytes
@@ -126,9 +126,8 @@ def until(process: "subprocess.Popen[str]", *command: str) -> str:
 
 def first_sum(controller: str, folder: Path) -> str:
     """Run the script of the page about installation with two ranks, and return what it prints."""
-    page = (ROOT / "docs/start/install.md").read_text(encoding="utf-8")
     script = folder / "first_sum.py"
-    script.write_text(next(iter(re.findall(r"```python\n(.*?)```", page, re.DOTALL))))
+    script.write_text(blocks(ROOT / "docs/start/install.md", "python")[0])
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     done = subprocess.run(
         [sys.executable, *launcher, str(script)],

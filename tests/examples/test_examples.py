@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.harness.forked import run_ranks
+from tests.harness.typed import blocks
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -60,8 +61,7 @@ def test_a_method_of_ones_own_trains() -> None:
 
 def test_the_page_about_it_shows_the_script() -> None:
     page, script = EXAMPLES.parent / "docs" / "guides" / "add-a-method.md", EXAMPLES / "own_method.py"
-    shown = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    assert shown[0] in script.read_text(encoding="utf-8")
+    assert blocks(page, "python")[0] in script.read_text(encoding="utf-8")
 
 
 def test_weights_reach_every_engine() -> None:

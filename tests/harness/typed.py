@@ -17,9 +17,10 @@ from tests.harness.source import source_path
 TIMEOUT_S: Final = 240.0
 
 
-def blocks(page: Path) -> list[str]:
-    """Return what a page has typed: its blocks of the language ``sh``."""
-    return re.findall(r"^```sh\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+def blocks(page: Path, language: str = "sh") -> list[str]:
+    """Return a page's blocks of a language; those of ``sh`` are what it has typed."""
+    text = page.read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 def saved(page: Path) -> dict[str, str]:

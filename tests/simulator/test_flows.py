@@ -10,6 +10,7 @@ import pytest
 
 from softp4.runtime.queueing import Queueing
 from tests.host_agent.parameter_server.world import Exact, Sum, alone
+from weir.bench.simulated.fabric import treated
 from weir.controller.qos import WEIR_CLASSES, ClassSpec, Qos
 from weir.controller.topology import Topology, leaf_spine
 from weir.host_agent.flows import FlowConfig, FlowReceiver, FlowSender, Settlement
@@ -107,20 +108,6 @@ class Cluster:
     def timeouts(self) -> int:
         own = sum(end.stats.timeouts for end in self.ends)
         return own + sum(sender.counts.timeouts for sender in self.served.senders)
-
-
-def treated(network: Network, treatment: Treatment) -> int:
-    """Return packets that any queue of any switch treated so."""
-    name = (
-        "WeirEgress.marking.per_hop_behaviours"
-        if treatment is Treatment.MARKED
-        else "WeirIngress.queueing.per_hop_behaviours"
-    )
-    return sum(
-        node.switch.counter(name).read(treatment << 3 | queue).packets
-        for node in network.nodes.values()
-        for queue in range(8)
-    )
 
 
 def gradients(seed: int, workers: int) -> list[Floats]:

@@ -28,6 +28,7 @@ from tests.simulator.reductions import (
     submit,
     vectors,
 )
+from weir.bench.simulated.fabric import treated
 from weir.controller.qos import ClassSpec, Qos
 from weir.controller.tables import forwarding, sources, spraying
 from weir.controller.topology import Topology, leaf_spine
@@ -66,15 +67,6 @@ def check_bounded(before: list[Lanes], after: list[Lanes], job: Allocation, budg
         assert report.missing.tolist() == [report.returned.lanes]
         assert report.returned.lanes <= budget
     check_exact(delivered(before, job), after)
-
-
-def treated(network: Network, treatment: Treatment, pipeline: str = "WeirIngress.queueing") -> int:
-    """Return packets that all switches' queues treated so."""
-    return sum(
-        node.switch.counter(f"{pipeline}.per_hop_behaviours").read(treatment << 3 | queue).packets
-        for node in network.nodes.values()
-        for queue in range(8)
-    )
 
 
 def total(job: Allocation, count: Callable[[ReduceReport], int]) -> int:
@@ -497,7 +489,7 @@ def test_marks_close_the_window_of_what_is_protected_before_anything_is_lost() -
         after = submit(job, before)
         network.run(lambda: job.idle, limit=10)
         check_exact(before, after)
-        assert treated(network, Treatment.MARKED, "WeirEgress.marking") > 0
+        assert treated(network, Treatment.MARKED) > 0
         assert total(job, lambda report: report.marked) > 0
         assert total(job, lambda report: report.timeouts) == 0
         assert all(worker.reports[-1].window < 64 for worker in job.workers)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from softp4.runtime.queueing import Queueing
 from weir.background import Sender, Victim, frame
+from weir.bench.simulated.fabric import treated
 from weir.controller.qos import ClassSpec, Qos
 from weir.controller.topology import leaf_spine, single_switch
 from weir.host_agent.transport.ledger import Direction, Ledger
@@ -28,7 +29,6 @@ BLOCKS = 400
 MBIT = 1_000_000
 CLEAN = Faults(delay=5_000)
 EVENTS = "WeirIngress.events"
-PER_HOP_BEHAVIOURS = "WeirIngress.queueing.per_hop_behaviours"
 FRONT_QUEUE = dscp(0) >> 3
 
 Lanes = npt.NDArray[np.uint32]
@@ -47,8 +47,7 @@ def counted(network: Network, event: Event) -> int:
 
 
 def trimmed(network: Network) -> int:
-    index = Treatment.TRIMMED << 3 | FRONT_QUEUE
-    return sum(node.switch.counter(PER_HOP_BEHAVIOURS).read(index).packets for node in network.nodes.values())
+    return treated(network, Treatment.TRIMMED, [FRONT_QUEUE])
 
 
 class Strangers:

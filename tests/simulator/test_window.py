@@ -6,6 +6,7 @@ import pytest
 
 from softp4.runtime.queueing import Queueing
 from tests.simulator.test_shedding import Strangers
+from weir.bench.simulated.fabric import treated
 from weir.bench.simulated.share import beside_streams
 from weir.controller.qos import Qos
 from weir.controller.topology import leaf_spine
@@ -18,7 +19,6 @@ from weir.wire.definition import Op, Treatment, dscp
 BLOCK = 256
 FAST = LinkSpec(1_000_000_000, Faults(delay=5_000))
 BOTTLENECK = LinkSpec(200_000_000, Faults(delay=5_000))
-MARKED = "WeirEgress.marking.per_hop_behaviours"
 FRONT_QUEUE = dscp(0) >> 3
 
 
@@ -52,11 +52,7 @@ def test_a_job_that_comes_later_gets_its_share_of_a_bottleneck() -> None:
             for port in range(1, 4)
             for statistics in node.switch.queues(port).statistics()
         )
-        marked = sum(
-            node.switch.counter(MARKED).read(Treatment.MARKED << 3 | FRONT_QUEUE).packets
-            for node in network.nodes.values()
-        )
-        assert marked > 0
+        assert treated(network, Treatment.MARKED, [FRONT_QUEUE]) > 0
         assert lost == 0, "the windows close before queues overflow"
         # full slots of both directions' frames: the bottleneck is used, not only shared
         frame_bits = 8 * (14 + 28 + 28 + 8 + 4 * BLOCK)

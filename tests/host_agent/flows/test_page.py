@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The example of docs/internals/flows.md runs as it is printed."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.harness.typed import blocks
 
 _PAGE = Path(__file__).resolve().parents[3] / "docs" / "internals" / "flows.md"
 
 
 def test_the_example_runs_alone(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", _PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (example,) = blocks(_PAGE, "python")
     done = subprocess.run(
         [sys.executable, "-c", example],
         cwd=tmp_path,
