@@ -112,7 +112,7 @@ class GradientExchange:
         group = InMemoryGroup(2)
         for worker, communicator in zip(workers, group.communicators):
             worker.join(model, communicator, slots=256)
-        group.run([lambda w=w, b=b: w.exchange(layout, b) for w, b in zip(workers, buckets)])
+        group.run([lambda w=w, b=b: w.exchange_bucket(layout, b) for w, b in zip(workers, buckets)])
     """
 
     def __init__(
@@ -179,7 +179,9 @@ class GradientExchange:
         self.gradients.join(module, communicator.rank, workers)
         self.encoder.join(workers, slots, self.form, max_lanes=max_lanes)
 
-    def exchange(self, layout: BucketLayout, bucket: torch.Tensor, last: bool = True) -> ExchangeResult:
+    def exchange_bucket(
+        self, layout: BucketLayout, bucket: torch.Tensor, last: bool = True
+    ) -> ExchangeResult:
         """Overwrite a bucket by the average over all workers of what was delivered.
 
         Where there are servers, a server's bucket is overwritten by the averages of its parameters, whatever
@@ -261,7 +263,9 @@ class GradientExchange:
             tally = self.encoder.tally(summed)
         known = np.concatenate([tally, measured.view(np.uint32)])
         if not plan.destination.reaches_all:
-            place.communicator.reduce(known, Op.OR, None, plan.service)  # of each parameter, one has it
+            place.communicator.reduce_vector(
+                known, Op.OR, None, plan.service
+            )  # of each parameter, one has it
         with clock.time("observing"):
             self.gradients.take_note(plan.layout, known[tally.size :].view(np.float32))
         with clock.time("planning"):

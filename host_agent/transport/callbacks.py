@@ -189,7 +189,7 @@ class Callbacks:
         self._threads, self._serve = threads, serve
         self._watched = False
 
-    def begin(self, sequence: Sequence) -> None:
+    def serve_elsewhere(self, sequence: Sequence) -> None:
         """Have another thread serve a sequence; the lock is held."""
         if not self._threads.run(partial(self._serve, sequence)):
             raise EndlessWaitError(
@@ -218,7 +218,7 @@ class Callbacks:
         outer = inner.outer
         assert outer is not None
         if inner.drained is None:
-            self.begin(outer)
+            self.serve_elsewhere(outer)
         inner.given_up = True
         del self.of[inner.thread]
         outer.is_done()

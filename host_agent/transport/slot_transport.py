@@ -4,7 +4,7 @@
 Example::
 
     transport = SlotTransport(TransportConfig(job=7, worker=0, workers=4, slots=64))
-    transport.begin(Op.ADD, 256, lanes)
+    transport.begin_reduction(Op.ADD, 256, lanes)
     while not transport.done:
         datagrams, deadline = transport.poll(now)
         ...                                   # send them; wait for a packet or the deadline
@@ -222,7 +222,7 @@ class SlotTransport:
             raise ValueError("the transport is closed")
         return self._handle
 
-    def begin(
+    def begin_reduction(
         self,
         op: Op,
         block: int,

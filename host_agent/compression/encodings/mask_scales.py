@@ -273,7 +273,7 @@ class MaskScales:
             shared[unsure & (shared < self._lowest.repeat(self._regions.counts))] = 0  # says nothing
             unsure &= self._regions.largest(selected().astype(np.uint32)) > 0
         if some and unsure.any():
-            shared[unsure] = communicator.reduce(self._own[unsure], Op.MAX, GROUP_LANES, service)
+            shared[unsure] = communicator.reduce_vector(self._own[unsure], Op.MAX, GROUP_LANES, service)
         scales = self.steps.scales(shared)
         check_finite(
             communicator, scales, self._form.not_finite, lambda: array_of(in_main_memory(self._vector)), name

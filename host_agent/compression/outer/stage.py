@@ -86,7 +86,7 @@ class OuterStage:
         self._communicator = communicator
         self.sum.join(module, communicator, slots, max_lanes)
 
-    def begin(self, weights: torch.Tensor) -> None:
+    def begin_from(self, weights: torch.Tensor) -> None:
         """Let weights, the same on all workers, be the shared point. Nothing is kept."""
         self.shared = weights.clone()
         self._momentum.zero_()

@@ -108,7 +108,7 @@ class UpdateStage:
         """Return the shared point: float32[rows, ROW]."""
         return self._shared
 
-    def begin(self, weights: Sequence[torch.Tensor]) -> None:
+    def begin_from(self, weights: Sequence[torch.Tensor]) -> None:
         """Let weights, the same on all workers, be the shared point."""
         self.layout.gather(weights, self._shared)
 

@@ -214,12 +214,12 @@ class CompressedUpdates:
         names, sizes = tuple(self._parameters), self._stage.layout.sizes
         words = (what, f"{self._stage.layout.values} parameters", str(self.settings))
         call = Call(_NAME, (what, self._rule, self.settings, names, sizes, *facts), words)
-        run = partial(self._group.connection.operate, call, work)
+        run = partial(self._group.connection.run_call, call, work)
         return self._group.submit(run, devices=devices_of(list(self._parameters.values())))
 
     def _begin(self) -> None:
         broadcast_from_first(self._group.collectives, (*self._model.parameters(), *self._model.buffers()))
-        self._stage.begin(list(self._parameters.values()))
+        self._stage.begin_from(list(self._parameters.values()))
 
     def _step(self, gradients: list[torch.Tensor | None], options: dict[str, list[float]]) -> None:
         numbers = {name: torch.tensor(each, dtype=torch.float64) for name, each in options.items()}

@@ -131,7 +131,7 @@ class FlowRendezvous:
         where = [f"at {place.ip}:{place.port}"] if place is not None else [] if said else ["it has not come"]
         return "; ".join([*where, *([f"it says: {said}"] if said else [])])
 
-    def begin(self, servers: int) -> None:
+    def forget_words(self, servers: int) -> None:
         """Forget what servers of an earlier job have said; for worker 0, before it says the terms."""
         for server in range(servers):
             self._store.delete_key(_word_of(server))

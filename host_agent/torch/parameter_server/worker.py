@@ -181,7 +181,7 @@ class ParameterServer:
         store = open_store(rendezvous, leads=self.rank == 0, timeout=timeout)
         if self.rank == 0:
             if not self.terms.in_switches:
-                FlowRendezvous(store).begin(servers)
+                FlowRendezvous(store).forget_words(servers)
             if placed is not None:
                 store.set(TABLE, table_in_text(placed))
             publish(store, self.terms)

@@ -60,7 +60,7 @@ class Job:
             self.given[rank] += buckets[-1].double().numpy() / len(self.workers)
         done = self.group.run(
             [
-                functools.partial(w.exchange, self.layout, b)
+                functools.partial(w.exchange_bucket, self.layout, b)
                 for w, b in zip(self.workers, buckets, strict=True)
             ]
         )
@@ -109,7 +109,10 @@ def test_blocks_without_a_gradient_are_not_sent_for_what_was_rounded_off() -> No
     job.given += np.stack([bucket.double().numpy() for bucket in sparse]) / 4
     owed = job.owed()
     done = job.group.run(
-        [functools.partial(w.exchange, job.layout, b) for w, b in zip(job.workers, sparse, strict=True)]
+        [
+            functools.partial(w.exchange_bucket, job.layout, b)
+            for w, b in zip(job.workers, sparse, strict=True)
+        ]
     )
     assert [one.report.blocks_sent for one in done] == [1] * 4
     assert np.count_nonzero(job.owed() != owed) <= 4 * 256

@@ -146,7 +146,7 @@ def exchanged(options: dict[str, Any], device: str) -> list[torch.Tensor]:
         generator = torch.Generator().manual_seed(10 * step + dist.get_rank())
         parts = [torch.randn(p.numel(), generator=generator) * 10.0**k for k, (_, p) in enumerate(named)]
         bucket = torch.cat(parts).to(device)
-        exchange = functools.partial(state.exchange, layout, bucket, True)
+        exchange = functools.partial(state.average_bucket, layout, bucket, True)
         state.group.submit(exchange, devices=devices_of(bucket)).wait()
         results.append(bucket.cpu())
         kept = [state.residual(name) for name, _ in named]

@@ -102,7 +102,7 @@ def unaccounted(options: dict[str, Any]) -> None:
     for step in range(3):
         bucket = gradient_bucket(named, step)
         compensated = layout.spread(bucket, SIZE) + residual
-        state.group.submit(functools.partial(state.exchange, layout, bucket, True)).wait()
+        state.group.submit(functools.partial(state.average_bucket, layout, bucket, True)).wait()
         residual = residuals(state, layout)
         delivered = compensated.double() - residual.double()
         # What this rank delivered is rounded to the shared fixed point, nothing else is lost of it ...

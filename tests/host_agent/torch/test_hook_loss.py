@@ -136,7 +136,7 @@ def followed(options: dict[str, Any]) -> int:
         )
         compensated = layout.spread(bucket, SIZE) + residual
         magnitudes = classes_of(layout, compensated, step)
-        state.group.submit(functools.partial(state.exchange, layout, bucket, True)).wait()
+        state.group.submit(functools.partial(state.average_bucket, layout, bucket, True)).wait()
         residual = residuals(state, layout)
         delivered = compensated.double() - residual.double()
         # What this rank delivered and what it kept make up what it had; what all delivered, all applied.
@@ -191,7 +191,7 @@ def sparse_rows() -> int:
         bucket.view(size, block)[chosen] = SIZE * rows.roll(dist.get_rank(), dims=0).float()
         compensated = layout.spread(bucket, SIZE) + residual
         classes = classes_of(layout, compensated, step)
-        state.group.submit(functools.partial(state.exchange, layout, bucket, True)).wait()
+        state.group.submit(functools.partial(state.average_bucket, layout, bucket, True)).wait()
         residual = residuals(state, layout)
         delivered = compensated.double() - residual.double()
         dist.all_reduce(delivered)
