@@ -560,7 +560,7 @@ PUBLISHED: Final[tuple[Published, ...]] = (
         "DS-Sync",
         "up to 94 % end to end",
         "Not confirmed: sums of dense gradients take less time than its groups "
-        "([methods.md](../guides/methods.md#ds-sync-divide-and-shuffle)). The bottlenecked cluster is not "
+        "([methods.md](methods.md#ds-sync)). The bottlenecked cluster is not "
         "described.",
         twin="Gloo's ring; dense sums by the switch",
         counter="bytes of a worker's link",

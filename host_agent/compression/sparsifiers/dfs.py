@@ -67,7 +67,7 @@ class Dfs(Sparsifier):
     leave_out: parts to do without, of PARTS.
 
     Reference: Yang, Zhao, Zhao and Xu, Computer Networks 2023, doi 10.1016/j.comnet.2023.109777; what its
-    abstract leaves open is filled in here, see docs/guides/methods.md.
+    abstract leaves open is filled in here, see docs/reference/methods.md.
     """
 
     name = "dfs"

@@ -287,7 +287,7 @@ def compress(
 
     Each worker makes the step of its own gradient at once, in its own weights. What no sum has delivered yet
     stays there, so the next gradient is computed ahead of the wire. Adam and AdamW divide by the second
-    moments of the mean gradient, which samples tell to all. See docs/guides/methods.md.
+    moments of the mean gradient, which samples tell to all. See docs/guides/compress.md.
 
     The model's weights are this worker's own. Where all workers need the same, evaluate or save the model
     within ``shared_point()``, and call ``finish()`` at the end. Gradients are dense; parameters are float32,
