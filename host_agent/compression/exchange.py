@@ -78,7 +78,7 @@ def gradient_form(bits: LaneBits, error: float, workers: int, *, lossless: bool)
         if bits == "auto":
             return lane_format(16, error, workers)
         raise ValueError(
-            f"lane bits {bits}: for {workers} workers these are three values to a lane, which does not go "
+            f"lane bits {bits}: with {workers} workers a lane has three values, which cannot be combined "
             "with a loss budget; choose 16 or 32"
         )
     return form
@@ -170,7 +170,7 @@ class GradientExchange:
         """
         policy, workers = self.gradients.policy, destination.workers(communicator.size)
         if not (policy.lossless or destination.takes_losses):
-            raise ValueError("sums for servers are lossless: a loss budget does not go with them")
+            raise ValueError("sums for servers are lossless: leave out the loss budget")
         self.form = gradient_form(*self._lanes, workers, lossless=policy.lossless)
         self._place = Place(communicator, destination, self.form, policy, LayerClasses.of(module))
         self._names = frozenset(name for name, _ in module.named_parameters())

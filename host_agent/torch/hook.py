@@ -58,7 +58,7 @@ class HookState:
         module: the DDP module that the hook is registered on, or any module that holds the parameters; errors
             and checkpoints use its names for them.
         process_group: a "weir" group; by default the module's, else the default group.
-        sparsifier: a registered name, or an object.
+        sparsifier: a registered name, or an object. The default sends the fewest bytes with SGD.
         density, threshold, block: the sparsifier's options, see SparsifierOptions.
         encoding: how the chosen elements are written down: "auto", "dense", "blocks:B" or "shared-mask:M";
             by default as the sparsifier says, mostly "auto".
@@ -83,7 +83,7 @@ class HookState:
     Example::
 
         ddp = DistributedDataParallel(model)
-        state = weir.torch.HookState(ddp, sparsifier="topk-block", density=0.05)
+        state = weir.torch.HookState(ddp, sparsifier="dfs", density=0.05)
         ddp.register_comm_hook(state, weir.torch.hook)
     """
 
@@ -92,7 +92,7 @@ class HookState:
         module: torch.nn.Module,
         *,
         process_group: dist.ProcessGroup | None = None,
-        sparsifier: str | Sparsifier = "topk-block",
+        sparsifier: str | Sparsifier = "dfs",
         density: float = 0.05,
         threshold: float = 1e-3,
         block: int = 256,

@@ -194,8 +194,8 @@ class Callbacks:
         if not self._threads.run(partial(self._serve, sequence)):
             raise EndlessWaitError(
                 f"callbacks of {len(self.of)} collectives block, each on a thread, and "
-                f"{self._threads.most} threads are the most that there can be: nothing would ever serve one "
-                "more. Wait in the program instead of in callbacks"
+                f"{self._threads.most} threads are the maximum: no thread would ever serve another one. "
+                "Wait in the program instead of in callbacks"
             )
 
     def serve_while_waiting(self, sequence: Sequence) -> None:

@@ -35,7 +35,7 @@ In the order of the help."""
 Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
 Hosts = Literal["processes", "namespaces"]
 Mode = Literal["all-reduce", "ps"]
-DEFAULT_METHOD: Final = "topk-block"
+DEFAULT_METHOD: Final = "dfs"
 OUTER_STEPS: Final = 20
 """Steps between two of method outer's sums, unless told."""
 
@@ -345,8 +345,9 @@ class TrainConfig(BaseModel):
         samples, a_step = PRESETS[self.model].samples, self.batch_size * self.workers
         if a_step > samples:
             raise ValueError(
-                f"--batch-size {self.batch_size}: {samples:,} samples make no step of {self.workers} "
-                f"workers x {self.batch_size}; at most {max(1, samples // self.workers)} will do"
+                f"--batch-size {self.batch_size}: {samples:,} samples are too few for a step of "
+                f"{self.workers} workers x {self.batch_size}; the maximum is "
+                f"{max(1, samples // self.workers)}"
             )
         return self
 
@@ -370,7 +371,7 @@ class TrainConfig(BaseModel):
             )
         if self.pcap is not None and self.hosts == "namespaces":
             raise ValueError(
-                "--hosts namespaces does not go with --set pcap: "
+                "--hosts namespaces cannot be combined with --set pcap: "
                 "capture at the hosts' interfaces with tcpdump"
             )
         if self.loss_policy is not None:

@@ -486,12 +486,10 @@ def trained(
     for name, (parameter, _) in found.items():
         if parameter.is_complex():
             raise TypeError(
-                f"servers have real numbers, {name} is {parameter.dtype}: train view_as_real of it"
+                f"servers keep real numbers, but {name} is {parameter.dtype}: train its view_as_real"
             )
     if len(found) != len(groups):
-        raise ValueError(
-            f"the optimizer has {len(groups) - len(found)} parameters that are none of the model's"
-        )
+        raise ValueError(f"the optimizer has {len(groups) - len(found)} parameters that the model lacks")
     return found
 
 

@@ -152,7 +152,13 @@ def test_budgets_are_of_lanes_that_are_sent(bits: LaneBits) -> None:
         (8, 4, "blocks:64", 0.0, "blocks:64: with 4 values to a lane, blocks have 128 or 256 values"),
         (16, 4, "blocks:32", 0.0, "with 2 values to a lane, blocks have 64 or 128 or 256 values"),
         (8, 12, "blocks:128", 0.0, "with 3 values to a lane, blocks have 256 values"),
-        (8, 12, None, 0.1, "three values to a lane, which does not go with a loss budget; choose 16 or 32"),
+        (
+            8,
+            12,
+            None,
+            0.1,
+            "a lane has three values, which cannot be combined with a loss budget; choose 16 or 32",
+        ),
         (8, 32, None, 0.0, None),
     ],
 )

@@ -30,7 +30,7 @@ from weir.wire.definition import LAYER_CLASSES
 
 SIZE = 3
 BLOCK = 32
-BLOCKS: dict[str, Any] = {"block": BLOCK, "encoding": f"blocks:{BLOCK}"}
+BLOCKS: dict[str, Any] = {"sparsifier": "topk-block", "block": BLOCK, "encoding": f"blocks:{BLOCK}"}
 SCATTERED: dict[str, Any] = {"sparsifier": "topk", "density": 0.2, "encoding": "shared-mask:2"}
 STEPS = 4
 POLICY = LossPolicy(budgets=((0.6, 0.4, 0.2),) * LAYER_CLASSES, tensor=(0.4,) * LAYER_CLASSES)

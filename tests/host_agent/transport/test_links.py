@@ -247,7 +247,7 @@ class TestUdp:
 
         def connect() -> None:
             link = UdpLink(("0.0.0.0", 0))
-            with pytest.raises(OSError, match="no way to the switch's aggregation address") as caught:
+            with pytest.raises(OSError, match="no route to the switch's aggregation address") as caught:
                 link.connect((address, 9))
             link.close()
             assert f"ip route add {address}/32" in str(caught.value)

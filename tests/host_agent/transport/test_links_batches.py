@@ -100,12 +100,12 @@ def test_sums_are_the_same(
 def test_a_way_too_narrow_is_said_on_joining(lab: Veths) -> None:
     with (
         contextlib.closing(lab.hosts[1].call(lambda: _link(1))) as link,
-        pytest.raises(OSError, match=r"has an MTU of 1500: packets have up to 4160 bytes"),
+        pytest.raises(OSError, match=r"has an MTU of 1500, but packets have up to 4160 bytes"),
     ):
         link.connect((AGGREGATION.ip, UDP_PORT), MAX_PAYLOAD)
     lab.hosts[1].set_mtu("eth0", 1000)
     with pytest.raises(
-        OSError, match=r"the way to 10\.0\.0\.254 has an MTU of 1000: packets have up to 1144 bytes"
+        OSError, match=r"the path to 10\.0\.0\.254 has an MTU of 1000, but packets have up to 1144 bytes"
     ):
         lab.hosts[1].call(lambda: _link(1))
 
