@@ -48,7 +48,7 @@ class Hosts:
 
     @cached_property
     def of_rank(self) -> npt.NDArray[np.int16]:
-        """Return the host of each rank."""
+        """Host of each rank."""
         found = np.empty(sum(map(len, self.ranks)), np.int16)
         for host, ranks in enumerate(self.ranks):
             found[list(ranks)] = host

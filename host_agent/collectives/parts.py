@@ -57,7 +57,7 @@ class Parts:
 
     @cached_property
     def lengths(self) -> list[int]:
-        """Return the units of each part."""
+        """Units of each part."""
         return [-(-count // self.unit) for count in self.counts]
 
     @cached_property
@@ -67,7 +67,7 @@ class Parts:
 
     @property
     def size(self) -> int:
-        """Return the elements of the vector."""
+        """Elements of the vector."""
         return self.unit * sum(self.lengths)
 
     def join(self, parts: Sequence[torch.Tensor | None], dtype: torch.dtype) -> torch.Tensor:

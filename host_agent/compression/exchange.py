@@ -63,7 +63,7 @@ class ExchangeResult:
 
     @property
     def total(self) -> torch.Tensor:
-        """Return the sum as a whole vector."""
+        """Sum as a whole vector."""
         return self.summed.whole
 
 

@@ -44,7 +44,7 @@ class OptimizerSpec:
 
     @property
     def rate(self) -> float:
-        """Return the greatest learning rate of the groups."""
+        """Greatest learning rate of the groups."""
         return max(float(group["lr"]) for group in self.groups)
 
 

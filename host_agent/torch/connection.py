@@ -97,7 +97,7 @@ class Connection(Communicator):
     @property
     @abstractmethod
     def departed(self) -> dict[int, str]:
-        """Return the ranks that left cleanly, with a sentence that says so."""
+        """Ranks that left cleanly, with a sentence that says so."""
 
     @property
     @abstractmethod

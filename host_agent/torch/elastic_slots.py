@@ -305,18 +305,18 @@ class ElasticSlots:
 
     @property
     def round_trip(self) -> float:
-        """Return the shortest round trip to the switch, as ``Reducer.round_trip``."""
+        """Shortest round trip to the switch, as ``Reducer.round_trip``."""
         return self._base.round_trip
 
     @property
     def client(self) -> AgentClient | None:
-        """Return the extension's member, if there is one: it alone is told all of the extension's job."""
+        """Extension's member, if there is one: it alone is told all of the extension's job."""
         extension = self._extension
         return extension.client if extension is not None else None
 
     @property
     def job_id(self) -> int:
-        """Return the job, on the wire, in which the next reduction is, as far as is known now."""
+        """Job, on the wire, in which the next reduction is, as far as is known now."""
         extension = self._extension
         return extension.membership.job_id if extension is not None else self._base.config.job
 

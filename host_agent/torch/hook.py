@@ -177,7 +177,7 @@ class HookState:
 
     @property
     def ledger(self) -> Ledger:
-        """Return the account of all lanes: what entered a sum, what was included, what came back."""
+        """Account of all lanes: what entered a sum, what was included, what came back."""
         return self.exchanger.ledger
 
     def residual(self, name: str) -> torch.Tensor | None:
@@ -199,7 +199,7 @@ class HookState:
 
     @property
     def group(self) -> WeirProcessGroup:
-        """Return the group the gradients are summed over."""
+        """Group the gradients are summed over."""
         if self._group is None:
             raise RuntimeError("this HookState was unpickled: call bind(module) before it is used again")
         return self._group

@@ -80,7 +80,7 @@ class HostConnection(Connection):
 
     @property
     def departed(self) -> dict[int, str]:
-        """Return the ranks that left cleanly, with a sentence that says so."""
+        """Ranks that left cleanly, with a sentence that says so."""
         return dict(self._left)
 
     def free_slots(self) -> list[FreeSlots]:
@@ -89,7 +89,7 @@ class HostConnection(Connection):
 
     @property
     def stats(self) -> ReducerStats:
-        """Return the sums of all reductions; packets are counted on the rank that sends them."""
+        """Sums of all reductions; packets are counted on the rank that sends them."""
         return self._stats
 
     @property

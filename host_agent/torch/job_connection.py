@@ -59,7 +59,7 @@ class Participant:
 
     @property
     def own(self) -> tuple[int, ...]:
-        """Return the ranks that this worker is."""
+        """Ranks that this worker is."""
         return self.ranks[self.rank]
 
 
@@ -171,7 +171,7 @@ class JobConnection(Connection):
 
     @property
     def departed(self) -> dict[int, str]:
-        """Return the ranks that left cleanly, with a sentence that says so."""
+        """Ranks that left cleanly, with a sentence that says so."""
         return {
             rank: reason
             for worker, reason in self._client.departed.items()

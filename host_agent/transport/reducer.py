@@ -177,12 +177,12 @@ class Reducer:
 
     @property
     def stats(self) -> ReducerStats:
-        """Return a snapshot of the sums over all finished reduces."""
+        """Snapshot of the sums over all finished reduces."""
         return self._stats
 
     @property
     def round_trip(self) -> float:
-        """Return the seconds of the shortest round trip to the switch of late, where it is measured: on a
+        """Seconds of the shortest round trip to the switch of late, where it is measured: on a
         path that others share; else 0.
         """
         return self._transport.round_trip

@@ -282,12 +282,12 @@ class TrainConfig(BaseModel):
 
     @property
     def trained_by(self) -> Optimizer:
-        """Return the optimizer: the one asked for, else the model's own."""
+        """Optimizer: the one asked for, else the model's own."""
         return self.optimizer or PRESETS[self.model].optimizer
 
     @property
     def max_norm(self) -> float | None:
-        """Return the largest norm of gradients: the one asked for, else the model's own; None: any."""
+        """Largest norm of gradients: the one asked for, else the model's own; None: any."""
         return self.clip_norm or PRESETS[self.model].clip
 
     @property
@@ -393,7 +393,7 @@ class TrainConfig(BaseModel):
 
     @property
     def sparsifier_options(self) -> "SparsifierOptions":
-        """Return the options of the sparsifier."""
+        """Options of the sparsifier."""
         from weir.host_agent.compression.sparsifiers import SparsifierOptions
 
         return SparsifierOptions(
@@ -406,7 +406,7 @@ class TrainConfig(BaseModel):
 
     @property
     def rule(self) -> str | None:
-        """Return the encoding, or the rule that finds one; None where the method has no use for any."""
+        """Encoding, or the rule that finds one; None where the method has no use for any."""
         from weir.host_agent.compression.sparsifiers import create_sparsifier
 
         if self.encoding is not None or find_method(self.method).kind != "sparsifier":
@@ -415,7 +415,7 @@ class TrainConfig(BaseModel):
 
     @property
     def network(self) -> NetworkSpec:
-        """Return the network to build on this machine."""
+        """Network to build on this machine."""
         return NetworkSpec(
             shape=parse_shape(self.topology),
             rate_bps=parse_rate(self.links) if self.links else None,

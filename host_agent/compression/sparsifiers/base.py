@@ -163,7 +163,7 @@ class Sparsifier(ABC):
 
     @property
     def density(self) -> float:
-        """Return the fraction to keep in this step."""
+        """Fraction to keep in this step."""
         return self.options.density_at(self.step)
 
     @abstractmethod

@@ -284,7 +284,7 @@ class _Known(NamedTuple):
 
     @property
     def spread(self) -> float:
-        """Return the share of what was chosen that was not chosen twice; near 1 while little is known."""
+        """Share of what was chosen that was not chosen twice; near 1 while little is known."""
         return (self.travelled + _PRIOR) / (max(self.chosen, self.travelled) + _PRIOR)
 
 

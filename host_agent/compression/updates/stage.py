@@ -103,7 +103,7 @@ class UpdateStage:
 
     @property
     def shared(self) -> torch.Tensor:
-        """Return the shared point: float32[rows, ROW]."""
+        """Shared point: float32[rows, ROW]."""
         return self._shared
 
     def begin_from(self, weights: Sequence[torch.Tensor]) -> None:

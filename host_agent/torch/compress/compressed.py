@@ -73,7 +73,7 @@ class CompressedUpdates:
 
     @property
     def norm(self) -> float | None:
-        """Return the mean gradient's norm at the last step, before it was clipped; None without
+        """Mean gradient's norm at the last step, before it was clipped; None without
         ``clip_norm``.
         """
         return self._stage.norm

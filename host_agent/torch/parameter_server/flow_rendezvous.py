@@ -90,7 +90,7 @@ class FlowRendezvous:
 
     @property
     def own_ip(self) -> str:
-        """Return the address by which others reach this host: that of the interface GLOO_SOCKET_IFNAME, if
+        """Address by which others reach this host: that of the interface GLOO_SOCKET_IFNAME, if
         torch is told one, else the one from which it reaches the store.
         """
         if interface := os.environ.get("GLOO_SOCKET_IFNAME"):

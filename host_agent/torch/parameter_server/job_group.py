@@ -174,7 +174,7 @@ class JobGroup:
 
     @property
     def slots(self) -> int:
-        """Return the slots of the job."""
+        """Slots of the job."""
         return self.connection.facts.slot_count
 
     def submit(self, work: Callable[[], Any]) -> QueuedWork:

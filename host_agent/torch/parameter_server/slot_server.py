@@ -70,7 +70,7 @@ class SlotServer:
 
     @property
     def connection(self) -> Connection:
-        """Return the communicator of all workers and servers."""
+        """Communicator of all workers and servers."""
         return self._job_group.connection
 
     def run(self) -> None:

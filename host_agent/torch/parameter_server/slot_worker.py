@@ -66,7 +66,7 @@ class SlotSession:
 
     @property
     def connection(self) -> Connection:
-        """Return the communicator of all workers and servers."""
+        """Communicator of all workers and servers."""
         return self._job_group.connection
 
     @property
