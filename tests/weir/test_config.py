@@ -58,6 +58,7 @@ def test_what_is_given_wins_over_the_preset() -> None:
         ({"block": 100}, "--set block", "32, 64, 128 or 256"),
         ({"method": "best"}, "--method", "topk-block"),
         ({"encoding": "blocks:100"}, "--set encoding", "100"),
+        ({"encoding": "dense"}, "--set encoding", "'dfs' needs a mask"),
         ({"method": "powersgd", "encoding": "blocks:64"}, "--set encoding", "powersgd"),
         ({"method": "ds-sync", "exclude": ("1d",)}, "--set exclude", "ds-sync"),
         ({"method": "ds-sync", "loss_budget": 0.1}, "--loss-budget", "ds-sync"),

@@ -319,6 +319,19 @@ class TrainConfig(BaseModel):
             raise ValueError(f"--set lane_bits: {error}") from None
         return self
 
+    @model_validator(mode="after")
+    def _encoding_fits_the_method(self) -> Self:
+        if self.encoding is None or find_method(self.method).kind != "sparsifier":
+            return self
+        from weir.host_agent.compression.encodings import parse_rule, prescribed
+        from weir.host_agent.compression.sparsifiers import create_sparsifier
+
+        try:
+            prescribed(parse_rule(self.encoding), create_sparsifier(self.method, self.sparsifier_options))
+        except ValueError as error:
+            raise ValueError(f"--set encoding: {error}") from None
+        return self
+
     @field_validator("topology")
     @classmethod
     def _a_topology(cls, text: str) -> str:

@@ -6,7 +6,7 @@ choose by what an encoding costs (``forecast``, ``pyramid``); the encoder is tol
 ``cost`` says what an exchange puts on the wire, exactly; ``omnireduce`` what a peer would.
 """
 
-from weir.host_agent.compression.encodings.encoder import Encoder, Proposal
+from weir.host_agent.compression.encodings.encoder import Encoder, Proposal, prescribed
 from weir.host_agent.compression.encodings.encoding import (
     DENSE,
     SCALE_BLOCK,
@@ -28,4 +28,5 @@ __all__ = [
     "Selection",
     "Summed",
     "parse_rule",
+    "prescribed",
 ]

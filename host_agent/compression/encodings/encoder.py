@@ -69,7 +69,7 @@ class Encoder:
     def __init__(self, rule: EncodingRule, sparsifier: Chooser) -> None:
         self.rule, self.sparsifier = rule, sparsifier
         self.plans: dict[int, EncodingPlan] = {}
-        self._prescribed = _prescribed(rule, sparsifier)
+        self._prescribed = prescribed(rule, sparsifier)
         self._workers = 1
         self._planner = Planner(workers=1, slots=1)
         self.learns = self._prescribed is None or self._prescribed.mask_block is not None
@@ -243,8 +243,12 @@ class Proposal:
         return Selection.of(self.plan, self.layout, masks)
 
 
-def _prescribed(rule: EncodingRule, sparsifier: Chooser) -> Encoding | None:
-    """Return the encoding of all parameters that are not excluded; None: of each its own."""
+def prescribed(rule: EncodingRule, sparsifier: Chooser) -> Encoding | None:
+    """Return the encoding of all parameters that are not excluded; None: of each its own.
+
+    Raises:
+        ValueError: the sparsifier's choice cannot be encoded so.
+    """
     needed = None if sparsifier.mask_block is None else Encoding(sparsifier.mask_block)
     refused = (
         rule.encoding not in (None, needed) if needed else sparsifier.fills_union and rule.kind == "dense"
