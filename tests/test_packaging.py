@@ -270,6 +270,7 @@ class TestInstalled:
         launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
         return cls.run(environment, "python", *launcher, str(script), folder=script.parent)
 
+    @pytest.mark.long
     def test_the_script_in_the_readme_trains(self, environment: Path, tmp_path: Path) -> None:
         page = (ROOT / "README.md").read_text(encoding="utf-8")
         shown = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

@@ -21,13 +21,8 @@ def run(*command: str) -> str:
     return done.stdout
 
 
-def torchrun(ranks: int, script: str, *arguments: str) -> str:
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
-    return run(*launcher, script, *arguments)
-
-
 def test_ddp_backend_starts_its_own_switch_and_learns_the_same_everywhere() -> None:
-    said = torchrun(2, "ddp_backend.py")
+    said = run_ranks(2, EXAMPLES / "ddp_backend.py")
     found = re.findall(r"rank (\d): loss ([\d.]+) -> ([\d.]+), parameters ([0-9a-f]{8})", said)
     assert sorted(rank for rank, *_ in found) == ["0", "1"]
     assert all(float(last) < float(first) / 5 for _, first, last, _ in found)

@@ -95,9 +95,8 @@ def test_json_is_all_that_standard_output_gets(
     command: list[str], file: str, runs: str, tmp_path: Path
 ) -> None:
     short = ("--model", "mlp", "--workers", "2", "--epochs", "1", "--max-steps", "2", "--out", str(tmp_path))
-    line = [sys.executable, "-m", "weir", *command, *short, "--json"]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=240, check=False, env=environment())
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(app, [*command, *short, "--json"], env=VARIABLES, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
     printed = json.loads(done.stdout)
     written = json.loads((folder(tmp_path) / file).read_text())
     assert printed == {"folder": str(folder(tmp_path)), **written}
