@@ -4,6 +4,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.harness.forked import run_ranks
 from tests.harness.forked_python import run_together
 from tests.harness.typed import blocks
@@ -55,6 +57,7 @@ def test_the_page_about_it_shows_the_script() -> None:
     assert blocks(page, "python")[0] in script.read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_weights_reach_every_engine(tmp_path: Path) -> None:
     said = run(tmp_path, "weights.py", "--steps", "4")
     digests = re.findall(r"(?:trainer|engine h\d): version 5, ([0-9a-f]{16})", said)
