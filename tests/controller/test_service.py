@@ -45,7 +45,7 @@ from weir.controller.topology import single_switch
 from weir.controller.wiring import Switch
 from weir.wire.definition import VERSION
 
-FAST = Settings(lease_s=1.0, join_timeout_s=20.0)
+FAST = Settings(lease_s=2.0, join_timeout_s=20.0)
 NO_SWITCH = "127.0.0.1:1"
 
 
