@@ -106,15 +106,23 @@ def test_training_converges_and_ends_alike(consistency: str, name: str) -> None:
         assert max(staleness) <= 2
 
 
-@pytest.mark.parametrize("consistency", ["sync", "ssp:2", "async"])
-@pytest.mark.parametrize("name", ["adamw", pytest.param("momentum", marks=pytest.mark.long)])
+DFS = {"sparsifier": "dfs", "density": 0.2, "pull_filter": "1e-3:sqrt"}
+FILTER = {"push_filter": "1e-3:sqrt"}
+
+
 @pytest.mark.parametrize(
-    "chosen",
-    [{"sparsifier": "dfs", "density": 0.2, "pull_filter": "1e-3:sqrt"}, {"push_filter": "1e-3:sqrt"}],
-    ids=["dfs", "filter"],
+    ("chosen", "name", "consistency"),
+    [
+        *((DFS, "adamw", consistency) for consistency in ("sync", "ssp:2", "async")),
+        (FILTER, "adamw", "async"),
+        *effort([], [(FILTER, "adamw", "sync"), (FILTER, "adamw", "ssp:2")]),
+        *effort(
+            [], [(each, "momentum", when) for each in (DFS, FILTER) for when in ("sync", "ssp:2", "async")]
+        ),
+    ],
 )
 def test_units_move_while_methods_and_filters_choose(
-    consistency: str, name: str, chosen: dict[str, Any]
+    chosen: dict[str, Any], name: str, consistency: str
 ) -> None:
     """All begins on server 0: with any consistency, method and optimizer, workers end with one model."""
     units = sum(-(-parameter.numel() // 256) for parameter in make_model().parameters())
