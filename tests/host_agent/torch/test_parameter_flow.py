@@ -106,28 +106,26 @@ def test_training_converges_and_ends_alike(consistency: str, name: str) -> None:
         assert max(staleness) <= 2
 
 
-DFS = {"sparsifier": "dfs", "density": 0.2, "pull_filter": "1e-3:sqrt"}
-FILTER = {"push_filter": "1e-3:sqrt"}
+CHOSEN: dict[str, dict[str, Any]] = {
+    "dfs": {"sparsifier": "dfs", "density": 0.2, "pull_filter": "1e-3:sqrt"},
+    "filter": {"push_filter": "1e-3:sqrt"},
+}
 
 
 @pytest.mark.parametrize(
     ("chosen", "name", "consistency"),
     [
-        *((DFS, "adamw", consistency) for consistency in ("sync", "ssp:2", "async")),
-        (FILTER, "adamw", "async"),
-        *effort([], [(FILTER, "adamw", "sync"), (FILTER, "adamw", "ssp:2")]),
-        *effort(
-            [], [(each, "momentum", when) for each in (DFS, FILTER) for when in ("sync", "ssp:2", "async")]
-        ),
+        *(("dfs", "adamw", consistency) for consistency in ("sync", "ssp:2", "async")),
+        ("filter", "adamw", "async"),
+        *effort([], [("filter", "adamw", "sync"), ("filter", "adamw", "ssp:2")]),
+        *effort([], [(each, "momentum", when) for each in CHOSEN for when in ("sync", "ssp:2", "async")]),
     ],
 )
-def test_units_move_while_methods_and_filters_choose(
-    chosen: dict[str, Any], name: str, consistency: str
-) -> None:
+def test_units_move_while_methods_and_filters_choose(chosen: str, name: str, consistency: str) -> None:
     """All begins on server 0: with any consistency, method and optimizer, workers end with one model."""
     units = sum(-(-parameter.numel() // 256) for parameter in make_model().parameters())
     owner = [0] * (units - 1) + [1]
-    options = {"consistency": consistency, "owner": owner, "migrate_every": 10, **chosen}
+    options = {"consistency": consistency, "owner": owner, "migrate_every": 10, **CHOSEN[chosen]}
     models, losses, _ = outcomes(effort(75, 150), options, name=name)
     assert torch.equal(models[0], models[1]), "bit for bit"
     assert max(losses) < 0.7 * loss_of(make_model())
