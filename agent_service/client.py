@@ -350,12 +350,12 @@ class AgentClient:
 
     @property
     def stopped(self) -> str | None:
-        """Return the reason why the job is over, or None while it is not."""
+        """Reason why the job is over, or None while it is not."""
         return self._stopped
 
     @property
     def departed(self) -> dict[int, str]:
-        """Return the ranks that left cleanly, with a sentence that says so. No collective begun now can
+        """Ranks that left cleanly, with a sentence that says so. No collective begun now can
         complete.
         """
         with self._lock:

@@ -507,7 +507,7 @@ PUBLISHED: Final[tuple[Published, ...]] = (
         "Parameter Flow",
         "−75 % of the data at −0.6 points; −77 % pulled, −79 % pushed",
         "Digits instead of MNIST; the table by threshold and schedule: "
-        "[parameter-server.md](../guides/parameter-server.md#parameter-flow). No record yet.",
+        "[servers.md](servers.md#filters). No record yet.",
         twin="the same server without a filter",
         counter="values held back, by direction",
         command="weir bench run training/filters",
@@ -560,7 +560,7 @@ PUBLISHED: Final[tuple[Published, ...]] = (
         "DS-Sync",
         "up to 94 % end to end",
         "Not confirmed: sums of dense gradients take less time than its groups "
-        "([methods.md](../guides/methods.md#ds-sync-divide-and-shuffle)). The bottlenecked cluster is not "
+        "([methods.md](methods.md#ds-sync)). The bottlenecked cluster is not "
         "described.",
         twin="Gloo's ring; dense sums by the switch",
         counter="bytes of a worker's link",

@@ -42,7 +42,7 @@ class Band:
 
     @property
     def names(self) -> str:
-        """Return the names of its classes."""
+        """Names of its classes."""
         return "; ".join(class_name(code) or f"DSCP {code}" for code in self.codes)
 
 

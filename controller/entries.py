@@ -50,7 +50,7 @@ class TableEntry:
 
     @property
     def key(self) -> Key:
-        """Return the identity of the entry: its table, match and priority."""
+        """Identity of the entry: its table, match and priority."""
         return (self.table, self.match, self.priority)
 
 

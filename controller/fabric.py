@@ -65,12 +65,12 @@ class Fabric:
 
     @property
     def topology(self) -> Topology:
-        """Return the topology that is programmed, with the newest ``qos`` section."""
+        """Topology that is programmed, with the newest ``qos`` section."""
         return self._topology
 
     @property
     def alive(self) -> frozenset[str]:
-        """Return the spines and cores that are not given up."""
+        """Spines and cores that are not given up."""
         return self._alive
 
     def slots(self) -> dict[str, int]:

@@ -50,7 +50,7 @@ class JobTree:
 
     @property
     def tiers(self) -> int:
-        """Return the number of tiers that sum."""
+        """Number of tiers that sum."""
         if len(self.pods) > 1:
             return 3
         return 2 if len(self.pods[0].leaves) > 1 else 1
@@ -62,18 +62,18 @@ class JobTree:
 
     @property
     def leaves(self) -> tuple[str, ...]:
-        """Return the leaves, pod by pod."""
+        """Leaves, pod by pod."""
         return tuple(leaf for pod in self.pods for leaf in pod.leaves)
 
     @property
     def choices(self) -> tuple[tuple[str, ...], ...]:
-        """Return the switches among which classes of slots are spread: spines of each pod, then the cores."""
+        """Switches among which classes of slots are spread: spines of each pod, then the cores."""
         spines = tuple(pod.spines for pod in self.pods) if self.tiers > 1 else ()
         return (*spines, self.cores) if self.tiers == 3 else spines
 
     @property
     def joining(self) -> tuple[str, ...]:
-        """Return the switches above the leaves: all spines of the pods, and the cores."""
+        """Switches above the leaves: all spines of the pods, and the cores."""
         return tuple(name for names in self.choices for name in names)
 
     def place(self, leaf: str) -> tuple[int, int]:

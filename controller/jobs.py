@@ -219,7 +219,7 @@ class Job:
 
     @property
     def first(self) -> Member:
-        """Return the member of the lowest rank of those that have joined."""
+        """Member of the lowest rank of those that have joined."""
         return self.members[min(self.members)]
 
     @property
@@ -229,7 +229,7 @@ class Job:
 
     @property
     def leaves(self) -> tuple[str, ...]:
-        """Return the switches that its members are on, in the order of their lowest ranks."""
+        """Switches that its members are on, in the order of their lowest ranks."""
         return tuple(dict.fromkeys(member.host.switch for _rank, member in sorted(self.members.items())))
 
     def departed(self) -> list[Member]:

@@ -180,7 +180,7 @@ class Qos(_Model):
 
     @property
     def spray_mode(self) -> SprayMode:
-        """Return the mode as the switch program numbers it."""
+        """Mode as the switch program numbers it."""
         return SprayMode[self.spray.upper()]
 
     def per_hop_behaviours(self) -> dict[int, Enqueue]:

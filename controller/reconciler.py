@@ -78,12 +78,12 @@ class SwitchReconciler:
 
     @property
     def wanted(self) -> SwitchState:
-        """Return the state that the switch must hold."""
+        """State that the switch must hold."""
         return self._wanted
 
     @property
     def version(self) -> int:
-        """Return the number of the wanted state; it grows with every change."""
+        """Number of the wanted state; it grows with every change."""
         return self._version
 
     def holds(self, version: int) -> bool:

@@ -47,7 +47,7 @@ class SlotPool:
 
     @property
     def used(self) -> int:
-        """Return the number of slots that jobs hold."""
+        """Number of slots that jobs hold."""
         return sum(piece.count for piece in self._taken)
 
     def free(self) -> tuple[SlotRange, ...]:

@@ -123,11 +123,11 @@ def _what(problem: ErrorDetails, model: type[BaseModel], at: str) -> str:
         return f"{given} is not one of {context['expected'].replace(chr(39), '')}{_example(at)}"
     if kind == "string_pattern_mismatch":
         return (
-            f"{given} is no name: a name begins with a letter or a digit, goes on with letters, digits, "
+            f"{given} is not a name: a name begins with a letter or a digit, continues with letters, digits, "
             f"'_', '.' and '-', and has at most 63 characters{_example(at)}"
         )
     if kind == "too_short":
-        return f"there must be one at least{_example(at)}"
+        return f"there must be at least one{_example(at)}"
     if kind == "too_long":
         return f"{context['actual_length']} entries are more than {context['max_length']}{_example(at)}"
     if kind in _LIMITS:

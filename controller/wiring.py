@@ -127,12 +127,12 @@ class Switch(_Model):
 
     @property
     def prefix(self) -> IPv4Network:
-        """Return the addresses of the rack behind this switch."""
+        """Addresses of the rack behind this switch."""
         return IPv4Network(self.subnet or f"{self.aggregation.ip}/24", strict=False)
 
     @property
     def headroom(self) -> int:
-        """Return the number of bytes by which the switch can make a packet longer."""
+        """Number of bytes by which the switch can make a packet longer."""
         return HEADROOM[self.target]
 
     @property
@@ -263,17 +263,17 @@ class Wiring(_Model):
 
     @property
     def leaves(self) -> tuple[Switch, ...]:
-        """Return the switches that hosts may be on, in the order of the file."""
+        """Switches that hosts may be on, in the order of the file."""
         return self.tier(0)
 
     @property
     def spines(self) -> tuple[Switch, ...]:
-        """Return the switches that join racks to pods, in the order of the file."""
+        """Switches that join racks to pods, in the order of the file."""
         return self.tier(1)
 
     @property
     def cores(self) -> tuple[Switch, ...]:
-        """Return the switches that join pods, in the order of the file."""
+        """Switches that join pods, in the order of the file."""
         return self.tier(2)
 
     def pods(self) -> "tuple[Pod, ...]":

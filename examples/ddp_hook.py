@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sparsified gradients with error feedback: DDP's communication hook, saved and restored with the model.
 
-torchrun --nproc-per-node 4 examples/ddp_hook.py --method topk-block --density 0.1
+torchrun --nproc-per-node 4 examples/ddp_hook.py --method dfs --density 0.05
 """
 
 import argparse
@@ -43,8 +43,8 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: range
 def main() -> None:
     """Run on every rank: trains, saves, restores into new objects, trains on."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--method", default="topk-block")
-    parser.add_argument("--density", type=float, default=0.1)
+    parser.add_argument("--method", default="dfs")
+    parser.add_argument("--density", type=float, default=0.05)
     parser.add_argument("--steps", type=int, default=100)
     options = parser.parse_args()
     dist.init_process_group("weir")

@@ -24,7 +24,7 @@ class IncastBursts:
 
     @property
     def interval(self) -> float:
-        """Return the mean time between bursts, in seconds."""
+        """Mean time between bursts, in seconds."""
         return self.fan_in * self.length * 8 / self.bits_per_second
 
 

@@ -49,7 +49,7 @@ class Bbr:
 
     @property
     def rate(self) -> float:
-        """Return the rate that the path can carry, in bytes per nanosecond; 0: unknown."""
+        """Rate that the path can carry, in bytes per nanosecond; 0: unknown."""
         return self._rates[0][1] if self._rates else 0.0
 
     def on_ack(self, ack: Ack) -> None:

@@ -17,11 +17,11 @@ class Engine(Protocol):
 
     @property
     def next(self) -> int:
-        """Return the time of what happens next in there; beyond all times when nothing will."""
+        """Time of what happens next in there; beyond all times when nothing will."""
 
     @property
     def now(self) -> int:
-        """Return the time of what happened last in there."""
+        """Time of what happened last in there."""
 
     @property
     def events(self) -> int:

@@ -102,14 +102,14 @@ class LossBased:
         """Do as ``Congestion`` says."""
         if ack.recovering:
             if ack.delivered:
-                self._reduce(ack)
+                self._reduce_window(ack)
         elif ack.limited and ack.advanced and not ack.marked:
             if self.window < self.ssthresh:
                 self.window = min(self.window + ack.delivered, max(self.ssthresh, self.window))
             else:
                 self.grow(ack)
 
-    def _reduce(self, ack: Ack) -> None:
+    def _reduce_window(self, ack: Ack) -> None:
         """Let packets out in proportion to what arrives, so that the window is down when recovery ends."""
         self._delivered += ack.delivered
         out = ack.sent - self._sent

@@ -79,13 +79,13 @@ class Fabric:
 
     @property
     def next(self) -> int:
-        """Return the time of what happens next; 2^64 - 1 when nothing will."""
+        """Time of what happens next; 2^64 - 1 when nothing will."""
         time: int = self._state.next
         return time
 
     @property
     def now(self) -> int:
-        """Return the time of what happened last."""
+        """Time of what happened last."""
         time: int = self._state.now
         return time
 

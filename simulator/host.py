@@ -73,7 +73,7 @@ class Host:
 
     def _begin(self) -> None:
         work = self._work.popleft()
-        self.transport.begin(
+        self.transport.begin_reduction(
             work.op, work.block, work.lanes, work.service, audiences=work.audiences, floats=work.floats
         )
         self._running = True

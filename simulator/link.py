@@ -100,7 +100,7 @@ class Link:
 
     @property
     def faults(self) -> Faults:
-        """Return the faults of the link."""
+        """Faults of the link."""
         return self._faults
 
     @faults.setter
@@ -120,7 +120,7 @@ class Link:
 
     @property
     def tap(self) -> Callable[[int, bytes], None] | None:
-        """Return the function that sees the frames and their times."""
+        """Function that sees the frames and their times."""
         return self._tap
 
     @tap.setter

@@ -30,7 +30,7 @@ class Ring:
         """Return all streams, by sending host."""
         return [member.to_right for member in self._members]
 
-    def reduce(self, rank: int, length: int, done: Callable[[], None]) -> None:
+    def all_reduce(self, rank: int, length: int, done: Callable[[], None]) -> None:
         """Begin to all-reduce ``length`` bytes at host ``rank``, as all must; ``done``: it has the result."""
         self._members[rank].begin(length, done)
 

@@ -34,11 +34,11 @@ class Port(Protocol):
 
     @property
     def mac(self) -> bytes:
-        """Return the host's address."""
+        """Host's address."""
 
     @property
     def ip(self) -> int:
-        """Return the host's address."""
+        """Host's address."""
 
     def send(self, frame: bytes) -> None:
         """Send a frame when its turn comes."""

@@ -25,7 +25,7 @@ GUIDES: Final = {
         r"loss 0\.[0-2]\d",
     ),
     "docs/guides/hook.md": (r"loss 0\.[0-2]\d, [1-5]% of the gradient sent",),
-    "docs/guides/methods.md": (r"loss 0\.[0-2]\d, ", r"(?s)weights (\d+\.\d{6}).*weights \1\b"),
+    "docs/guides/compress.md": (r"loss 0\.[0-2]\d, ", r"(?s)weights (\d+\.\d{6}).*weights \1\b"),
     "docs/guides/parameter-server.md": (r"loss 0\.[0-2]\d, ", r"(?s)weights (\d+\.\d{6}).*weights \1\b"),
     "docs/guides/placement.md": (r"by hash\n", r"by refined\n", r"2 epochs in .*accuracy (9\d|100)\."),
     "examples/README.md": (r"3 routes at unix:", r"port 2: 10\.0\.0\.2, next hop 02:00:00:00:00:02, ttl 63"),

@@ -84,7 +84,7 @@ class LocalCluster:
 
     @property
     def directory(self) -> Path:
-        """Return the directory of everything, mode 0700. Raises ClusterError while the cluster does not
+        """Directory of everything, mode 0700. Raises ClusterError while the cluster does not
         run.
         """
         if self._directory is None:
@@ -93,12 +93,12 @@ class LocalCluster:
 
     @property
     def controller(self) -> str:
-        """Return the controller's address, for WEIR_CONTROLLER."""
+        """Controller's address, for WEIR_CONTROLLER."""
         return f"unix:{self.directory / 'controller.sock'}"
 
     @property
     def plan(self) -> NetworkPlan:
-        """Return the network as it was built. Raises ClusterError while the cluster does not run."""
+        """Network as it was built. Raises ClusterError while the cluster does not run."""
         if self._plan is None:
             raise ClusterError("the local cluster is not running: call start() first")
         return self._plan

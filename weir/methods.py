@@ -208,7 +208,7 @@ def list_methods(
 
     Density: "as asked" where --density sets the share of values to send; elsewhere it follows from the
     gradient or from other settings. Encoding: form of the gradients on the wire, unless --set encoding=...
-    sets it. docs/guides/methods.md describes each method, and weir settings lists what --set takes.
+    sets it. docs/reference/methods.md describes each method, and weir settings lists what --set takes.
     """
     found = [*methods().values(), *peers().values()]
     if as_json:

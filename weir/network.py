@@ -91,7 +91,7 @@ class NetworkSpec:
 
     @property
     def extra_hosts(self) -> int:
-        """Return the number of background hosts in each rack."""
+        """Number of background hosts in each rack."""
         return BACKGROUND_HOSTS if self.background != "none" else 0
 
     @property
@@ -127,12 +127,12 @@ class NetworkPlan:
 
     @property
     def spines(self) -> tuple[str, ...]:
-        """Return the names of the spines."""
+        """Names of the spines."""
         return tuple(dict.fromkeys(cable.spine for cable in self.cables))
 
     @property
     def leaves(self) -> tuple[str, ...]:
-        """Return the names of the switches that have hosts."""
+        """Names of the switches that have hosts."""
         return tuple(switch.name for switch in self.topology.switches if switch.name not in self.spines)
 
     def gateway(self, host: "Host") -> "tuple[str, str]":

@@ -10,7 +10,7 @@ Example::
 
     dist.init_process_group("weir")
     model = DistributedDataParallel(model)
-    state = weir.torch.HookState(model, sparsifier="topk-block", density=0.05)  # optional: sparsify
+    state = weir.torch.HookState(model, sparsifier="dfs", density=0.05)  # optional: sparsify
     model.register_comm_hook(state, weir.torch.hook)
 
     compressed = weir.torch.compress(model, optimizer)  # or: updates in one bit a value instead of gradients

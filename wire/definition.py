@@ -239,7 +239,7 @@ class Header:
 
     @property
     def size(self) -> int:
-        """Return the length in bytes."""
+        """Length in bytes."""
         return sum(field.bits for field in self.fields) // 8
 
 

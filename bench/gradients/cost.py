@@ -78,7 +78,7 @@ class Bytes:
 
     @property
     def total(self) -> int:
-        """Return the bytes in both directions, headers included."""
+        """Bytes in both directions, headers included."""
         return self.up + self.down
 
     def __add__(self, other: "Bytes") -> "Bytes":

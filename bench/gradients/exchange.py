@@ -65,13 +65,15 @@ def exchanges(place: Place, spec: tuple[Parameters, int]) -> dict[str, dict[str,
     """Return what every sparsifier takes, by name; "local": ranks reduce in the host's memory."""
     given, steps = spec
     return {
-        f"{sparsifier}{' local' if local else ''}": _exchange(place, given, steps, sparsifier, local)
+        f"{sparsifier}{' local' if local else ''}": _exchange_steps(place, given, steps, sparsifier, local)
         for sparsifier in given.sparsifiers
         for local in (False, True)
     }
 
 
-def _exchange(place: Place, given: Parameters, steps: int, sparsifier: str, local: bool) -> dict[str, Any]:
+def _exchange_steps(
+    place: Place, given: Parameters, steps: int, sparsifier: str, local: bool
+) -> dict[str, Any]:
     """Return the seconds of every step, and counts of the last one."""
     with torch.device("meta"):
         model: nn.Module = Gpt(SHAPES[given.model])
@@ -87,7 +89,7 @@ def _exchange(place: Place, given: Parameters, steps: int, sparsifier: str, loca
         began = place.begin()
         works = [
             group.submit(
-                functools.partial(state.exchange, layout, part, layout is layouts[-1]),
+                functools.partial(state.average_bucket, layout, part, layout is layouts[-1]),
                 devices=devices_of(part),
             )
             for layout, part in zip(layouts, parts, strict=True)

@@ -275,7 +275,7 @@ class Replay:
         self._counted.clear()
         done = self.group.run(
             [
-                partial(rank.exchange, self.layout, bucket)
+                partial(rank.exchange_bucket, self.layout, bucket)
                 for rank, bucket in zip(self.ranks, buckets, strict=True)
             ]
         )

@@ -171,7 +171,7 @@ def _step(
     weights = [one.detach() for one in parameters]
     layout = UpdateLayout([str(index) for index in range(len(weights))], [one.shape for one in weights])
     stage = UpdateStage(layout, settings, rule, workers)
-    stage.begin(weights)
+    stage.begin_from(weights)
     options = {
         name: torch.full((len(weights),), _OPTIONS[name], dtype=torch.float64) for name in OPTIONS[rule]
     }

@@ -55,12 +55,12 @@ class Path:
 
     @property
     def link(self) -> LinkSpec:
-        """Return the worker's cable with it."""
+        """Worker's cable with it."""
         return LinkSpec(round(_CABLE * self.bits_per_second), self.faults)
 
     @property
     def slots(self) -> int:
-        """Return the slots that a job gets for it."""
+        """Slots that a job gets for it."""
         return min(slots_for(self.round_trip_s), _MOST_SLOTS)
 
 
@@ -182,7 +182,7 @@ class Sharing:
 
     @property
     def fair(self) -> float:
-        """Return the job's part, over an equal one."""
+        """Job's part, over an equal one."""
         return self.job * (1 + len(self.streams)) / (self.job + sum(self.streams))
 
 

@@ -121,12 +121,12 @@ def _submit(
     """Give a member its part of a step."""
     member = _Recorder(job, rank)
     group, server = PiggybackCommunicator(member, MOST_SLOTS), setting.workers
-    group.reduce(np.full(COMMAND_LANES, rank == 0, np.uint32), Op.OR)
+    group.reduce_vector(np.full(COMMAND_LANES, rank == 0, np.uint32), Op.OR)
     piggybacks: list[Piggyback] = []
     for count, blocks in zip(buckets, chosen, strict=True):
         values = np.ones(SCALE_BLOCK // setting.values_a_lane, np.uint32)
         mine = blocks[rank] if rank < server else np.zeros(blocks.shape[1], np.bool_)
-        group.reduce(mine.astype(np.uint32), Op.MAX, GROUP_LANES)
+        group.reduce_vector(mine.astype(np.uint32), Op.MAX, GROUP_LANES)
         lanes = (mine[:, np.newaxis] * values).reshape(-1).astype(np.uint32)
         block = min(values.size, SLOT_LANES)
         group.piggybacks, piggybacks = piggybacks, []

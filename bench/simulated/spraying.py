@@ -104,7 +104,7 @@ def simulate(setting: Permutation, contender: Contender, seed: int) -> Outcome:
         random = Random(f"{seed} permutation")
         pairs = Pairs(network, contender.weir, setting.fabric.waits)
         for _ in range(setting.rounds):
-            found.times += pairs.exchange(permutation(network, random), setting.tensor)
+            found.times += pairs.send_pairs(permutation(network, random), setting.tensor)
             network.run_for(0.01)
         every = list(taken(network, setting))
         found.beside = [max(leaf) / mean(leaf) for leaf in every]
@@ -139,7 +139,7 @@ class Pairs:
         self._number = 0
         self.resent = 0
 
-    def exchange(self, pairs: dict[str, str], size: int) -> list[float]:
+    def send_pairs(self, pairs: dict[str, str], size: int) -> list[float]:
         """Let every host send, and return how long each took, in seconds."""
         begun = self._network.clock.now
         done: list[int] = []

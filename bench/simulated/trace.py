@@ -158,7 +158,7 @@ def _rings(network: Network, ring: Ring, members: int, trace: Sequence[tuple[flo
 
     def begin(values: int) -> None:
         for rank in range(members):
-            ring.reduce(rank, _VALUE * values, done)
+            ring.all_reduce(rank, _VALUE * values, done)
 
     for seconds, values in trace:
         network.clock.at(round(seconds * SECOND), begin, values)

@@ -154,7 +154,7 @@ class Rings:
 
         def start() -> None:
             for rank in range(self._members):
-                self._ring.reduce(rank, self._size, left.one)
+                self._ring.all_reduce(rank, self._size, left.one)
 
         if pause:
             self._clock.after(pause, start)

@@ -50,7 +50,7 @@ class Outcome:
 
     @property
     def total(self) -> int:
-        """Return the bytes of both directions."""
+        """Bytes of both directions."""
         return self.pushed + self.sent
 
 

@@ -165,7 +165,7 @@ class Found(dict[Training, Outcome]):
 
     @property
     def best(self) -> Training:
-        """Return the training of the first seed at the best rate."""
+        """Training of the first seed at the best rate."""
         first = next(iter(self))
         metrics = {
             each: outcome.metric(each.model) for each, outcome in self.items() if each.seed == first.seed
@@ -182,7 +182,7 @@ class Found(dict[Training, Outcome]):
 
     @property
     def further(self) -> Training | None:
-        """Return a training beyond the best rate, where that is the lowest or highest."""
+        """Training beyond the best rate, where that is the lowest or highest."""
         if not self.edge:
             return None
         return replace(self.best, rate=self.best.rate * (0.5 if self.edge == "<" else 2))

@@ -92,7 +92,7 @@ class WayResult:
 
     @property
     def name(self) -> str:
-        """Return the name of the way."""
+        """Name of the way."""
         return self.way.name
 
     @property
@@ -113,7 +113,7 @@ class WayResult:
 
     @property
     def of_line(self) -> float | None:
-        """Return the share of its line's rate that a worker's packets took in the steps, headers included."""
+        """Share of its line's rate that a worker's packets took in the steps, headers included."""
         rate = self.way.config.network.rate_bps
         bits = 8 * self.record.mean_traffic.bytes_up
         return bits / (rate * self.record.training_s) if rate and self.record.training_s else None
@@ -133,7 +133,7 @@ class WayResult:
 
     @property
     def best(self) -> float:
-        """Return the best value of the metric."""
+        """Best value of the metric."""
         return (min if self.less else max)(map(self.metric, self.record.evaluations))
 
     def curve(self) -> list[tuple[float, float]]:

@@ -41,7 +41,7 @@ class ServerExchange(Exchange):
         return self._client.average(bucket.buffer())
 
 
-def exchange(spec: WorkerSpec, ddp: DistributedDataParallel) -> Exchange:
+def choose_exchange(spec: WorkerSpec, ddp: DistributedDataParallel) -> Exchange:
     """Return the parameter server's if there is one, else as in ``weir train``."""
     if server := os.environ.get(SERVER):
         return ServerExchange(server, int(os.environ["RANK"]))
@@ -50,7 +50,7 @@ def exchange(spec: WorkerSpec, ddp: DistributedDataParallel) -> Exchange:
 
 def main() -> None:
     """Run the worker."""
-    run(exchange)
+    run(choose_exchange)
 
 
 if __name__ == "__main__":

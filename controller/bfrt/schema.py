@@ -43,7 +43,7 @@ class Field:
 
     @property
     def bytes(self) -> int:
-        """Return the length of a value on the wire, which has its leading zeros."""
+        """Length of a value on the wire, which has its leading zeros."""
         return (self.width + 7) // 8
 
     @property

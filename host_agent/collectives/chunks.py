@@ -162,7 +162,7 @@ def _check_all_finite(
     value.
     """
     spoilt = np.array([not bool(torch.isfinite(addends(torch.stack(list(bounds)), op)).all())], np.uint32)
-    communicator.reduce(spoilt, Op.MAX)
+    communicator.reduce_vector(spoilt, Op.MAX)
 
     def values() -> npt.NDArray[np.floating[Any]]:
         vectors = zip(*coming, strict=True)

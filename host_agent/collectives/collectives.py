@@ -18,7 +18,7 @@ from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import as_stored, describe
 from weir.host_agent.collectives.operation import Call
 from weir.host_agent.collectives.packing import Precision
-from weir.host_agent.collectives.reductions import Operator, reduce, reduce_parts
+from weir.host_agent.collectives.reductions import Operator, reduce_tensor, reduce_tensors
 from weir.host_agent.collectives.tensor_memory import overwrite
 
 Tensors = Sequence[torch.Tensor]
@@ -35,7 +35,7 @@ def operation(
         @functools.wraps(method)
         def run(self: C, /, *args: P.args, **kwargs: P.kwargs) -> None:
             call = self._as_made(describe(*args, **kwargs))
-            self.communicator.operate(call, method, self, *args, **kwargs)
+            self.communicator.run_call(call, method, self, *args, **kwargs)
 
         return run
 
@@ -189,7 +189,7 @@ class Collectives:
     def _reduced(self, what: str, tensor: torch.Tensor, op: Operator) -> torch.Tensor:
         """Return the flat reduction of ``tensor``, in its memory or in new."""
         title = self._title(what)
-        return reduce(
+        return reduce_tensor(
             self.communicator,
             as_stored(tensor).reshape(-1),
             op,
@@ -204,7 +204,7 @@ class Collectives:
             if tensor.dtype != tensors[0].dtype:
                 raise ValueError(f"{what}: a {describe(tensor)} stands beside a {describe(tensors[0])}")
         name = self._part_namer(what, tensors, owners)
-        return reduce_parts(self.communicator, tensors, owners, op, name)
+        return reduce_tensors(self.communicator, tensors, owners, op, name)
 
     def _part_namer(self, what: str, tensors: Tensors, owners: Sequence[int]) -> Callable[[int, int], str]:
         """Return what describes an element of a further reduction by its tensor's number and its own."""

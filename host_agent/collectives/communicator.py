@@ -97,12 +97,12 @@ class Communicator(ABC):
             return work()
         except Exception as error:
             if self._announced is not error:
-                self.operate(Call(""), _raise, error)
+                self.run_call(Call(""), _raise, error)
             raise
         finally:
             self._announced = None
 
-    def operate(self, call: Call, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def run_call(self, call: Call, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what ``work`` does with the arguments: what a call is made of, as its packets say.
 
         Every worker must be in the same operation at a time; where one is not, a reduction raises on every
@@ -176,7 +176,7 @@ class Communicator(ABC):
         """
         return False
 
-    def reduce(
+    def reduce_vector(
         self,
         lanes: Lanes,
         op: Op,
@@ -191,7 +191,7 @@ class Communicator(ABC):
 
     def any_of(self, flags: npt.NDArray[np.bool_], service: ServiceClass = LOSSLESS) -> npt.NDArray[np.bool_]:
         """Return which flags are set on some worker, in the shape of ``flags``; a bit each on the wire."""
-        words = self.reduce(pack_bits(flags), Op.OR, service=service)
+        words = self.reduce_vector(pack_bits(flags), Op.OR, service=service)
         return set_bits(words, flags.size).reshape(flags.shape)
 
     def barrier(self) -> None:

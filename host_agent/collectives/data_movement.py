@@ -12,7 +12,7 @@ import torch
 
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import byte_count, lanes_for, read_bytes, write_bytes
-from weir.host_agent.collectives.parts import Parts, reduce
+from weir.host_agent.collectives.parts import Parts, reduce_parts
 from weir.host_agent.collectives.tensor_memory import array_of
 from weir.wire.definition import Op
 
@@ -38,14 +38,14 @@ def deliver(
         lanes = np.zeros(parts.size, np.uint32)
         for index, tensor in inputs.items():
             write_bytes(lanes, starts[index], tensor)
-        reduce(communicator, lanes, Op.OR, parts)
+        reduce_parts(communicator, lanes, Op.OR, parts)
         for index, output in outputs.items():
             read_bytes(lanes, starts[index], output)
         return
     whole = parts.join(
         [_as_lanes(inputs[index]) if index in inputs else None for index in range(len(sizes))], torch.int32
     )
-    reduce(communicator, array_of(whole).view(np.uint32), Op.OR, parts)
+    reduce_parts(communicator, array_of(whole).view(np.uint32), Op.OR, parts)
     for index, output in outputs.items():
         read_bytes(array_of(parts.part(whole, index)).view(np.uint32), 0, output)
 

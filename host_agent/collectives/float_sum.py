@@ -29,7 +29,7 @@ from weir.host_agent.collectives.non_finite import (
     take_out,
 )
 from weir.host_agent.collectives.packing import LaneFormat, WholeLanes
-from weir.host_agent.collectives.parts import Parts, reduce
+from weir.host_agent.collectives.parts import Parts, reduce_parts
 from weir.host_agent.collectives.quantize import Fixed, Floats, Rows, Sample
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
@@ -476,7 +476,7 @@ def sum_float64(
     exponents = _whole(communicator, exponents, rows, shared)
     lanes = limbs.split_float64(values, exponents, scale_block, communicator.size)
     values[:] = limbs.join_float64(
-        reduce(communicator, lanes.reshape(-1), Op.ADD, parts, limbs.LIMBS),
+        reduce_parts(communicator, lanes.reshape(-1), Op.ADD, parts, limbs.LIMBS),
         exponents,
         scale_block,
         communicator.size,
@@ -493,7 +493,7 @@ def _sum_here(communicator: Communicator, values: npt.NDArray[np.floating[Any]],
     """
     everyone = np.zeros((communicator.size, values.size), values.dtype)
     everyone[communicator.rank] = values
-    communicator.reduce(everyone.reshape(-1).view(np.uint32), Op.OR)
+    communicator.reduce_vector(everyone.reshape(-1).view(np.uint32), Op.OR)
     if not communicator.precision.delivers and not np.isfinite(everyone).all():
         raise culprits(~np.isfinite(everyone), name, communicator.rank)
     with np.errstate(over="ignore", invalid="ignore"):  # infinity is the sum, then
@@ -519,7 +519,7 @@ def _greatest(
     """
     mine = exponents if rows is None else exponents[rows]
     # Sparse on one worker: small blocks skip more.
-    found = communicator.reduce(np.concatenate([mine, notes]), Op.MAX, GROUP_LANES, service)
+    found = communicator.reduce_vector(np.concatenate([mine, notes]), Op.MAX, GROUP_LANES, service)
     shared, notes[:] = found[: mine.size], found[mine.size :]
     return shared
 
@@ -567,7 +567,7 @@ def _set_apart(
     found = np.flatnonzero(shared >= blocks.not_finite)
     spoilt = found if rows is None else rows[found]
     places = take_out(communicator, blocks.values(), spoilt, blocks.size)
-    shared[found] = communicator.reduce(blocks.exponents()[spoilt], Op.MAX)
+    shared[found] = communicator.reduce_vector(blocks.exponents()[spoilt], Op.MAX)
     return places
 
 

@@ -48,7 +48,7 @@ class Hosts:
 
     @cached_property
     def of_rank(self) -> npt.NDArray[np.int16]:
-        """Return the host of each rank."""
+        """Host of each rank."""
         found = np.empty(sum(map(len, self.ranks)), np.int16)
         for host, ranks in enumerate(self.ranks):
             found[list(ranks)] = host
@@ -115,7 +115,7 @@ class HostSum:
         self._memory, self._network, self._watch = memory, network, watch
         self._was_read = False  # parts of others' vectors after the release of the last reduction
 
-    def reduce(
+    def reduce_host_lanes(
         self,
         lanes: Lanes,
         op: Op,
@@ -191,7 +191,7 @@ class HostSum:
     ) -> Account:
         """Put this rank's vector into the memory, and what there is to say of it."""
         blocks = -(-lanes.size // block)
-        memory.begin(lanes.size, quiet=self._was_read, deadline=deadline)
+        memory.next_reduction(lanes.size, quiet=self._was_read, deadline=deadline)
         heard_by = 0 if audience is None else zlib.crc32(audience.tobytes(), 1)
         facts = (operation, op << 16 | block, lanes.size & 0xFFFFFFFF, lanes.size >> 32, heard_by, 0)
         here = memory.place
@@ -210,7 +210,7 @@ class HostSum:
         everybody = range(memory.size)
         memory.wait(Step.ARRIVED, everybody, deadline)
         if memory.agree():
-            memory.reduce(op, count, block, memory.size, memory.place)
+            memory.reduce_share(op, count, block, memory.size, memory.place)
             memory.tell(Step.SUMMED)
 
     def _lead(
@@ -234,7 +234,7 @@ class HostSum:
             self._share(memory, count, op, block, deadline)
             memory.wait(Step.SUMMED, everybody, deadline)
         elif count:
-            memory.reduce(op, count, block, 1, 0)
+            memory.reduce_share(op, count, block, 1, 0)
         report = None
         if self._network is not None:
             service = self._service(memory, count, op, block)

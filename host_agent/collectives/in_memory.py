@@ -83,7 +83,7 @@ class InMemoryGroup:
 
         group = InMemoryGroup(2)
         vectors = [np.array([1, 2], np.uint32), np.array([3, 4], np.uint32)]
-        group.run([lambda c=c, v=v: c.reduce(v, Op.ADD) for c, v in zip(group.communicators, vectors)])
+        group.run([lambda c=c, v=v: c.reduce_vector(v, Op.ADD) for c, v in zip(group.communicators, vectors)])
     """
 
     def __init__(self, size: int, loss: Loss | None = None, watch: Watch | None = None) -> None:
@@ -125,7 +125,7 @@ class InMemoryGroup:
             raise error
         return cast(list[T], results)
 
-    def reduce(self, call: _Call) -> ReduceReport:
+    def reduce_call(self, call: _Call) -> ReduceReport:
         """Add one worker's part; return when it is that worker's turn again and the result is there."""
         this = self._round
         this.calls.append(call)
@@ -190,7 +190,7 @@ class _InMemoryCommunicator(Communicator):
         """Reduce as ``Communicator.reduce_lanes``."""
         self.exchanged = True
         call = _Call(self.rank, lanes.reshape(-1), op, block, service, audience, self.fingerprint)
-        return self._group.reduce(call)
+        return self._group.reduce_call(call)
 
 
 def _lengths(lanes: int, block: int) -> npt.NDArray[np.int64]:

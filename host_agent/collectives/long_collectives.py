@@ -15,7 +15,7 @@ from weir.host_agent.collectives.chunks import Remote, chunks_of, move_in_chunks
 from weir.host_agent.collectives.collectives import Collectives, operation
 from weir.host_agent.collectives.dtypes import describe
 from weir.host_agent.collectives.operation import Call
-from weir.host_agent.collectives.reductions import Operator, reduce, reduce_parts
+from weir.host_agent.collectives.reductions import Operator, reduce_tensor, reduce_tensors
 
 _SUM = dist.ReduceOp.SUM
 
@@ -43,7 +43,7 @@ class LongCollectives(Collectives):
             return f"{title}, element {index} of a {describe(vector.tensor)}"
 
         def combine(chunk: list[torch.Tensor], start: int) -> torch.Tensor:
-            return reduce(self.communicator, chunk[0], op, lambda index: name(start + index))
+            return reduce_tensor(self.communicator, chunk[0], op, lambda index: name(start + index))
 
         reduce_in_chunks(self.communicator, [vector], vector, op, combine, name)
 
@@ -86,7 +86,7 @@ class LongCollectives(Collectives):
             def name_here(part: int, element: int) -> str:
                 return name(part, start + element)
 
-            return reduce_parts(self.communicator, chunks, owners, op, name_here)
+            return reduce_tensors(self.communicator, chunks, owners, op, name_here)
 
         reduce_in_chunks(
             self.communicator,

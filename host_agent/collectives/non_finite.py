@@ -115,7 +115,7 @@ def _blame(communicator: Communicator, values: Values, name: Namer) -> NonFinite
     """Find out together whose input was not finite and where it starts."""
     mine = np.flatnonzero(~np.isfinite(values))
     first = np.array([_LAST - np.uint32(mine[0]) if mine.size else 0], dtype=np.uint32)
-    index = int(_LAST - communicator.reduce(first, Op.MAX)[0])
+    index = int(_LAST - communicator.reduce_vector(first, Op.MAX)[0])
     spoilt = np.zeros(communicator.size, np.bool_)
     spoilt[communicator.rank] = mine.size > 0
     ranks = np.flatnonzero(communicator.any_of(spoilt))

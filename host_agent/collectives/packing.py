@@ -185,7 +185,7 @@ class PackedLanes:
 
     @property
     def width(self) -> int:
-        """Return the bits of a field."""
+        """Bits of a field."""
         return 32 // self.fields
 
     @property
@@ -195,7 +195,7 @@ class PackedLanes:
 
     @property
     def error(self) -> float:
-        """Return the most that an average is off, relative to its block's largest magnitude."""
+        """Most that an average is off, relative to its block's largest magnitude."""
         return (1 + 2**-7) / (2 * self.steps)
 
     def lanes(self, values: int) -> int:

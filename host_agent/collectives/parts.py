@@ -57,7 +57,7 @@ class Parts:
 
     @cached_property
     def lengths(self) -> list[int]:
-        """Return the units of each part."""
+        """Units of each part."""
         return [-(-count // self.unit) for count in self.counts]
 
     @cached_property
@@ -67,7 +67,7 @@ class Parts:
 
     @property
     def size(self) -> int:
-        """Return the elements of the vector."""
+        """Elements of the vector."""
         return self.unit * sum(self.lengths)
 
     def join(self, parts: Sequence[torch.Tensor | None], dtype: torch.dtype) -> torch.Tensor:
@@ -136,8 +136,10 @@ def _laid_out(counts: tuple[int, ...], audience: tuple[int, ...], in_lane: int) 
     return Parts(counts, audience, block, ROOMY if most >= ROOMY else block * in_lane)
 
 
-def reduce(communicator: Communicator, lanes: Lanes, op: Op, parts: Parts | None, planes: int = 1) -> Lanes:
+def reduce_parts(
+    communicator: Communicator, lanes: Lanes, op: Op, parts: Parts | None, planes: int = 1
+) -> Lanes:
     """Reduce ``lanes`` in place, each part for its audience, and return them; for all, without parts."""
     if parts is None or not lanes.size:
-        return communicator.reduce(lanes, op)
-    return communicator.reduce(lanes, op, parts.block, audience=parts.of_blocks(lanes.size, planes))
+        return communicator.reduce_vector(lanes, op)
+    return communicator.reduce_vector(lanes, op, parts.block, audience=parts.of_blocks(lanes.size, planes))

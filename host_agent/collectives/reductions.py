@@ -23,8 +23,7 @@ from weir.host_agent.collectives.dtypes import FLOATS, NARROW_INTEGERS
 from weir.host_agent.collectives.float_sum import sum_float32, sum_float64
 from weir.host_agent.collectives.limbs import LIMBS, join_int64, split_int64
 from weir.host_agent.collectives.non_finite import Namer
-from weir.host_agent.collectives.parts import Parts
-from weir.host_agent.collectives.parts import reduce as reduce_lanes
+from weir.host_agent.collectives.parts import Parts, reduce_parts
 from weir.host_agent.collectives.tensor_memory import array_of
 from weir.wire.definition import SLOT_LANES, Op
 
@@ -52,7 +51,7 @@ class PremulSum:
 Operator: TypeAlias = RedOpType | PremulSum
 
 
-def reduce(
+def reduce_tensor(
     communicator: Communicator, flat: torch.Tensor, op: Operator, name: Namer, parts: Parts | None = None
 ) -> torch.Tensor:
     """Return the reduction of ``flat`` over all workers by a torch.distributed operator; may overwrite
@@ -74,14 +73,14 @@ def reduce(
     if flat.is_complex():
         assert parts is None
         halves = torch.view_as_real(flat).reshape(-1)
-        total = reduce(communicator, halves, op, lambda index: name(index // 2))
+        total = reduce_tensor(communicator, halves, op, lambda index: name(index // 2))
         return torch.view_as_complex(total.view(-1, 2))
     if isinstance(op, PremulSum):
         return _sum(communicator, addends(flat, op), name, parts).to(flat.dtype)
     return _REDUCTIONS[op](communicator, flat, name, parts)
 
 
-def reduce_parts(
+def reduce_tensors(
     communicator: Communicator,
     tensors: Sequence[torch.Tensor],
     owners: Sequence[int],
@@ -100,12 +99,12 @@ def reduce_parts(
         name: describes an element by its tensor's number and its flat index there, for errors.
 
     Raises:
-        TypeError, NonFiniteError: as of ``reduce``.
+        TypeError, NonFiniteError: as of ``reduce_tensor``.
     """
     check_supported(op, tensors[0].dtype)
     if tensors[0].is_complex():
         halves = [torch.view_as_real(dtypes.as_stored(tensor)) for tensor in tensors]
-        found = reduce_parts(communicator, halves, owners, op, lambda part, index: name(part, index // 2))
+        found = reduce_tensors(communicator, halves, owners, op, lambda part, index: name(part, index // 2))
         return torch.view_as_complex(found.view(-1, 2))
     dtype, rank = tensors[0].dtype, communicator.rank
     counts = [tensor.numel() for tensor in tensors]
@@ -117,12 +116,12 @@ def reduce_parts(
             part = bisect.bisect_right(starts, index) - 1
             return name(part, index - starts[part])
 
-        whole = reduce(communicator, joined, op, name_one)
+        whole = reduce_tensor(communicator, joined, op, name_one)
         mine = owners.index(rank) if rank in owners else 0
         return whole[starts[mine] : starts[mine + 1]] if rank in owners else whole[:0]
     parts = Parts.of(counts, owners, dtype)
     joined = parts.join(tensors, dtype)
-    whole = reduce(communicator, joined, op, lambda index: name(*parts.locate(index)), parts)
+    whole = reduce_tensor(communicator, joined, op, lambda index: name(*parts.locate(index)), parts)
     return parts.part(whole, owners.index(rank)) if rank in owners else whole[:0]
 
 
@@ -170,10 +169,10 @@ def _sum(communicator: Communicator, flat: torch.Tensor, name: Namer, parts: Par
     if flat.dtype == torch.bool:
         return _bit_or(communicator, flat, name, parts)
     if flat.dtype in NARROW_INTEGERS:
-        return dtypes.narrow(reduce_lanes(communicator, dtypes.widen(flat), Op.ADD, parts), flat.dtype)
+        return dtypes.narrow(reduce_parts(communicator, dtypes.widen(flat), Op.ADD, parts), flat.dtype)
     if flat.dtype == torch.int64:
         split = split_int64(array_of(flat), communicator.size)
-        lanes = reduce_lanes(communicator, split, Op.ADD, parts, LIMBS)
+        lanes = reduce_parts(communicator, split, Op.ADD, parts, LIMBS)
         return torch.from_numpy(join_int64(lanes, communicator.size))
     if flat.dtype == torch.float64:
         sum_float64(communicator, array_of(flat), name, parts)
@@ -203,7 +202,7 @@ def _maximum(
     if flat.element_size() == 8:
         keys = _max64(communicator, dtypes.ordered_keys64(flat), parts)
         return dtypes.from_ordered_keys64(keys, flat.dtype)
-    keys32 = reduce_lanes(communicator, dtypes.ordered_keys(flat), Op.MAX, parts)
+    keys32 = reduce_parts(communicator, dtypes.ordered_keys(flat), Op.MAX, parts)
     return dtypes.from_ordered_keys(keys32, flat.dtype)
 
 
@@ -214,7 +213,7 @@ def _minimum(
     if flat.element_size() == 8:
         keys = ~_max64(communicator, ~dtypes.ordered_keys64(flat, nan_highest=False), parts)
         return dtypes.from_ordered_keys64(keys, flat.dtype)
-    keys32 = ~reduce_lanes(communicator, ~dtypes.ordered_keys(flat, nan_highest=False), Op.MAX, parts)
+    keys32 = ~reduce_parts(communicator, ~dtypes.ordered_keys(flat, nan_highest=False), Op.MAX, parts)
     return dtypes.from_ordered_keys(keys32, flat.dtype)
 
 
@@ -226,9 +225,9 @@ def _max64(communicator: Communicator, keys: dtypes.Keys64, parts: Parts | None)
     high = (keys >> np.uint64(32)).astype(np.uint32)
     low = keys.astype(np.uint32)
     mine = high.copy()
-    communicator.reduce(high, Op.MAX)
+    communicator.reduce_vector(high, Op.MAX)
     low[mine != high] = 0
-    reduce_lanes(communicator, low, Op.MAX, parts)
+    reduce_parts(communicator, low, Op.MAX, parts)
     return (high.astype(np.uint64) << np.uint64(32)) | low
 
 
@@ -246,7 +245,7 @@ def _bit_or(
     lanes = np.zeros(dtypes.lanes_for(dtypes.byte_count(flat)), np.uint32)
     dtypes.write_bytes(lanes, 0, flat)
     result = torch.empty_like(flat)
-    dtypes.read_bytes(reduce_lanes(communicator, lanes, Op.OR, parts), 0, result)
+    dtypes.read_bytes(reduce_parts(communicator, lanes, Op.OR, parts), 0, result)
     return result
 
 
@@ -274,7 +273,7 @@ def _fold(
     size = dtypes.lanes_for(dtypes.byte_count(flat))
     lanes = np.zeros(size * communicator.size, np.uint32)
     dtypes.write_bytes(lanes, size * communicator.rank, flat)
-    reduce_lanes(communicator, lanes, Op.OR, parts, communicator.size)
+    reduce_parts(communicator, lanes, Op.OR, parts, communicator.size)
     total, other = torch.empty_like(flat), torch.empty_like(flat)
     dtypes.read_bytes(lanes, 0, total)
     for rank in range(1, communicator.size):

@@ -20,7 +20,7 @@ from weir.host_agent.collectives import data_movement, dtypes
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.float_sum import WORTH_A_ROUND_TRIP, sum_float32
 from weir.host_agent.collectives.operation import Call
-from weir.host_agent.collectives.reductions import Operator, check_supported, reduce
+from weir.host_agent.collectives.reductions import Operator, check_supported, reduce_tensor
 from weir.host_agent.collectives.tensor_memory import array_of
 from weir.wire.definition import GROUP_LANES, SLOT_LANES, Op
 
@@ -116,7 +116,7 @@ def _union(communicator: Communicator, rows: Rows, count: int) -> Rows:
         return _by_bits(communicator, rows, count)
     counts = np.zeros(communicator.size, np.uint32)
     counts[communicator.rank] = rows.size
-    communicator.reduce(counts, Op.OR)
+    communicator.reduce_vector(counts, Op.OR)
     total = int(counts.sum(dtype=np.int64))
     dtype = np.uint32 if count <= _NARROW_ROWS else np.int64
     if total * np.dtype(dtype).itemsize >= count // 8:
@@ -143,7 +143,7 @@ def _sum(
         parts = _sum(communicator, torch.view_as_real(values), 2 * width, op, lambda index: name(index // 2))
         return torch.view_as_complex(parts)
     if dtype not in dtypes.FLOATS or dtype == torch.float64:
-        return reduce(communicator, values.reshape(-1), op, name).view(values.shape)
+        return reduce_tensor(communicator, values.reshape(-1), op, name).view(values.shape)
     wide = values.to(torch.float32)
     sum_float32(communicator, array_of(wide.reshape(-1)), name, block=_block(width))
     return (wide.div_(communicator.size) if op == _MEAN else wide).to(dtype)

@@ -129,7 +129,7 @@ class BucketLayout:
 
     @cached_property
     def owners(self) -> npt.NDArray[np.intp]:
-        """Return the index of the segment that each block of the vector is of."""
+        """Index of the segment that each block of the vector is of."""
         counts = [-(-segment.length // self.align) for segment in self.segments]
         return np.repeat(
             np.arange(len(counts)), np.array(counts, np.intp) * (self.align // self.packet_block)

@@ -63,7 +63,7 @@ class ExchangeResult:
 
     @property
     def total(self) -> torch.Tensor:
-        """Return the sum as a whole vector."""
+        """Sum as a whole vector."""
         return self.summed.whole
 
 
@@ -78,7 +78,7 @@ def gradient_form(bits: LaneBits, error: float, workers: int, *, lossless: bool)
         if bits == "auto":
             return lane_format(16, error, workers)
         raise ValueError(
-            f"lane bits {bits}: for {workers} workers these are three values to a lane, which does not go "
+            f"lane bits {bits}: with {workers} workers a lane has three values, which cannot be combined "
             "with a loss budget; choose 16 or 32"
         )
     return form
@@ -112,7 +112,7 @@ class GradientExchange:
         group = InMemoryGroup(2)
         for worker, communicator in zip(workers, group.communicators):
             worker.join(model, communicator, slots=256)
-        group.run([lambda w=w, b=b: w.exchange(layout, b) for w, b in zip(workers, buckets)])
+        group.run([lambda w=w, b=b: w.exchange_bucket(layout, b) for w, b in zip(workers, buckets)])
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class GradientExchange:
         """
         policy, workers = self.gradients.policy, destination.workers(communicator.size)
         if not (policy.lossless or destination.takes_losses):
-            raise ValueError("sums for servers are lossless: a loss budget does not go with them")
+            raise ValueError("sums for servers are lossless: leave out the loss budget")
         self.form = gradient_form(*self._lanes, workers, lossless=policy.lossless)
         self._place = Place(communicator, destination, self.form, policy, LayerClasses.of(module))
         self._names = frozenset(name for name, _ in module.named_parameters())
@@ -179,7 +179,9 @@ class GradientExchange:
         self.gradients.join(module, communicator.rank, workers)
         self.encoder.join(workers, slots, self.form, max_lanes=max_lanes)
 
-    def exchange(self, layout: BucketLayout, bucket: torch.Tensor, last: bool = True) -> ExchangeResult:
+    def exchange_bucket(
+        self, layout: BucketLayout, bucket: torch.Tensor, last: bool = True
+    ) -> ExchangeResult:
         """Overwrite a bucket by the average over all workers of what was delivered.
 
         Where there are servers, a server's bucket is overwritten by the averages of its parameters, whatever
@@ -261,7 +263,9 @@ class GradientExchange:
             tally = self.encoder.tally(summed)
         known = np.concatenate([tally, measured.view(np.uint32)])
         if not plan.destination.reaches_all:
-            place.communicator.reduce(known, Op.OR, None, plan.service)  # of each parameter, one has it
+            place.communicator.reduce_vector(
+                known, Op.OR, None, plan.service
+            )  # of each parameter, one has it
         with clock.time("observing"):
             self.gradients.take_note(plan.layout, known[tally.size :].view(np.float32))
         with clock.time("planning"):

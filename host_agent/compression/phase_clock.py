@@ -20,7 +20,7 @@ class PhaseClock:
 
     @property
     def total(self) -> float:
-        """Return the seconds of all phases."""
+        """Seconds of all phases."""
         return self.choice + self.mask + self.planning + self.observing
 
     def time(self, phase: str) -> "_Phase":

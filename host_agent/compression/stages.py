@@ -219,7 +219,7 @@ def agree(
         if place.policy.lossless and plan.destination.takes_notes:
             piggybacks = notes
         else:
-            communicator.reduce(notes, Op.MAX, GROUP_LANES, service)
+            communicator.reduce_vector(notes, Op.MAX, GROUP_LANES, service)
     return Agreed(selection, vector, packed, scales, notes, piggybacks, proposal.elements)
 
 

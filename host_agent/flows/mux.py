@@ -112,7 +112,7 @@ class FlowMux:
 
     @property
     def verdicts(self) -> Verdicts:
-        """Return the fates of packets that no flow of this host got to see."""
+        """Fates of packets that no flow of this host got to see."""
         return native.verdicts_of(self._library.weir_flow_mux_verdicts(self.handle))
 
     def refused(self) -> dict[FlowVerdict, int]:
@@ -124,7 +124,7 @@ class FlowMux:
 
     @property
     def deadline(self) -> int | None:
-        """Return the earliest of all flows' deadlines."""
+        """Earliest of all flows' deadlines."""
         deadline: int = self._library.weir_flow_mux_deadline(self.handle)
         return None if deadline == native.NEVER else deadline
 

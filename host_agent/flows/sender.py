@@ -169,7 +169,7 @@ class FlowSender:
 
     @property
     def window(self) -> SenderWindow:
-        """Return the congestion window."""
+        """Congestion window."""
         shrunk = ctypes.c_uint32()
         return SenderWindow(self._library.weir_flow_sender_window(self.handle, shrunk), shrunk.value)
 

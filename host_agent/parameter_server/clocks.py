@@ -63,7 +63,7 @@ class Clocks:
 
     @property
     def running(self) -> list[int]:
-        """Return the workers whose pushes are waited for."""
+        """Workers whose pushes are waited for."""
         return [worker for worker in self.of if worker not in self.finished]
 
     def join(self, worker: int) -> int:

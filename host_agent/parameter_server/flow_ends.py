@@ -97,7 +97,7 @@ class WorkerEnd:
 
     @property
     def stats(self) -> TransportCounters:
-        """Return the packets so far. Of what comes, those of data: no probes, no answers."""
+        """Packets so far. Of what comes, those of data: no probes, no answers."""
         counts, back = self._sender.counts, self._receiver.counts
         return self._came + TransportCounters(
             packets_up=counts.packets + back.packets,
@@ -111,7 +111,7 @@ class WorkerEnd:
 
     @property
     def sent(self) -> int:
-        """Return the bytes sent, headers from Ethernet up."""
+        """Bytes sent, headers from Ethernet up."""
         return self._sender.counts.bytes + self._receiver.counts.bytes
 
     def close(self) -> None:
@@ -172,12 +172,12 @@ class ServerEnds:
 
     @property
     def sent(self) -> Counter[int]:
-        """Return the bytes sent so far by rank of the member, headers from Ethernet up."""
+        """Bytes sent so far by rank of the member, headers from Ethernet up."""
         return self._closed + Counter({rank: _bytes(session) for rank, session in self._sessions.items()})
 
     @property
     def senders(self) -> list[FlowSender]:
-        """Return the flows to the workers."""
+        """Flows to the workers."""
         return [session.sender for session in self._sessions.values()]
 
 

@@ -53,7 +53,7 @@ class Holdings:
 
     @property
     def missing(self) -> list[int]:
-        """Return the servers whose units have not come."""
+        """Servers whose units have not come."""
         return [server for server in sorted(self.expected) if (self.table.epoch, server) not in self.handed]
 
     def places(self, units: Integers) -> Integers:

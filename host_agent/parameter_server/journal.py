@@ -200,14 +200,14 @@ class Journal:
         for number, data in _parse(content):
             if number > last + 1:
                 raise JournalError(
-                    f"{self._path} goes on with record {number} after {last}: it does not belong to "
+                    f"{self._path} has record {number} after record {last}: it does not belong to "
                     f"{self._saved.name} beside it; restore both from one copy"
                 )
             last = max(last, number)
             whole = (whole or len(_MAGIC)) + _HEAD.size + len(data)
         if _holds(content, whole, last + 2):
             raise JournalError(
-                f"{self._path} is damaged at byte {whole}, with whole records behind: restore the folder "
+                f"{self._path} is damaged at byte {whole}, before intact records: restore the folder "
                 "from a copy"
             )
         return last, whole

@@ -67,7 +67,7 @@ class Plan:
 
     @property
     def bytes(self) -> int:
-        """Return the size of the payload."""
+        """Size of the payload."""
         return 4 * self.words
 
     @cached_property

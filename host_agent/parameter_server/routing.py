@@ -83,7 +83,7 @@ class Piece:
 
     @property
     def form(self) -> tuple[int, ...]:
-        """Return a shape of its own, of one dimension where the parameter has one."""
+        """Shape of its own, of one dimension where the parameter has one."""
         if self.whole:
             return self.shape
         return (self.length,) if len(self.shape) == 1 else (1, self.length)
@@ -147,12 +147,12 @@ class Units:
 
     @property
     def size(self) -> int:
-        """Return the elements of the model."""
+        """Elements of the model."""
         return int(self.starts[-1])
 
     @cached_property
     def sizes(self) -> Integers:
-        """Return the elements of each unit."""
+        """Elements of each unit."""
         return np.diff(self.starts)
 
     @cached_property
@@ -162,7 +162,7 @@ class Units:
 
     @cached_property
     def firsts(self) -> Integers:
-        """Return the first unit of each parameter."""
+        """First unit of each parameter."""
         return np.searchsorted(self.of_parameter, np.arange(len(self.parameters))).astype(np.int64)
 
     def elements(self, units: Integers) -> Integers:
@@ -300,12 +300,12 @@ class Table:
 
     @property
     def size(self) -> int:
-        """Return the elements of the model."""
+        """Elements of the model."""
         return self.units.size
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        """Return the longest runs of a parameter that are on one server, in the order of the model."""
+        """Longest runs of a parameter that are on one server, in the order of the model."""
         if not len(self.units):
             return ()
         owner, of = self.owner.astype(np.int64), self.units.of_parameter

@@ -96,7 +96,7 @@ class ServerMachine:
 
     @property
     def table(self) -> Table:
-        """Return the routing table that is in force."""
+        """Routing table that is in force."""
         return self.holdings.table
 
     @property

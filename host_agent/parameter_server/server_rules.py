@@ -20,7 +20,7 @@ class Optimizer(Protocol):
 
     @property
     def parameters(self) -> Floats:
-        """Return the server's elements of the model; the same array until ``rearrange``."""
+        """Server's elements of the model; the same array until ``rearrange``."""
         ...
 
     def step(

@@ -44,7 +44,7 @@ class OptimizerSpec:
 
     @property
     def rate(self) -> float:
-        """Return the greatest learning rate of the groups."""
+        """Greatest learning rate of the groups."""
         return max(float(group["lr"]) for group in self.groups)
 
 
@@ -148,8 +148,8 @@ class Terms:
         coded = self.method.encoding is not None or self.method.lane_bits not in (None, 32)
         if coded and not self.in_switches:
             raise ValueError(
-                "encoding and lane_bits are of sums in the switches; pushes by flows have 32 bits, in the "
-                "form that costs least"
+                "encoding and lane_bits apply only to sums in the switches; pushes by flows have 32 bits, in "
+                "the cheapest form"
             )
 
     @property

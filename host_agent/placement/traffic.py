@@ -136,7 +136,7 @@ class Traffic:
 
     @property
     def bottleneck(self) -> int:
-        """Return the bytes that the busiest machine sends and receives."""
+        """Bytes that the busiest machine sends and receives."""
         return int((self.links.sum(axis=0) + self.links.sum(axis=1)).max())
 
 

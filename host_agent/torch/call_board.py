@@ -55,10 +55,10 @@ class CallBoard:
         own = Said(number, words, failed=call is not None and bool(call.failure))
         known = {self._rank: own}
         with contextlib.suppress(RuntimeError):  # a store that is gone: the own call is better than nothing
-            self._exchange(own, known)
+            self._exchange_calls(own, known)
         return sentence(known, self._size)
 
-    def _exchange(self, own: Said, known: dict[int, Said]) -> None:
+    def _exchange_calls(self, own: Said, known: dict[int, Said]) -> None:
         """Write down what this rank says, and add to ``known`` what all ranks say that do so in time."""
         until = time.monotonic() + _WAIT_S
         end = until + 2 * _READ_S

@@ -97,7 +97,7 @@ class Connection(Communicator):
     @property
     @abstractmethod
     def departed(self) -> dict[int, str]:
-        """Return the ranks that left cleanly, with a sentence that says so."""
+        """Ranks that left cleanly, with a sentence that says so."""
 
     @property
     @abstractmethod
@@ -120,7 +120,7 @@ class Connection(Communicator):
     # ---- reducing
 
     @abstractmethod
-    def exchange(
+    def reduce_operation(
         self,
         lanes: Lanes,
         op: Op,
@@ -129,7 +129,7 @@ class Connection(Communicator):
         audience: Audience | None,
         operation: int,
     ) -> ReduceReport:
-        """Reduce as ``reduce_lanes``, with errors as ``Reducer.reduce`` has them.
+        """Reduce as ``reduce_lanes``, with errors as ``Reducer.reduce_blocks`` has them.
 
         operation: its fingerprint.
         """
@@ -144,7 +144,7 @@ class Connection(Communicator):
     ) -> ReduceReport:
         """See Communicator.reduce_lanes; GroupBrokenError when the group is, or when this breaks it."""
         return self._watched(
-            lambda: self.exchange(lanes, op, block, service, audience, self.fingerprint),
+            lambda: self.reduce_operation(lanes, op, block, service, audience, self.fingerprint),
         )
 
     @contextlib.contextmanager

@@ -70,7 +70,7 @@ class BorrowedLink:
 
 
 class ElasticSlots:
-    """Reduces for a group, as ``Reducer.reduce`` does. For one thread at a time; the rest from any.
+    """Reduces for a group, as ``Reducer.reduce_blocks`` does. For one thread at a time; the rest from any.
 
     Args:
         name: the group's, and this rank's, for the log.
@@ -101,7 +101,7 @@ class ElasticSlots:
         self._joining: AgentClient | None = None
         self._reason: str | None = None
 
-    def reduce(
+    def reduce_in_slots(
         self,
         operation: int,
         lanes: Lanes,
@@ -114,7 +114,7 @@ class ElasticSlots:
         """See Reducer.reduce; operation: its fingerprint."""
 
         def over(reducer: Reducer) -> ReduceReport:
-            reduction = partial(reducer.reduce, lanes, op, block, service, audiences, floats)
+            reduction = partial(reducer.reduce_blocks, lanes, op, block, service, audiences, floats)
             return self._counted(reducer, operation, reduction)
 
         if self._growth is None:
@@ -139,7 +139,7 @@ class ElasticSlots:
         with self._lock:
             if self._growth.wants_more(lanes):
                 return True, None
-            return False, self._extension if self._growth.begin() else None
+            return False, self._extension if self._growth.place_next() else None
 
     def _counted(
         self, reducer: Reducer, operation: int, reduction: Callable[[], ReduceReport]
@@ -186,7 +186,7 @@ class ElasticSlots:
         """
         assert self._growth is not None
         wanted = np.full(1, slots_for(self._base.round_trip), np.uint32)
-        self._counted(self._base, operation, partial(self._base.reduce, wanted, Op.MAX, GROUP_LANES))
+        self._counted(self._base, operation, partial(self._base.reduce_blocks, wanted, Op.MAX, GROUP_LANES))
         extension: Extension | None = None
         why = "another rank has none"
         try:
@@ -197,7 +197,9 @@ class ElasticSlots:
             why = str(error)
         missing = np.full(1, extension is None, np.uint32)
         try:
-            self._counted(self._base, operation, partial(self._base.reduce, missing, Op.MAX, GROUP_LANES))
+            self._counted(
+                self._base, operation, partial(self._base.reduce_blocks, missing, Op.MAX, GROUP_LANES)
+            )
         except BaseException:
             if extension is not None:
                 extension.close()
@@ -303,18 +305,18 @@ class ElasticSlots:
 
     @property
     def round_trip(self) -> float:
-        """Return the shortest round trip to the switch, as ``Reducer.round_trip``."""
+        """Shortest round trip to the switch, as ``Reducer.round_trip``."""
         return self._base.round_trip
 
     @property
     def client(self) -> AgentClient | None:
-        """Return the extension's member, if there is one: it alone is told all of the extension's job."""
+        """Extension's member, if there is one: it alone is told all of the extension's job."""
         extension = self._extension
         return extension.client if extension is not None else None
 
     @property
     def job_id(self) -> int:
-        """Return the job, on the wire, in which the next reduction is, as far as is known now."""
+        """Job, on the wire, in which the next reduction is, as far as is known now."""
         extension = self._extension
         return extension.membership.job_id if extension is not None else self._base.config.job
 

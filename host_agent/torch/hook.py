@@ -58,7 +58,7 @@ class HookState:
         module: the DDP module that the hook is registered on, or any module that holds the parameters; errors
             and checkpoints use its names for them.
         process_group: a "weir" group; by default the module's, else the default group.
-        sparsifier: a registered name, or an object.
+        sparsifier: a registered name, or an object. The default sends the fewest bytes with SGD.
         density, threshold, block: the sparsifier's options, see SparsifierOptions.
         encoding: how the chosen elements are written down: "auto", "dense", "blocks:B" or "shared-mask:M";
             by default as the sparsifier says, mostly "auto".
@@ -83,7 +83,7 @@ class HookState:
     Example::
 
         ddp = DistributedDataParallel(model)
-        state = weir.torch.HookState(ddp, sparsifier="topk-block", density=0.05)
+        state = weir.torch.HookState(ddp, sparsifier="dfs", density=0.05)
         ddp.register_comm_hook(state, weir.torch.hook)
     """
 
@@ -92,7 +92,7 @@ class HookState:
         module: torch.nn.Module,
         *,
         process_group: dist.ProcessGroup | None = None,
-        sparsifier: str | Sparsifier = "topk-block",
+        sparsifier: str | Sparsifier = "dfs",
         density: float = 0.05,
         threshold: float = 1e-3,
         block: int = 256,
@@ -177,7 +177,7 @@ class HookState:
 
     @property
     def ledger(self) -> Ledger:
-        """Return the account of all lanes: what entered a sum, what was included, what came back."""
+        """Account of all lanes: what entered a sum, what was included, what came back."""
         return self.exchanger.ledger
 
     def residual(self, name: str) -> torch.Tensor | None:
@@ -199,12 +199,12 @@ class HookState:
 
     @property
     def group(self) -> WeirProcessGroup:
-        """Return the group the gradients are summed over."""
+        """Group the gradients are summed over."""
         if self._group is None:
             raise RuntimeError("this HookState was unpickled: call bind(module) before it is used again")
         return self._group
 
-    def exchange(self, layout: BucketLayout, bucket: torch.Tensor, last: bool) -> torch.Tensor:
+    def average_bucket(self, layout: BucketLayout, bucket: torch.Tensor, last: bool) -> torch.Tensor:
         """Overwrite one bucket by the average over all ranks of what was sent, and return it.
 
         Runs on the group's thread. A step that raised can be repeated.
@@ -215,7 +215,7 @@ class HookState:
             last: the step ends with this bucket.
         """
         call = self._call(layout, last)
-        return self.group.connection.operate(call, self._exchange, layout, bucket, last)
+        return self.group.connection.run_call(call, self._average_bucket, layout, bucket, last)
 
     def _call(self, layout: BucketLayout, last: bool) -> Call:
         """Return what all ranks must agree on when a bucket is summed."""
@@ -226,7 +226,7 @@ class HookState:
         facts = (layout.index, names, lengths, last, self.exchanger.settings, predicted)
         return Call("weir.torch.hook", facts, (which, self.exchanger.settings))
 
-    def _exchange(self, layout: BucketLayout, bucket: torch.Tensor, last: bool) -> torch.Tensor:
+    def _average_bucket(self, layout: BucketLayout, bucket: torch.Tensor, last: bool) -> torch.Tensor:
         if not self._joined:
             self._join()
         if not layout.index:  # a step that raised may have left something behind
@@ -247,7 +247,7 @@ class HookState:
 
     def _compressed(self, layout: BucketLayout, bucket: torch.Tensor, last: bool) -> torch.Tensor:
         started, before = time.perf_counter(), self.group.connection.stats
-        done = self.exchanger.exchange(layout, bucket, last)
+        done = self.exchanger.exchange_bucket(layout, bucket, last)
         part = StepStats.of(
             done,
             before,
@@ -322,6 +322,6 @@ def hook(state: HookState, bucket: GradBucket) -> torch.futures.Future[torch.Ten
                 "train without the hook, and the weir backend sums them in 64 bits"
             )
         layout, last = state.layout_of(bucket), bucket.is_last()
-        run = partial(state.exchange, layout, buffer, last)
+        run = partial(state.average_bucket, layout, buffer, last)
         work = state.group.submit_sum(run, buffer, devices=devices_of(buffer))
     return work.get_future()

@@ -83,7 +83,7 @@ class HostChannel:
         self._sending = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def begin(self, listener: Listener) -> None:
+    def listen(self, listener: Listener) -> None:
         """Start to listen, in a thread."""
         self._thread = threading.Thread(target=self._serve, args=(listener,), name="weir-host", daemon=True)
         self._thread.start()

@@ -65,7 +65,7 @@ class HostConnection(Connection):
             hosts,
             rank,
             channel.memory if channel is not None else None,
-            network.exchange if network is not None else None,
+            network.reduce_operation if network is not None else None,
             self._wait,
         )
         if network is not None:
@@ -73,14 +73,14 @@ class HostConnection(Connection):
             if network.broken is not None:
                 self._job_broke(network.broken)
         if channel is not None:
-            channel.begin(self)
+            channel.listen(self)
         self._opened()
 
     # ---- what it is on
 
     @property
     def departed(self) -> dict[int, str]:
-        """Return the ranks that left cleanly, with a sentence that says so."""
+        """Ranks that left cleanly, with a sentence that says so."""
         return dict(self._left)
 
     def free_slots(self) -> list[FreeSlots]:
@@ -89,7 +89,7 @@ class HostConnection(Connection):
 
     @property
     def stats(self) -> ReducerStats:
-        """Return the sums of all reductions; packets are counted on the rank that sends them."""
+        """Sums of all reductions; packets are counted on the rank that sends them."""
         return self._stats
 
     @property
@@ -109,7 +109,7 @@ class HostConnection(Connection):
 
     # ---- reducing
 
-    def exchange(
+    def reduce_operation(
         self,
         lanes: Lanes,
         op: Op,
@@ -118,12 +118,14 @@ class HostConnection(Connection):
         audience: Audience | None,
         operation: int,
     ) -> ReduceReport:
-        """See Connection.exchange."""
+        """See Connection.reduce_operation."""
         self._check()
         self._sum.check(lanes, op, block, service, audience)
         start = time.perf_counter()
         try:
-            report = self._sum.reduce(lanes, op, block, service, audience, operation, self._timeout_s)
+            report = self._sum.reduce_host_lanes(
+                lanes, op, block, service, audience, operation, self._timeout_s
+            )
         except Aborted:
             self._check()
             raise

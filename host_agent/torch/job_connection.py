@@ -59,7 +59,7 @@ class Participant:
 
     @property
     def own(self) -> tuple[int, ...]:
-        """Return the ranks that this worker is."""
+        """Ranks that this worker is."""
         return self.ranks[self.rank]
 
 
@@ -171,7 +171,7 @@ class JobConnection(Connection):
 
     @property
     def departed(self) -> dict[int, str]:
-        """Return the ranks that left cleanly, with a sentence that says so."""
+        """Ranks that left cleanly, with a sentence that says so."""
         return {
             rank: reason
             for worker, reason in self._client.departed.items()
@@ -204,7 +204,7 @@ class JobConnection(Connection):
         finally:
             self._slots.timeout_s = before
 
-    def exchange(
+    def reduce_operation(
         self,
         lanes: Lanes,
         op: Op,
@@ -213,9 +213,9 @@ class JobConnection(Connection):
         audience: Audience | None,
         operation: int,
     ) -> ReduceReport:
-        """See Connection.exchange."""
+        """See Connection.reduce_operation."""
         codes = None if audience is None else self._codes(audience)
-        return self._slots.reduce(operation, lanes, op, block, service, codes)
+        return self._slots.reduce_in_slots(operation, lanes, op, block, service, codes)
 
     def _codes(self, audience: Audience) -> npt.NDArray[np.uint16]:
         """Return audiences as packets have them."""
@@ -227,7 +227,9 @@ class JobConnection(Connection):
         """See Communicator.sum_floats; errors as of ``reduce_lanes``."""
 
         def reduction() -> ReduceReport:
-            return self._slots.reduce(self.fingerprint, values.view(np.uint32), Op.ADD, block, floats=scales)
+            return self._slots.reduce_in_slots(
+                self.fingerprint, values.view(np.uint32), Op.ADD, block, floats=scales
+            )
 
         self._watched(reduction)
         return True

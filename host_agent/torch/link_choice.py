@@ -91,7 +91,7 @@ def _require_own_address(membership: Membership) -> None:
             probe.connect((membership.aggregation.ip, membership.aggregation.udp_port))  # sends nothing
             here = f"its packets to the switch would come from {probe.getsockname()[0]}"
         except OSError as error:
-            here = f"it has no way to the switch ({membership.aggregation.ip}: {error.strerror})"
+            here = f"it has no route to the switch ({membership.aggregation.ip}: {error.strerror})"
     raise ValueError(
         f"this machine is not host {name!r}, which has the address {ip} in the controller's topology: no "
         f"interface here has it, and {here}. Set WEIR_HOST to the name of this machine there, or give "

@@ -285,13 +285,13 @@ class OuterStep:
         layout, settings = self._stage.layout, f"{self.settings} {self._stage.sum.settings}"
         words = (what, f"{layout.values} parameters", settings)
         call = Call(_NAME, (what, settings, layout.names, layout.sizes, *facts), words)
-        run = partial(self._group.connection.operate, call, work)
+        run = partial(self._group.connection.run_call, call, work)
         return self._group.submit(run, devices=devices_of(list(self._parameters.values())))
 
     def _begin(self) -> None:
         broadcast_from_first(self._group.collectives, (*self._model.parameters(), *self._model.buffers()))
         self._start = self._weights()
-        self._stage.begin(self._start)
+        self._stage.begin_from(self._start)
 
     def _agree(self) -> None:
         """Take the state of the rank that has made most outer steps, and the fewest steps of the round."""

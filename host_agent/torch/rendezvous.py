@@ -44,11 +44,11 @@ class LocalCluster(Protocol):
 
     @property
     def controller(self) -> str:
-        """Return the controller's address."""
+        """Controller's address."""
 
     @property
     def directory(self) -> Path:
-        """Return the folder of its sockets, which goes with it."""
+        """Folder of its sockets, which goes with it."""
 
     def check(self) -> None:
         """Raise a RuntimeError that names the process, if one has ended that the others need."""

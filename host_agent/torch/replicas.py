@@ -39,7 +39,7 @@ def trained_parameters(
     names = {parameter: name for name, parameter in model.named_parameters()}
     trained = {parameter for group in optimizer.param_groups for parameter in group["params"]}
     if strangers := trained - names.keys():
-        raise ValueError(f"the optimizer has {len(strangers)} parameters that are none of the model's")
+        raise ValueError(f"the optimizer has {len(strangers)} parameters that the model lacks")
     found = {name: one for one, name in names.items() if one in trained and one.requires_grad}
     if not found:
         raise ValueError("the optimizer has no parameters to train")

@@ -108,7 +108,9 @@ class StallWatch:
         silent = [worker for worker in after if after[worker] == before.get(worker)]
         if len(silent) == len(after):
             leaves = ", ".join(name for job in self._jobs(status) for name in job.leaves)
-            return f"switch {leaves} gets no packets, not even this rank's: it hangs, or the way to it is cut"
+            return (
+                f"switch {leaves} gets no packets, not even this rank's: it hangs, or the path to it is cut"
+            )
         quiet = [str(rank) for worker in silent for rank in self._ranks[worker]]
         if not quiet:
             return "the switch gets packets from all ranks: do they call the same collectives?"

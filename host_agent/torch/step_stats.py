@@ -78,7 +78,7 @@ class StepStats(TransportCounters):
 
     @property
     def density(self) -> float:
-        """Return the share of the elements that this worker chose."""
+        """Share of the elements that this worker chose."""
         return self.sent_elements / self.elements if self.elements else 0.0
 
     def plus(self, other: "StepStats") -> "StepStats":

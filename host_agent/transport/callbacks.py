@@ -189,13 +189,13 @@ class Callbacks:
         self._threads, self._serve = threads, serve
         self._watched = False
 
-    def begin(self, sequence: Sequence) -> None:
+    def serve_elsewhere(self, sequence: Sequence) -> None:
         """Have another thread serve a sequence; the lock is held."""
         if not self._threads.run(partial(self._serve, sequence)):
             raise EndlessWaitError(
                 f"callbacks of {len(self.of)} collectives block, each on a thread, and "
-                f"{self._threads.most} threads are the most that there can be: nothing would ever serve one "
-                "more. Wait in the program instead of in callbacks"
+                f"{self._threads.most} threads are the maximum: no thread would ever serve another one. "
+                "Wait in the program instead of in callbacks"
             )
 
     def serve_while_waiting(self, sequence: Sequence) -> None:
@@ -218,7 +218,7 @@ class Callbacks:
         outer = inner.outer
         assert outer is not None
         if inner.drained is None:
-            self.begin(outer)
+            self.serve_elsewhere(outer)
         inner.given_up = True
         del self.of[inner.thread]
         outer.is_done()

@@ -69,7 +69,7 @@ class TransportCounters:
 
     @property
     def counters(self) -> "TransportCounters":
-        """Return the counters alone, of whatever else the object knows."""
+        """Counters alone, of whatever else the object knows."""
         return self + TransportCounters()
 
 

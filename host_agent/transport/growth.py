@@ -109,7 +109,7 @@ class Growth:
         """Note that there is no extension: it is asked for again after many more rounds."""
         self._rounds, self._limit = 0, min(8 * self._limit, _MOST_ROUNDS)
 
-    def begin(self) -> bool:
+    def place_next(self) -> bool:
         """Return whether the reduction that begins now goes to the extension."""
         self.busy = self.extended
         return self.extended

@@ -103,7 +103,7 @@ class HostMemory:
 
     # ---- how far the ranks are
 
-    def begin(self, lanes: int, *, quiet: bool, deadline: Callable[[Sequence[int]], None]) -> None:
+    def next_reduction(self, lanes: int, *, quiet: bool, deadline: Callable[[Sequence[int]], None]) -> None:
         """Begin the next reduction, of this many lanes; every rank begins the same one.
 
         quiet: wait until nobody reads anything of the last one. deadline: see ``wait``.
@@ -207,7 +207,7 @@ class HostMemory:
         )
         return Account(entered, _signed(total))
 
-    def reduce(self, op: Op, count: int, block: int, places: int, place: int) -> None:
+    def reduce_share(self, op: Op, count: int, block: int, places: int, place: int) -> None:
         """Reduce a share of all ranks' vectors: the ``place``-th of ``places`` equal ones."""
         blocks = -(-count // block)
         self._lib.weir_host_reduce(

@@ -295,7 +295,7 @@ class UdpLink(NativeLink):
             why = os.strerror(error.errno or 0)
             raise OSError(
                 error.errno,
-                f"this host has no way to the switch's aggregation address {aggregator[0]}: {why}; give an "
+                f"this host has no route to the switch's aggregation address {aggregator[0]}: {why}; give an "
                 "interface of this host an address in the same subnet (ip address add ADDRESS/24 dev IFACE), "
                 f"or a route there (ip route add {aggregator[0]}/32 dev IFACE)",
             ) from error
@@ -303,7 +303,7 @@ class UdpLink(NativeLink):
         if mtu < _HEADERS + payload:
             raise OSError(
                 errno.EMSGSIZE,
-                f"the way to {aggregator[0]} has an MTU of {mtu}: packets have up to "
+                f"the path to {aggregator[0]} has an MTU of {mtu}, but packets have up to "
                 f"{_HEADERS + payload} bytes",
             )
 

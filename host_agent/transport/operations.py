@@ -58,7 +58,7 @@ class OperationQueue:
     Example::
 
         operations = OperationQueue("group-1")
-        total = operations.submit(lambda: reducer.reduce(lanes, Op.ADD))
+        total = operations.submit(lambda: reducer.reduce_blocks(lanes, Op.ADD))
         report = total.result()                 # raises what the operation raised
         operations.close()
 
@@ -103,7 +103,7 @@ class OperationQueue:
             sequence = self._callbacks.of.get(threading.get_ident(), self._program)
             outcome: Outcome[T] = Outcome(self._callbacks, sequence)
             if sequence is not self._program and sequence.drained is None:
-                self._callbacks.begin(sequence)
+                self._callbacks.serve_elsewhere(sequence)
                 sequence.drained = threading.Event()
             elif self._callbacks.of:
                 self._callbacks.watch()

@@ -5,7 +5,7 @@ Example::
 
     reducer = Reducer(UdpLink(("10.0.0.1", 0), ("10.0.0.254", 9347)), TransportConfig(7, 0, 4, slots=64))
     lanes = np.array([1, 2, 3], np.uint32)
-    report = reducer.reduce(lanes, Op.ADD)         # lanes now holds the sums
+    report = reducer.reduce_blocks(lanes, Op.ADD)         # lanes now holds the sums
 """
 
 import threading
@@ -108,7 +108,7 @@ class Reducer:
         self._stats = ReducerStats()
         self._closed = False
 
-    def reduce(
+    def reduce_blocks(
         self,
         lanes: Lanes,
         op: Op,
@@ -123,7 +123,7 @@ class Reducer:
         block: lanes in a block, 32 to 256: the unit of what is skipped when zero.
         service: this worker's classes and loss budgets; with budgets, the report's ``given_back`` holds what
         no result included.
-        audiences, floats: see ``SlotTransport.begin``.
+        audiences, floats: see ``SlotTransport.begin_reduction``.
         Raises TypeError or ValueError before anything is sent, and RuntimeError while another thread is in a
         reduce; Aborted, TransportTimeout, DisagreementError, OSError after.
         """
@@ -134,7 +134,7 @@ class Reducer:
             if not held:
                 raise RuntimeError("a reduce is in progress in another thread: submit to an OperationQueue")
             start = time.perf_counter()
-            self._transport.begin(op, block, lanes, service, self.operation, audiences, floats)
+            self._transport.begin_reduction(op, block, lanes, service, self.operation, audiences, floats)
             self._drive()
             report = self._transport.report(time.perf_counter() - start)
             self._transport.forget_tensors()
@@ -157,7 +157,7 @@ class Reducer:
 
     def barrier(self) -> ReduceReport:
         """Return when every worker has called it: one round without lanes."""
-        return self.reduce(np.empty(0, np.uint32), Op.ADD)
+        return self.reduce_blocks(np.empty(0, np.uint32), Op.ADD)
 
     def rest(self) -> float | None:
         """Repeat, between two reduces, what others may need to complete the last ones (protocol.md).
@@ -177,12 +177,12 @@ class Reducer:
 
     @property
     def stats(self) -> ReducerStats:
-        """Return a snapshot of the sums over all finished reduces."""
+        """Snapshot of the sums over all finished reduces."""
         return self._stats
 
     @property
     def round_trip(self) -> float:
-        """Return the seconds of the shortest round trip to the switch of late, where it is measured: on a
+        """Seconds of the shortest round trip to the switch of late, where it is measured: on a
         path that others share; else 0.
         """
         return self._transport.round_trip

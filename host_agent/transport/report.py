@@ -135,10 +135,10 @@ class ReduceReport(TransportCounters):
 
     @property
     def blocks_skipped(self) -> int:
-        """Return the number of blocks of which this worker sent nothing, because they were zero here."""
+        """Number of blocks of which this worker sent nothing, because they were zero here."""
         return self.blocks - self.blocks_sent
 
     @property
     def density(self) -> float:
-        """Return the share of blocks that were sent; 0 of an empty vector."""
+        """Share of blocks that were sent; 0 of an empty vector."""
         return self.blocks_sent / self.blocks if self.blocks else 0.0

@@ -7,7 +7,7 @@ Example::
     service = ServiceClass(
         layer=3, accounts=np.array([0, 0, 1, 1], np.uint16), budgets=np.array([0, 512], np.uint64)
     )
-    reducer.reduce(lanes, Op.ADD, 256, service)
+    reducer.reduce_blocks(lanes, Op.ADD, 256, service)
 """
 
 from dataclasses import dataclass, field, replace

@@ -4,7 +4,7 @@
 Example::
 
     transport = SlotTransport(TransportConfig(job=7, worker=0, workers=4, slots=64))
-    transport.begin(Op.ADD, 256, lanes)
+    transport.begin_reduction(Op.ADD, 256, lanes)
     while not transport.done:
         datagrams, deadline = transport.poll(now)
         ...                                   # send them; wait for a packet or the deadline
@@ -217,12 +217,12 @@ class SlotTransport:
 
     @property
     def handle(self) -> int:
-        """Return the address of the C ``weir_transport``, for native drivers; valid until ``close``."""
+        """Address of the C ``weir_transport``, for native drivers; valid until ``close``."""
         if self._handle is None:
             raise ValueError("the transport is closed")
         return self._handle
 
-    def begin(
+    def begin_reduction(
         self,
         op: Op,
         block: int,
@@ -341,12 +341,12 @@ class SlotTransport:
 
     @property
     def rounds(self) -> int:
-        """Return the slot rounds completed since the reduce began: they grow as long as there is progress."""
+        """Slot rounds completed since the reduce began: they grow as long as there is progress."""
         return int(self._lib.weir_transport_report(self.handle).contents.rounds)
 
     @property
     def rto(self) -> float:
-        """Return the current retransmission timeout in seconds, before back-off."""
+        """Current retransmission timeout in seconds, before back-off."""
         return float(self._lib.weir_transport_rto(self.handle) / 1e9)
 
     def coalescing(self, room: int) -> float:
@@ -359,12 +359,12 @@ class SlotTransport:
 
     @property
     def window(self) -> int:
-        """Return the number of slots that may be open at once, as marks of congestion have it."""
+        """Number of slots that may be open at once, as marks of congestion have it."""
         return int(self._lib.weir_transport_window(self.handle))
 
     @property
     def round_trip(self) -> float:
-        """Return the shortest round trip to the switch of late, in seconds; 0: none was measured, as is so
+        """Shortest round trip to the switch of late, in seconds; 0: none was measured, as is so
         but with ``Congestion.PATH``.
         """
         return float(self._lib.weir_transport_round_trip(self.handle) / 1e9)

@@ -83,5 +83,5 @@ def _require_mtu(connected: socket.socket, what: str, payload: int) -> None:
     needed = _OUTSIDE[connected.family] + FRAME_OVERHEAD + payload
     if (mtu := path_mtu(connected)) < needed:
         raise OSError(
-            errno.EMSGSIZE, f"the path of {what} has an MTU of {mtu}: packets have up to {needed} bytes"
+            errno.EMSGSIZE, f"the path of {what} has an MTU of {mtu}, but packets have up to {needed} bytes"
         )

@@ -179,7 +179,7 @@ def switch(
     """Run a P4 switch.
 
     It runs any program that p4c-bm2-ss compiles for v1model, at native speed, and is controlled over
-    P4Runtime. Ctrl-C ends it. When every port is a pcap file, it ends by itself once all were played.
+    P4Runtime. Ctrl-C ends it. If every port is a pcap file, it ends when it has played all of them.
     """
     if context.invoked_subcommand is not None:
         return

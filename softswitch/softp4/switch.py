@@ -188,7 +188,7 @@ class Switch:
 
     @property
     def handle(self) -> int:
-        """Return the address of the C `sw_switch`, for native drivers; valid until `close`."""
+        """Address of the C `sw_switch`, for native drivers; valid until `close`."""
         return self._native.handle
 
     def process(self, port: int, frame: bytes, now: int) -> list[tuple[int, bytes]]:

@@ -40,7 +40,7 @@ def share_of_a_slow_path(mode: SprayName) -> float:
         network.nodes["leaf1"].switch.queues(SMALL.hosts + 1).set(slow)
         here = [name for name, station in network.stations.items() if station.host.switch == "leaf1"]
         there = [name for name in network.stations if name not in here]
-        Pairs(network, weir=True, waits=SMALL.fabric.waits).exchange(
+        Pairs(network, weir=True, waits=SMALL.fabric.waits).send_pairs(
             dict(zip(here, there, strict=True)), 4 * SMALL.tensor
         )
         first, second = next(taken(network, replace(SMALL, racks=1)))

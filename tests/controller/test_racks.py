@@ -64,7 +64,7 @@ class Workers:
         wanted = np.sum(vectors, axis=0, dtype=np.uint32)
 
         def one(reducer: Reducer, vector: "np.ndarray[tuple[int], np.dtype[np.uint32]]") -> None:
-            reducer.reduce(vector, Op.ADD, block)
+            reducer.reduce_blocks(vector, Op.ADD, block)
 
         calls = [self._pool.submit(one, *pair) for pair in zip(self._reducers, vectors, strict=True)]
         during()

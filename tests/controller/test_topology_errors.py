@@ -66,7 +66,7 @@ def complaint(data: Any, folder: Path) -> str:
             None,
             "switches: nothing is written there: leave the line out, or fill it in, for example",
         ),
-        (("switches",), [], "switches: there must be one at least, for example  switches: [{name: s1"),
+        (("switches",), [], "switches: there must be at least one, for example  switches: [{name: s1"),
         (("switches", 0), "s1", "switches[0]: 's1' is not a mapping: {name: value}"),
         (("switches", 0, "grcp"), 1, "s1, switches[0].grcp: there is no such setting; did you mean 'grpc'"),
         (
@@ -77,7 +77,7 @@ def complaint(data: Any, folder: Path) -> str:
         (
             ("switches", 0, "name"),
             "s 1",
-            "s 1, switches[0].name: 's 1' is no name: a name begins with a letter",
+            "s 1, switches[0].name: 's 1' is not a name: a name begins with a letter",
         ),
         (("switches", 0, "tls", "key"), 7, "s1, switches[0].tls.key: 7 is not the path of a file"),
         (("hosts", 0, "port"), 99999, "h1, hosts[0].port: 99999 is out of range: it must be less than 511"),

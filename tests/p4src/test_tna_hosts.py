@@ -83,7 +83,7 @@ class Run:
         """Replace the vectors by their reduction."""
         now = 0
         for transport, lanes in zip(self.transports, arrays, strict=True):
-            transport.begin(op, block, lanes, service, audiences=audiences)
+            transport.begin_reduction(op, block, lanes, service, audiences=audiences)
         while not all(transport.done for transport in self.transports):
             deadlines = [self._poll(worker, now) for worker in range(WORKERS)]
             for sent in self._pass_again():

@@ -87,7 +87,7 @@ class Fabric:
     def reduce(self, op: Op, arrays: Sequence[Lanes]) -> None:
         """Replace the workers' vectors by their reduction."""
         for (transport, _), lanes in zip(self.workers.values(), arrays, strict=True):
-            transport.begin(op, self._lanes, lanes)
+            transport.begin_reduction(op, self._lanes, lanes)
         now = 0
         while not all(transport.done for transport, _ in self.workers.values()):
             due = []

@@ -575,7 +575,7 @@ def test_a_ring_on_idle_links_takes_the_time_of_its_bytes() -> None:
         left = Counter(range(8))
         length = 800_000
         for rank in range(8):
-            ring.reduce(rank, length, lambda rank=rank: left.subtract([rank]))
+            ring.all_reduce(rank, length, lambda rank=rank: left.subtract([rank]))
         network.run(lambda: not any(left[rank] > 0 for rank in range(8)), limit=1)
         bits = 2 * 7 * length / 8 * 8
         assert 1.0 < network.clock.now / (bits / FAST.rate_bps * 1e9) < 1.15

@@ -123,7 +123,7 @@ def incast(
         ways = []
         for worker, (host, work) in enumerate(zip(senders, works, strict=True)):
             transport = SlotTransport(TransportConfig(job=1, worker=worker, workers=WORKERS, slots=256))
-            transport.begin(work.op, work.block, work.lanes, work.service)
+            transport.begin_reduction(work.op, work.block, work.lanes, work.service)
             framer = Framer(Addresses(Endpoint(host.mac, host.ip, UDP_PORT), there))
             ways.append((worker, host.port, [framer.wrap(*d) for d in transport.poll(0)[0]]))
         now = 0

@@ -88,7 +88,7 @@ def test_what_is_given_wins_over_the_preset() -> None:
         ({"links": "fast"}, "--links", "100mbit"),
         ({"links": "100"}, "--links", "100mbit"),
         ({"exclude": ("*.bais",), "model": "cnn"}, "--set exclude", "layers.0.weight"),
-        ({"batch_size": 100_000, "model": "cnn"}, "--batch-size 100000", "at most 359 will do"),
+        ({"batch_size": 100_000, "model": "cnn"}, "--batch-size 100000", "the maximum is 359"),
         ({"loss": 0.6}, "--set loss", "less than or equal to 0.5"),
         ({"loss": -0.1}, "--set loss", "greater than or equal to 0"),
         ({"background": "bursts"}, "--set background", "'none' or 'incast'"),
@@ -187,7 +187,7 @@ def test_steps_of_its_own_make_the_method_outer_unless_another_is_given() -> Non
 
     assert found(outer_steps=8) == ("outer", 8)
     assert found(method="outer") == ("outer", 20)
-    assert found() == ("topk-block", None)
+    assert found() == ("dfs", None)
     assert found(outer_steps=8, method="dense")[0] == "dense"
 
 

@@ -28,7 +28,7 @@ def test_epochs_and_seeds_order_the_data_differently() -> None:
 
 def test_too_few_samples_for_one_step_is_an_error_that_says_so() -> None:
     with pytest.raises(
-        ValueError, match="10 samples make no step of 4 workers x 16: take a smaller --batch-size"
+        ValueError, match="10 samples are too few for a step of 4 workers x 16: use a smaller --batch-size"
     ):
         share(10, 0, 4, 16, seed=1, epoch=1)
 

@@ -77,7 +77,7 @@ class Pair:
     def sums(self) -> None:
         """Reduce, and see that the sums are right."""
         vectors = [LANES.copy() * (rank + 1) for rank in range(2)]
-        reports = list(self._pool.map(lambda r, v: r.reduce(v, Op.ADD), self._reducers, vectors))
+        reports = list(self._pool.map(lambda r, v: r.reduce_blocks(v, Op.ADD), self._reducers, vectors))
         for vector, report in zip(vectors, reports, strict=True):
             np.testing.assert_array_equal(vector, LANES * 3)
             assert not report.refused

@@ -72,7 +72,7 @@ def step(hub: Hub, job: str, rank: int, value: int) -> set[int]:
         config = transport_config(membership, keep=port.outlives_switch, congestion=port.congestion)
         with Reducer(port.link, config) as reducer:
             vector = np.full(100_000, value, np.uint32)
-            reducer.reduce(vector, Op.ADD)
+            reducer.reduce_blocks(vector, Op.ADD)
             assert 0 < reducer.round_trip < 10
         port.release()
         client.leave()

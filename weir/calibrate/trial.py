@@ -71,7 +71,7 @@ class _Worker:
 
     def step(self, layout: BucketLayout, bucket: torch.Tensor) -> None:
         """Overwrite the gradients by their average over all workers of what was not lost."""
-        self.exchange.exchange(layout, bucket)
+        self.exchange.exchange_bucket(layout, bucket)
 
     def lose(self, shares: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
         """Return which blocks are lost, each with its own chance.

@@ -92,7 +92,7 @@ class _Session:
 
     @property
     def status(self) -> Status:
-        """Return the status of the whole comparison."""
+        """Status of the whole comparison."""
         if self.interrupted:
             return "interrupted"
         return "failed" if self.problems else "complete"

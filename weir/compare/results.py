@@ -64,17 +64,17 @@ class Row:
 
     @property
     def loss(self) -> float | None:
-        """Return the mean over the seeds."""
+        """Mean over the seeds."""
         return fmean(self.losses) if self.losses else None
 
     @property
     def accuracy(self) -> float | None:
-        """Return the mean over the seeds."""
+        """Mean over the seeds."""
         return fmean(self.accuracies) if self.accuracies else None
 
     @property
     def spread(self) -> float | None:
-        """Return the standard deviation over the seeds; None of a single one."""
+        """Standard deviation over the seeds; None of a single one."""
         return stdev(self.accuracies) if len(self.accuracies) > 1 else None
 
     def as_json(self) -> dict[str, Any]:

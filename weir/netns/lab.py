@@ -53,7 +53,7 @@ class Lab:
 
     @property
     def hosts(self) -> tuple[Host, ...]:
-        """Return the hosts, in the order of ``namespaces``: workers and background hosts, rack by rack."""
+        """Hosts, in the order of ``namespaces``: workers and background hosts, rack by rack."""
         return self.topology.hosts
 
     def at_switch(self) -> list[str]:

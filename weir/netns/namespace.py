@@ -53,12 +53,12 @@ class Namespace:
 
     @property
     def file(self) -> int:
-        """Return the open file that holds it."""
+        """Open file that holds it."""
         return self._file
 
     @property
     def path(self) -> str:
-        """Return a path by which other processes of this user find it while this one holds it."""
+        """Path by which other processes of this user find it while this one holds it."""
         return f"/proc/{os.getpid()}/fd/{self._file}"
 
     @property

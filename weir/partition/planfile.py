@@ -123,9 +123,7 @@ def _buckets(said: object) -> Buckets:
     of_feature = _table(said["of_feature"], "of_feature", 0, count - 1)
     signs = _table(said["signs"], "signs", -1, 1)
     if of_feature.shape != signs.shape or not signs.all():
-        raise ValueError(
-            f"signs of shape {signs.shape}, each 1 or -1, are none of {of_feature.shape} buckets"
-        )
+        raise ValueError(f"signs of shape {signs.shape}, each 1 or -1, do not fit {of_feature.shape} buckets")
     return Buckets(count, of_feature, signs)
 
 

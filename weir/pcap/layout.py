@@ -42,7 +42,7 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """Return the length in bytes."""
+        """Length in bytes."""
         return self._struct.size
 
     def read(self, data: bytes, at: int = 0) -> dict[str, Any]:

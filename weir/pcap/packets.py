@@ -143,7 +143,7 @@ class SlotPacket(_Flagged):
 
     @property
     def lanes(self) -> Lanes:
-        """Return the lanes of all groups, zero where there are none: uint32[256], of a wide one [1024]."""
+        """Lanes of all groups, zero where there are none: uint32[256], of a wide one [1024]."""
         if self.groups == _ALL_GROUPS:
             return np.frombuffer(self.body, ">u4").astype(np.uint32)
         width = group_lanes(self.block_log2)
@@ -177,7 +177,7 @@ class FlowPacket(_Flagged):
 
     @property
     def bits(self) -> Bits | None:
-        """Return the bits of a bitmap or stop, from chunk ``first`` on; None when there are none."""
+        """Bits of a bitmap or stop, from chunk ``first`` on; None when there are none."""
         if not self.data or self.type not in (FlowType.BITMAP, FlowType.STOP):
             return None
         bits = np.unpackbits(np.frombuffer(self.data, np.uint8), bitorder="little").view(np.bool_)
@@ -185,7 +185,7 @@ class FlowPacket(_Flagged):
 
     @property
     def terms(self) -> list[tuple[int, int]] | None:
-        """Return the lanes and the budget of each account, of a probe that has its terms."""
+        """Lanes and the budget of each account, of a probe that has its terms."""
         if self.type is not FlowType.PROBE or not self.data:
             return None
         numbers = np.frombuffer(self.data, ">u4")[2:].tolist()

@@ -96,7 +96,7 @@ class Trace:
 
     @property
     def rounds(self) -> list[Round]:
-        """Return the rounds in the order of their first packets."""
+        """Rounds in the order of their first packets."""
         return list(self._rounds.values())
 
     def add(self, seen: CapturedFrame) -> None:

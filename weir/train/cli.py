@@ -102,7 +102,7 @@ def _by_plan(given: Mapping[str, Any], config: Path | None, *, as_json: bool) ->
     file = Path(given["placement"])
     unused = sorted(given.keys() - _BY_PLAN) + (["config"] if config else [])
     if unused:
-        raise ConfigError(f"--placement FILE does not go with {options.in_line(unused)}")
+        raise ConfigError(f"--placement FILE cannot be combined with {options.in_line(unused)}")
     defaults = TrainConfig.model_fields
     model = given.get("model", NAMES[0])
     try:

@@ -35,7 +35,7 @@ In the order of the help."""
 Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
 Hosts = Literal["processes", "namespaces"]
 Mode = Literal["all-reduce", "ps"]
-DEFAULT_METHOD: Final = "topk-block"
+DEFAULT_METHOD: Final = "dfs"
 OUTER_STEPS: Final = 20
 """Steps between two of method outer's sums, unless told."""
 
@@ -282,12 +282,12 @@ class TrainConfig(BaseModel):
 
     @property
     def trained_by(self) -> Optimizer:
-        """Return the optimizer: the one asked for, else the model's own."""
+        """Optimizer: the one asked for, else the model's own."""
         return self.optimizer or PRESETS[self.model].optimizer
 
     @property
     def max_norm(self) -> float | None:
-        """Return the largest norm of gradients: the one asked for, else the model's own; None: any."""
+        """Largest norm of gradients: the one asked for, else the model's own; None: any."""
         return self.clip_norm or PRESETS[self.model].clip
 
     @property
@@ -345,8 +345,9 @@ class TrainConfig(BaseModel):
         samples, a_step = PRESETS[self.model].samples, self.batch_size * self.workers
         if a_step > samples:
             raise ValueError(
-                f"--batch-size {self.batch_size}: {samples:,} samples make no step of {self.workers} "
-                f"workers x {self.batch_size}; at most {max(1, samples // self.workers)} will do"
+                f"--batch-size {self.batch_size}: {samples:,} samples are too few for a step of "
+                f"{self.workers} workers x {self.batch_size}; the maximum is "
+                f"{max(1, samples // self.workers)}"
             )
         return self
 
@@ -370,7 +371,7 @@ class TrainConfig(BaseModel):
             )
         if self.pcap is not None and self.hosts == "namespaces":
             raise ValueError(
-                "--hosts namespaces does not go with --set pcap: "
+                "--hosts namespaces cannot be combined with --set pcap: "
                 "capture at the hosts' interfaces with tcpdump"
             )
         if self.loss_policy is not None:
@@ -392,7 +393,7 @@ class TrainConfig(BaseModel):
 
     @property
     def sparsifier_options(self) -> "SparsifierOptions":
-        """Return the options of the sparsifier."""
+        """Options of the sparsifier."""
         from weir.host_agent.compression.sparsifiers import SparsifierOptions
 
         return SparsifierOptions(
@@ -405,7 +406,7 @@ class TrainConfig(BaseModel):
 
     @property
     def rule(self) -> str | None:
-        """Return the encoding, or the rule that finds one; None where the method has no use for any."""
+        """Encoding, or the rule that finds one; None where the method has no use for any."""
         from weir.host_agent.compression.sparsifiers import create_sparsifier
 
         if self.encoding is not None or find_method(self.method).kind != "sparsifier":
@@ -414,7 +415,7 @@ class TrainConfig(BaseModel):
 
     @property
     def network(self) -> NetworkSpec:
-        """Return the network to build on this machine."""
+        """Network to build on this machine."""
         return NetworkSpec(
             shape=parse_shape(self.topology),
             rate_bps=parse_rate(self.links) if self.links else None,

@@ -192,7 +192,8 @@ def share(samples: int, rank: int, workers: int, batch: int, seed: int, epoch: i
     steps = samples // (batch * workers)
     if steps == 0:
         raise TooFewSamplesError(
-            f"{samples:,} samples make no step of {workers} workers x {batch}: take a smaller --batch-size"
+            f"{samples:,} samples are too few for a step of {workers} workers x {batch}: use a smaller "
+            "--batch-size"
         )
     bounds = [(step * workers + rank) * batch for step in range(steps)]
     return [order[bound : bound + batch] for bound in bounds]

@@ -56,7 +56,7 @@ class Deployment:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Return the ranks of all processes that are started: workers, then parameter servers."""
+        """Ranks of all processes that are started: workers, then parameter servers."""
         return (*self.ranks, *range(self.size, self.size + self.servers))
 
     def called(self, rank: int) -> str:

@@ -119,7 +119,7 @@ class Delivery:
 
     @property
     def missing_share(self) -> float:
-        """Return the share of the lanes that is missing; 0 when none entered."""
+        """Share of the lanes that is missing; 0 when none entered."""
         return self.missing / self.lanes if self.lanes else 0.0
 
 

@@ -22,7 +22,8 @@ Method = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="Method that chooses the gradients to send; weir methods lists all. dense: everything.",
+        help="What to send; weir methods lists all. dense: every gradient in full. dfs suits models trained "
+        "by SGD; for those trained by Adam or AdamW, use compress.",
     ),
 ]
 Model = Annotated[

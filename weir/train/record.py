@@ -131,12 +131,12 @@ class RunRecord:
 
     @property
     def accuracy(self) -> float | None:
-        """Return the accuracy on the held-out set, as last evaluated."""
+        """Accuracy on the held-out set, as last evaluated."""
         return self.evaluations[-1].accuracy if self.evaluations else None
 
     @property
     def identical_in_steps(self) -> bool:
-        """Return the parameters of all ranks were compared after every step, and equal."""
+        """Parameters of all ranks were compared after every step, and equal."""
         return bool(self.steps) and all(step.checksum is not None for step in self.steps)
 
     @property

@@ -68,7 +68,7 @@ class NetworkWatch:
 
     @property
     def counts(self) -> NetworkCounts | None:
-        """Return the newest counts; None when nothing was ever read."""
+        """Newest counts; None when nothing was ever read."""
         return self._counts
 
     def look(self) -> None:

@@ -43,12 +43,12 @@ class EncodingRule:
 
     @property
     def encoding(self) -> Encoding | None:
-        """Return the encoding that the rule prescribes; None: to be planned."""
+        """Encoding that the rule prescribes; None: to be planned."""
         return None if self.kind == "auto" else Encoding(self.size)
 
     @property
     def packet_block(self) -> int | None:
-        """Return the packet block that the rule prescribes; None: to be planned."""
+        """Packet block that the rule prescribes; None: to be planned."""
         return self.size if self.kind == "blocks" else None
 
     def __str__(self) -> str:

@@ -81,7 +81,7 @@ class PacketShape:
 
     @property
     def lanes(self) -> int:
-        """Return the most lanes of a packet."""
+        """Most lanes of a packet."""
         return self.block * self.columns
 
 

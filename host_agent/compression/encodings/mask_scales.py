@@ -73,7 +73,7 @@ class Steps:
 
     @property
     def count(self) -> int:
-        """Return the last step."""
+        """Last step."""
         return np.dtype(self.code).itemsize * 8
 
     @property
@@ -99,7 +99,7 @@ class Steps:
 
     @property
     def dropped(self) -> int:
-        """Return the lower bits of a scale that a level does not have."""
+        """Lower bits of a scale that a level does not have."""
         return _MANTISSA_BITS - self.fine if self.fine else 0
 
 
@@ -175,7 +175,7 @@ class Regions:
 
     @cached_property
     def starts(self) -> npt.NDArray[np.intp]:
-        """Return the first block of each region."""
+        """First block of each region."""
         return np.cumsum(self.sizes) - self.sizes
 
     def largest(self, values: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
@@ -230,7 +230,7 @@ class MaskScales:
 
     @property
     def _native(self) -> bindings.Regions:
-        """Return the regions as the C side sees them."""
+        """Regions as the C side sees them."""
         regions = self._regions
         return bindings.Regions(
             regions.counts.size,
@@ -273,7 +273,7 @@ class MaskScales:
             shared[unsure & (shared < self._lowest.repeat(self._regions.counts))] = 0  # says nothing
             unsure &= self._regions.largest(selected().astype(np.uint32)) > 0
         if some and unsure.any():
-            shared[unsure] = communicator.reduce(self._own[unsure], Op.MAX, GROUP_LANES, service)
+            shared[unsure] = communicator.reduce_vector(self._own[unsure], Op.MAX, GROUP_LANES, service)
         scales = self.steps.scales(shared)
         check_finite(
             communicator, scales, self._form.not_finite, lambda: array_of(in_main_memory(self._vector)), name

@@ -64,7 +64,7 @@ class Cost:
 
     @property
     def total(self) -> int:
-        """Return the bytes in both directions."""
+        """Bytes in both directions."""
         return self.up + self.down
 
 

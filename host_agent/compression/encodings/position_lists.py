@@ -130,7 +130,7 @@ def gather(
     lists = region.lists(masks)
     if communicator.rank < workers:
         lists.write(lanes[communicator.rank])
-    communicator.reduce(together, Op.OR, region.packet_block, service)
+    communicator.reduce_vector(together, Op.OR, region.packet_block, service)
     piggybacks[:] = behind
     if (lanes[:, 0] != _COMPLETE).any():
         return False

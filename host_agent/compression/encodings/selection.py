@@ -296,7 +296,7 @@ class Selection:
 
     @cached_property
     def _starts(self) -> Lanes:
-        """Return the first elements of the blocks that are packed, parameter after parameter."""
+        """First elements of the blocks that are packed, parameter after parameter."""
         masked = [
             (part.words, part.source.length, part.mask_block) for part in self.parts if part.words is not None
         ]
@@ -363,7 +363,7 @@ class Summed:
 
     @cached_property
     def whole(self) -> torch.Tensor:
-        """Return the whole vector."""
+        """Whole vector."""
         return self.selection.unpack(self.packed)
 
     @cached_property

@@ -129,12 +129,12 @@ def unite(
     piggybacks: lanes that travel with the top level, and become their OR, too.
     """
     if levels == 1 or not words.size:
-        both = communicator.reduce(np.concatenate([words, piggybacks]), Op.OR, GROUP_LANES, service)
+        both = communicator.reduce_vector(np.concatenate([words, piggybacks]), Op.OR, GROUP_LANES, service)
         words[:], piggybacks[:] = both[: words.size], both[words.size :]
         return words
     above = unite(communicator, pack_bits(words != 0), levels - 1, service, piggybacks)
     places = np.flatnonzero(set_bits(above, words.size))
-    words[places] = communicator.reduce(words[places], Op.OR, None, service)
+    words[places] = communicator.reduce_vector(words[places], Op.OR, None, service)
     return words
 
 

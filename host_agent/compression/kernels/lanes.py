@@ -109,7 +109,7 @@ class Blocks:
 
     @cached_property
     def _tables(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the rows, factors and quanta."""
+        """Rows, factors and quanta."""
         rows = np.zeros(1, np.uint32) if self.rows is None else self.rows
         factors, quanta = self.form.factors(self.scales)
         return to_device(rows, self.device), to_device(factors, self.device), to_device(quanta, self.device)

@@ -50,7 +50,7 @@ class OuterSettings:
         if self.every < 1:
             raise ValueError(f"every={self.every}: an outer step comes after 1 step at least")
         if not self.rate > 0:
-            raise ValueError(f"outer_rate={self.rate}: it is above 0")
+            raise ValueError(f"outer_rate={self.rate}: it must be above 0")
         if not 0 <= self.momentum < 1:
             raise ValueError(f"outer_momentum={self.momentum}: it is 0 at least, and below 1")
         if not 0 <= self.decay <= 1:
@@ -86,7 +86,7 @@ class OuterStage:
         self._communicator = communicator
         self.sum.join(module, communicator, slots, max_lanes)
 
-    def begin(self, weights: torch.Tensor) -> None:
+    def begin_from(self, weights: torch.Tensor) -> None:
         """Let weights, the same on all workers, be the shared point. Nothing is kept."""
         self.shared = weights.clone()
         self._momentum.zero_()

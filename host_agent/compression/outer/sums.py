@@ -103,7 +103,7 @@ class ChosenSum(OuterSum):
     def mean(self, local: torch.Tensor) -> torch.Tensor:
         """Return the mean of what the workers chose."""
         bucket = local.clone()
-        self._exchange.exchange(self._layout, bucket)
+        self._exchange.exchange_bucket(self._layout, bucket)
         return bucket
 
     def kept(self) -> torch.Tensor:

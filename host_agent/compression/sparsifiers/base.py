@@ -54,7 +54,9 @@ class SparsifierOptions:
                 f"block is {self.block!r} lanes: it must be one of {', '.join(map(str, BLOCK_SIZES))}"
             )
         if self.warmup_steps < 0:
-            raise ValueError(f"warmup_steps is {self.warmup_steps!r}: it is a number of steps, at least 0")
+            raise ValueError(
+                f"warmup_steps is {self.warmup_steps!r}: it must be a number of steps, at least 0"
+            )
         if self.energy is not None and not 0.0 <= self.energy < 1.0:
             raise ValueError(f"energy is {self.energy!r}: it is the share that may wait, at least 0, below 1")
 
@@ -161,7 +163,7 @@ class Sparsifier(ABC):
 
     @property
     def density(self) -> float:
-        """Return the fraction to keep in this step."""
+        """Fraction to keep in this step."""
         return self.options.density_at(self.step)
 
     @abstractmethod

@@ -67,7 +67,7 @@ class Dfs(Sparsifier):
     leave_out: parts to do without, of PARTS.
 
     Reference: Yang, Zhao, Zhao and Xu, Computer Networks 2023, doi 10.1016/j.comnet.2023.109777; what its
-    abstract leaves open is filled in here, see docs/guides/methods.md.
+    abstract leaves open is filled in here, see docs/reference/methods.md.
     """
 
     name = "dfs"
@@ -284,7 +284,7 @@ class _Known(NamedTuple):
 
     @property
     def spread(self) -> float:
-        """Return the share of what was chosen that was not chosen twice; near 1 while little is known."""
+        """Share of what was chosen that was not chosen twice; near 1 while little is known."""
         return (self.travelled + _PRIOR) / (max(self.chosen, self.travelled) + _PRIOR)
 
 

@@ -24,7 +24,7 @@ stage       one worker's step, over any communicator
 Example::
 
     stage = UpdateStage(layout, settings, "adam", communicator.size)
-    stage.begin(weights)                             # worker 0's weights become the shared point
+    stage.begin_from(weights)                        # worker 0's weights become the shared point
     stage.step(communicator, weights, gradients, options)  # overwrites this worker's weights
     stage.finish(communicator, weights)              # nothing is pending any more
 """

@@ -72,7 +72,7 @@ class Signs:
             norms, lengths = norms[rows], lengths[rows]
         scales = sum_whole(communicator, norms / lengths).div_(workers)
         form = CountLanes(workers)
-        lanes = communicator.reduce(parts.signs(rows, form), Op.ADD)
+        lanes = communicator.reduce_vector(parts.signs(rows, form), Op.ADD)
         parts.settle_signs(rows, scales, lanes, form, pending.shared, pending.factors)
         return Delivered(scales.square().mul_(lengths), scales * norms)
 

@@ -18,7 +18,7 @@ class Rotation:
 
     def __init__(self, rows: int, share: float, seed: int, whole: int = 0) -> None:
         if not 0 < share <= 1:
-            raise ValueError(f"a share of {share:g}: it is above 0, and at most 1")
+            raise ValueError(f"a share of {share:g}: it must be above 0, and at most 1")
         self._count = min(rows, math.ceil(share * rows))
         self._whole = whole
         self._order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))

@@ -75,7 +75,9 @@ class Sampler:
         workers = communicator.size
         most = steps_of(workers)
         largest = torch.linalg.vector_norm(own, torch.inf, 1)
-        communicator.reduce(array_of(largest).view(np.uint32), Op.MAX)  # magnitudes sort as their bits do
+        communicator.reduce_vector(
+            array_of(largest).view(np.uint32), Op.MAX
+        )  # magnitudes sort as their bits do
         unit = largest / most
         seed = ((self._seed * _PRIME + communicator.rank) * _PRIME + step) % (1 << 64)
         counts = np.empty(own.numel(), np.uint8)
@@ -83,7 +85,7 @@ class Sampler:
             pointer(own), len(rows), pointer(unit), most, seed, address_of(counts)
         )
         form, mean, unit = CountLanes(2 * most * workers), own, unit / workers
-        lanes = communicator.reduce(form.pack(counts), Op.ADD)
+        lanes = communicator.reduce_vector(form.pack(counts), Op.ADD)
         bindings.library().weir_updates_mean(
             address_of(lanes), len(rows), pointer(unit), most * workers, form.base, form.digits, pointer(mean)
         )

@@ -62,13 +62,11 @@ class UpdateSettings:
     def __post_init__(self) -> None:
         for name in ("share", "sample_share"):
             if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"{name}={getattr(self, name)!r}: it is above 0, and at most 1")
+                raise ValueError(f"{name}={getattr(self, name)!r}: it must be above 0, and at most 1")
         if self.sample_whole_steps < 1:
-            raise ValueError(
-                f"sample_whole_steps={self.sample_whole_steps}: all rows are sampled at one step at least"
-            )
+            raise ValueError(f"sample_whole_steps={self.sample_whole_steps}: it must be at least 1")
         if self.clip_norm is not None and not self.clip_norm > 0:
-            raise ValueError(f"clip_norm={self.clip_norm!r}: it is above 0")
+            raise ValueError(f"clip_norm={self.clip_norm!r}: it must be above 0")
 
 
 class UpdateStage:
@@ -105,10 +103,10 @@ class UpdateStage:
 
     @property
     def shared(self) -> torch.Tensor:
-        """Return the shared point: float32[rows, ROW]."""
+        """Shared point: float32[rows, ROW]."""
         return self._shared
 
-    def begin(self, weights: Sequence[torch.Tensor]) -> None:
+    def begin_from(self, weights: Sequence[torch.Tensor]) -> None:
         """Let weights, the same on all workers, be the shared point."""
         self.layout.gather(weights, self._shared)
 

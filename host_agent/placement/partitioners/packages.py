@@ -26,7 +26,8 @@ def _package(name: str) -> Any:
         return import_module(name)
     except ImportError as error:
         raise MissingPackageError(
-            f"{name} is not installed ({error}): pip install 'weir-ina[placement]', or another --method"
+            f"{name} is not installed ({error}): pip install 'weir-ina[placement]', or use another "
+            "--partitioner"
         ) from None
 
 

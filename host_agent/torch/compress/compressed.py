@@ -73,7 +73,7 @@ class CompressedUpdates:
 
     @property
     def norm(self) -> float | None:
-        """Return the mean gradient's norm at the last step, before it was clipped; None without
+        """Mean gradient's norm at the last step, before it was clipped; None without
         ``clip_norm``.
         """
         return self._stage.norm
@@ -214,12 +214,12 @@ class CompressedUpdates:
         names, sizes = tuple(self._parameters), self._stage.layout.sizes
         words = (what, f"{self._stage.layout.values} parameters", str(self.settings))
         call = Call(_NAME, (what, self._rule, self.settings, names, sizes, *facts), words)
-        run = partial(self._group.connection.operate, call, work)
+        run = partial(self._group.connection.run_call, call, work)
         return self._group.submit(run, devices=devices_of(list(self._parameters.values())))
 
     def _begin(self) -> None:
         broadcast_from_first(self._group.collectives, (*self._model.parameters(), *self._model.buffers()))
-        self._stage.begin(list(self._parameters.values()))
+        self._stage.begin_from(list(self._parameters.values()))
 
     def _step(self, gradients: list[torch.Tensor | None], options: dict[str, list[float]]) -> None:
         numbers = {name: torch.tensor(each, dtype=torch.float64) for name, each in options.items()}
@@ -287,7 +287,7 @@ def compress(
 
     Each worker makes the step of its own gradient at once, in its own weights. What no sum has delivered yet
     stays there, so the next gradient is computed ahead of the wire. Adam and AdamW divide by the second
-    moments of the mean gradient, which samples tell to all. See docs/guides/methods.md.
+    moments of the mean gradient, which samples tell to all. See docs/guides/compress.md.
 
     The model's weights are this worker's own. Where all workers need the same, evaluate or save the model
     within ``shared_point()``, and call ``finish()`` at the end. Gradients are dense; parameters are float32,

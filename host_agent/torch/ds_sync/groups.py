@@ -87,7 +87,7 @@ def divide(free: Iterable[FreeSlots], switches: Sequence[Collection[str]]) -> in
         jobs = spanning if there.spine else sum(there.switch in names for names in switches)
         if there.count < jobs:
             raise NoSlotsError(
-                f"switch {there.switch} has {there.count} free slots, DS-Sync wants {jobs} groups there: "
+                f"switch {there.switch} has {there.count} free slots, but DS-Sync needs {jobs} groups there: "
                 "take larger groups (group_size), or fewer of them (shuffles), or wait for other jobs to end"
             )
         if jobs:

@@ -137,7 +137,7 @@ class Schedule:
 
     @property
     def longest_wait(self) -> int:
-        """Return the period of contended workers: in any series of this many rounds they, too, meet "
+        """Period of contended workers: in any series of this many rounds they, too, meet "
         "everybody."""
         return self.period * (EXCUSED + 1)
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch.distributed as dist
 
 from weir.host_agent.collectives.operation import Call
-from weir.host_agent.collectives.reductions import reduce
+from weir.host_agent.collectives.reductions import reduce_tensor
 from weir.host_agent.torch.overlap.bucket import Bucket
 from weir.host_agent.torch.overlap.pieces import Pieces, divisible
 from weir.host_agent.torch.process_group import WeirProcessGroup
@@ -97,7 +97,7 @@ class Exchange:
             (f"bucket {bucket.number}", values, f"{left or 'all'} blocks left"),
         )
         try:
-            self.group.connection.operate(call, self._sum, bucket, pieces)
+            self.group.connection.run_call(call, self._sum, bucket, pieces)
         except ArithmeticError as error:
             bucket.fail(error)
         under_way = [one for exchange in self.beside for one in list(exchange._on_their_way)]
@@ -106,7 +106,7 @@ class Exchange:
     def _sum(self, bucket: Bucket, pieces: Pieces | None) -> None:
         owner = self.group.connection
         if not divisible(owner, bucket.values):
-            bucket.values.copy_(reduce(owner, bucket.values, dist.ReduceOp.SUM, bucket.name))
+            bucket.values.copy_(reduce_tensor(owner, bucket.values, dist.ReduceOp.SUM, bucket.name))
             bucket.summed(0)
             return
         if pieces is None:

@@ -90,7 +90,7 @@ class FlowRendezvous:
 
     @property
     def own_ip(self) -> str:
-        """Return the address by which others reach this host: that of the interface GLOO_SOCKET_IFNAME, if
+        """Address by which others reach this host: that of the interface GLOO_SOCKET_IFNAME, if
         torch is told one, else the one from which it reaches the store.
         """
         if interface := os.environ.get("GLOO_SOCKET_IFNAME"):
@@ -131,7 +131,7 @@ class FlowRendezvous:
         where = [f"at {place.ip}:{place.port}"] if place is not None else [] if said else ["it has not come"]
         return "; ".join([*where, *([f"it says: {said}"] if said else [])])
 
-    def begin(self, servers: int) -> None:
+    def forget_words(self, servers: int) -> None:
         """Forget what servers of an earlier job have said; for worker 0, before it says the terms."""
         for server in range(servers):
             self._store.delete_key(_word_of(server))

@@ -158,7 +158,7 @@ class FlowSession:
 
     @property
     def stats(self) -> TransportCounters:
-        """Return the packets of all flows so far. Of what comes, those of data: no probes, no answers."""
+        """Packets of all flows so far. Of what comes, those of data: no probes, no answers."""
         with self._change:
             return sum(
                 (session.end.stats for session in self._sessions if session.end is not None), self._counted

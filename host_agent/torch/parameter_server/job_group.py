@@ -174,19 +174,19 @@ class JobGroup:
 
     @property
     def slots(self) -> int:
-        """Return the slots of the job."""
+        """Slots of the job."""
         return self.connection.facts.slot_count
 
     def submit(self, work: Callable[[], Any]) -> QueuedWork:
-        """Queue ``work``, which reduces by ``operate``, behind the group's other operations."""
+        """Queue ``work``, which reduces by ``run_now``, behind the group's other operations."""
         return submit(self.connection.operations, lambda: self.connection.attempt(work))
 
-    def operate(self, name: str, facts: tuple[Any, ...], work: Callable[[], T]) -> T:
+    def run_now(self, name: str, facts: tuple[Any, ...], work: Callable[[], T]) -> T:
         """Do an operation of all members, here and now; to be called by what was submitted.
 
         name, facts: of the operation, the same on all members.
         """
-        return self.connection.operate(Call(name, facts, tuple(map(str, facts))), work)
+        return self.connection.run_call(Call(name, facts, tuple(map(str, facts))), work)
 
     def wait(self, handle: QueuedWork) -> Any:
         """Return the result of what was submitted. Raises what that raised."""
@@ -201,7 +201,7 @@ class JobGroup:
 
         name, facts: of the operation, the same on all members.
         """
-        result: T = self.wait(self.submit(lambda: self.operate(name, facts, work)))
+        result: T = self.wait(self.submit(lambda: self.run_now(name, facts, work)))
         return result
 
     def _roles(self) -> str:
@@ -226,7 +226,7 @@ class JobGroup:
         self, command: Command | None = None, careful: bool = False, mask_block: int | None = None
     ) -> Announcement:
         """Announce here and now; to be called by what was submitted."""
-        return self.operate(
+        return self.run_now(
             "weir.parameter_server.next", (), lambda: self._announced(command, careful, mask_block)
         )
 
@@ -238,13 +238,13 @@ class JobGroup:
         first[0] |= careful << _CARE
         if mask_block is not None:
             first[0] |= mask_block << _MASKS
-        communicator.reduce(first, Op.OR)
+        communicator.reduce_vector(first, Op.OR)
         said = int(first[0])
         first[0] = said & ((1 << _MASKS) - 1)
         masks = (said & ((1 << _CARE) - 1)) >> _MASKS
         if rest.size != rest_of(first):
             rest = np.zeros(rest_of(first), np.uint32)
-        communicator.reduce(rest, Op.OR)
+        communicator.reduce_vector(rest, Op.OR)
         return Announcement(unpack(first, rest), bool(said >> _CARE), masks & -masks or None)
 
     def close(self) -> None:

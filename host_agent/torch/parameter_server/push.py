@@ -67,13 +67,16 @@ class Push:
         self.exchange.join(_Pieces(table), self._communicator, job_group.slots, servers, max_lanes=max_lanes)
 
     def step(self, member: Member, whole: Callable[[], bool]) -> list[ExchangeResult]:
-        """Push all buckets; what was changed of one comes down while the next ones go up. See ``begin``."""
-        self.begin(member, whole)
+        """Push all buckets; what was changed of one comes down while the next ones go up.
+
+        See ``begin_step``.
+        """
+        self.begin_step(member, whole)
         for index in range(len(self.buckets)):
             self.queue(index)
         return self.end()
 
-    def begin(self, member: Member, whole: Callable[[], bool]) -> None:
+    def begin_step(self, member: Member, whole: Callable[[], bool]) -> None:
         """Begin a step, whose buckets are then queued one after another; returns at once.
 
         member: asked on the thread of the group's operations. whole: likewise, whether nothing is settled
@@ -142,7 +145,7 @@ class Push:
         for gradient in gradients.values():
             squares += float(torch.linalg.vector_norm(gradient, dtype=torch.float64)) ** 2
         name = "the squared norm of the gradient"
-        self._job_group.operate(
+        self._job_group.run_now(
             "weir.parameter_server.norm",
             (),
             lambda: sum_float64(self._job_group.connection, squares, lambda _index: name),
@@ -156,7 +159,7 @@ class Push:
         def work() -> ExchangeResult:
             self._communicator.piggybacks = piggybacks
             try:
-                found = self.exchange.exchange(layout, bucket, last)
+                found = self.exchange.exchange_bucket(layout, bucket, last)
                 if left := self._communicator.piggybacks:  # sums that all members get take nobody along
                     self._communicator.reduce_piggybacks(left)
                 return found
@@ -164,10 +167,10 @@ class Push:
                 self._communicator.piggybacks = ()
 
         facts = (index, layout.elements, names, self.exchange.settings, _size(piggybacks))
-        return self._job_group.operate("weir.parameter_server.push", facts, work)
+        return self._job_group.run_now("weir.parameter_server.push", facts, work)
 
     def _reduce_piggybacks(self, piggybacks: Sequence[Piggyback]) -> None:
-        self._job_group.operate(
+        self._job_group.run_now(
             "weir.parameter_server.pull",
             (_size(piggybacks),),
             lambda: self._communicator.reduce_piggybacks(piggybacks),

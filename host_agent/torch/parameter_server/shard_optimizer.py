@@ -212,7 +212,7 @@ class UnitsOptimizer:
 
     @property
     def parameters(self) -> Floats:
-        """Return the server's elements, in their memory."""
+        """Server's elements, in their memory."""
         found: Floats = array_of(self._shard.model)
         return found
 

@@ -19,7 +19,7 @@ from weir.host_agent.torch.parameter_server.pull import ChangeForecast, Pull
 from weir.host_agent.torch.parameter_server.push import Push
 from weir.host_agent.torch.parameter_server.rounds import PiggybackSteps
 from weir.host_agent.torch.parameter_server.shard_optimizer import Section, ShardOptimizer
-from weir.host_agent.torch.parameter_server.slot_worker import begin
+from weir.host_agent.torch.parameter_server.slot_worker import broadcast_model
 from weir.host_agent.torch.parameter_server.states import by_piece, spread
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class SlotServer:
 
     @property
     def connection(self) -> Connection:
-        """Return the communicator of all workers and servers."""
+        """Communicator of all workers and servers."""
         return self._job_group.connection
 
     def run(self) -> None:
@@ -89,7 +89,7 @@ class SlotServer:
     def _begin(self) -> None:
         """Take worker 0's parameters."""
         whole = torch.zeros(self.terms.table().size)
-        begin(self._job_group, whole)
+        broadcast_model(self._job_group, whole)
         for piece in self._pieces:
             self.shard.view(piece.title).copy_(whole[piece.in_model])
         self._sent.copy_(self.shard.model)

@@ -62,11 +62,11 @@ class SlotSession:
         self._news = Announcement(Command(Kind.STEP))
         self._next = self.early = 0
         self.last_step: StepStats | None = None
-        begin(self._job_group, model)
+        broadcast_model(self._job_group, model)
 
     @property
     def connection(self) -> Connection:
-        """Return the communicator of all workers and servers."""
+        """Communicator of all workers and servers."""
         return self._job_group.connection
 
     @property
@@ -89,7 +89,7 @@ class SlotSession:
         self._announced = self._job_group.submit(lambda: self._hear(command, careful))
         self._gradients.clear()
         self._next = 0
-        self._push.begin(self, lambda: self._news.careful or self._terms.max_norm is not None)
+        self._push.begin_step(self, lambda: self._news.careful or self._terms.max_norm is not None)
 
     def put(self, name: str, gradient: torch.Tensor) -> None:
         """Give a parameter's gradient, in host memory, and queue the buckets that are whole."""
@@ -210,7 +210,7 @@ def all_finite(gradients: Mapping[str, torch.Tensor]) -> bool:
     return all(math.isfinite(float(gradient.sum())) for gradient in gradients.values())
 
 
-def begin(job_group: JobGroup, model: torch.Tensor) -> None:
+def broadcast_model(job_group: JobGroup, model: torch.Tensor) -> None:
     """Overwrite the flat model by worker 0's, on every member."""
     job_group.run(
         "weir.parameter_server.begin",

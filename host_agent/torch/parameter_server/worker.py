@@ -181,7 +181,7 @@ class ParameterServer:
         store = open_store(rendezvous, leads=self.rank == 0, timeout=timeout)
         if self.rank == 0:
             if not self.terms.in_switches:
-                FlowRendezvous(store).begin(servers)
+                FlowRendezvous(store).forget_words(servers)
             if placed is not None:
                 store.set(TABLE, table_in_text(placed))
             publish(store, self.terms)
@@ -309,7 +309,7 @@ class ParameterServer:
 
     @property
     def last_step(self) -> StepStats | None:
-        """Return the counts of the last step, what came of it included; of sums in the switches alone."""
+        """Counts of the last step, what came of it included; of sums in the switches alone."""
         session = self._session
         return session.last_step if isinstance(session, SlotSession) else None
 
@@ -325,7 +325,7 @@ class ParameterServer:
 
     @property
     def session(self) -> FlowSession:
-        """Return the flows to the servers. RuntimeError: the switches sum, so there are none."""
+        """Flows to the servers. RuntimeError: the switches sum, so there are none."""
         if not isinstance(self._session, FlowSession):
             raise RuntimeError("pushes that the switches sum do not travel by flows")
         return self._session
@@ -337,13 +337,13 @@ class ParameterServer:
 
     @property
     def migrated_bytes(self) -> int:
-        """Return the bytes that servers have handed to each other: values and state of units that moved."""
+        """Bytes that servers have handed to each other: values and state of units that moved."""
         words = words_of_move(self.terms.optimizer)
         return self.session.worker.moved_elements * words * self.master.element_size()
 
     @property
     def connection(self) -> Connection:
-        """Return the communicator of all workers and servers, who have one when they are synchronous."""
+        """Communicator of all workers and servers, who have one when they are synchronous."""
         return self._together().connection
 
     def close(self) -> None:
@@ -486,12 +486,10 @@ def trained(
     for name, (parameter, _) in found.items():
         if parameter.is_complex():
             raise TypeError(
-                f"servers have real numbers, {name} is {parameter.dtype}: train view_as_real of it"
+                f"servers keep real numbers, but {name} is {parameter.dtype}: train its view_as_real"
             )
     if len(found) != len(groups):
-        raise ValueError(
-            f"the optimizer has {len(groups) - len(found)} parameters that are none of the model's"
-        )
+        raise ValueError(f"the optimizer has {len(groups) - len(found)} parameters that the model lacks")
     return found
 
 

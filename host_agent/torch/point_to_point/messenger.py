@@ -54,7 +54,7 @@ class Members(Protocol):
 
     @property
     def departed(self) -> dict[int, str]:
-        """Return the ranks that left cleanly, with a sentence that says so."""
+        """Ranks that left cleanly, with a sentence that says so."""
 
 
 @dataclass(eq=False)

@@ -120,7 +120,7 @@ class PipelineStore:
 
     @property
     def newest(self) -> Pipeline | None:
-        """Return the pipeline that reads and writes refer to, or None."""
+        """Pipeline that reads and writes refer to, or None."""
         return self.saved or self.running
 
     def current(self) -> Pipeline:

@@ -51,7 +51,7 @@ class HeaderType:
 
     @property
     def varbit(self) -> FieldType | None:
-        """Return the varbit field, of which there is at most one."""
+        """Varbit field, of which there is at most one."""
         return next((field for field in self.fields if field.varbit), None)
 
     def index(self, name: str) -> int:
@@ -124,7 +124,7 @@ class ParserState:
 
     @property
     def following(self) -> tuple[str | None, ...]:
-        """Return the states it may lead to, with repetitions; None: accept."""
+        """States it may lead to, with repetitions; None: accept."""
         return (self.default, *(case.next_state for case in self.transitions))
 
 
@@ -277,7 +277,7 @@ class Table:
 
     @property
     def fixed_next(self) -> str | None:
-        """Return the node after a table that always does the same."""
+        """Node after a table that always does the same."""
         if self.by_hit or self.fixed is None:
             return self.next_miss
         return self.next_by_action.get(self.fixed.action, self.base_next)
@@ -421,7 +421,7 @@ class Program:
 
     @property
     def stateful_calculations(self) -> list[Calculation]:
-        """Return the calculations that keep something between packets, in the order of their storage."""
+        """Calculations that keep something between packets, in the order of their storage."""
         return [each for each in self.calculations.values() if each.algorithm.stateful]
 
     def intrinsic(self, name: str) -> FieldRef | None:

@@ -137,7 +137,7 @@ class Library:
 
     @property
     def program(self) -> int:
-        """Return the address of C `sw_generated`."""
+        """Address of C `sw_generated`."""
         return ctypes.addressof(ctypes.c_char.in_dll(self.entry_points, "sw_generated"))
 
 
@@ -166,7 +166,7 @@ class NativeSwitch:
 
     @property
     def handle(self) -> int:
-        """Return the address of the C `sw_switch`; valid until `close`. Raises ValueError after that."""
+        """Address of the C `sw_switch`; valid until `close`. Raises ValueError after that."""
         if self._address is None:
             raise ValueError("the switch is closed")
         return self._address

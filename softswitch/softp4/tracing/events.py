@@ -150,7 +150,7 @@ class Executed:
 
     @property
     def statement(self) -> Statement:
-        """Return the statement."""
+        """Statement."""
         return self.action.body[self.number]
 
 

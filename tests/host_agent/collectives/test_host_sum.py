@@ -44,7 +44,7 @@ def over(reducer: Reducer) -> Network:
         if audience is not None:
             wide = audience.astype(np.int32)
             codes = np.where(wide < 0, ~wide | AUDIENCE_EXCEPT, wide).astype(np.uint16)
-        return reducer.reduce(lanes, op, block, service, codes)
+        return reducer.reduce_blocks(lanes, op, block, service, codes)
 
     return network
 
@@ -76,7 +76,7 @@ class Group:
 
     def start(self, vectors: Sequence[Lanes], *args: Any, **options: Any) -> list[Future[ReduceReport]]:
         return [
-            self._threads.submit(one.reduce, vector, *args, **options)
+            self._threads.submit(one.reduce_host_lanes, vector, *args, **options)
             for one, vector in zip(self.sums, vectors, strict=True)
         ]
 
@@ -152,7 +152,7 @@ def test_a_host_costs_the_wire_of_one_rank(group: Group, tmp_path: Path) -> None
     of_hosts = [expected([vectors[rank] for rank in ranks], Op.ADD) for ranks in HOSTS.ranks]
     (tmp_path / "flat").mkdir()
     with shm_rack(tmp_path / "flat", len(HOSTS.ranks)) as flat, ThreadPoolExecutor(len(flat)) as threads:
-        alone = list(threads.map(lambda one, lanes: one.reduce(lanes, Op.ADD, block), flat, of_hosts))
+        alone = list(threads.map(lambda one, lanes: one.reduce_blocks(lanes, Op.ADD, block), flat, of_hosts))
     reports = group.reduce(vectors, Op.ADD, block)
     leaders = [ranks[0] for ranks in HOSTS.ranks]
     for host, leader in enumerate(leaders):
@@ -238,7 +238,7 @@ def test_what_a_host_did_not_deliver_goes_back_to_each_of_its_ranks() -> None:
         for _ in range(3)
     ]
     futures = [
-        group._threads.submit(one.reduce, vector, Op.ADD, block, service)
+        group._threads.submit(one.reduce_host_lanes, vector, Op.ADD, block, service)
         for one, vector, service in zip(group.sums, vectors, services, strict=True)
     ]
     reports = results(futures, group)
@@ -274,7 +274,7 @@ def test_nothing_may_go_missing_where_one_rank_has_no_budget() -> None:
     vectors = random_vectors(5, 2, 640, 64, 1.0)
     budget = ServiceClass(budgets=np.array([640], np.uint64))
     futures = [
-        group._threads.submit(one.reduce, vector, Op.ADD, 64, service)
+        group._threads.submit(one.reduce_host_lanes, vector, Op.ADD, 64, service)
         for one, vector, service in zip(group.sums, vectors, [budget, LOSSLESS], strict=True)
     ]
     assert [report.missing.tolist() for report in results(futures, group)] == [[0], []]
@@ -302,7 +302,9 @@ def test_ranks_that_disagree_all_raise(group: Group, odd: int, how: str, long: b
     futures = []
     for rank, one in enumerate(group.sums):
         lanes = np.ones(count + (count if rank == odd and how == "size" else 0), np.uint32)
-        futures.append(group._threads.submit(one.reduce, lanes, **(other if rank == odd else usual)))
+        futures.append(
+            group._threads.submit(one.reduce_host_lanes, lanes, **(other if rank == odd else usual))
+        )
     for future in futures:
         with pytest.raises(DisagreementError):
             future.result(60)
@@ -321,7 +323,9 @@ def test_one_host_needs_no_network() -> None:
 def test_a_rank_that_does_not_come_is_named() -> None:
     group = Group(Hosts(((0, 1, 2),)), None)
     futures = [
-        group._threads.submit(group.sums[rank].reduce, np.ones(5, np.uint32), Op.ADD, 256, timeout_s=0.2)
+        group._threads.submit(
+            group.sums[rank].reduce_host_lanes, np.ones(5, np.uint32), Op.ADD, 256, timeout_s=0.2
+        )
         for rank in (0, 2)
     ]
     with pytest.raises(TransportTimeout, match="on this host rank 1 did not begin"):
@@ -333,7 +337,9 @@ def test_a_rank_that_does_not_come_is_named() -> None:
 
 def test_a_leader_that_does_not_come_is_named() -> None:
     group = Group(Hosts(((0, 1),)), None)
-    late = group._threads.submit(group.sums[1].reduce, np.ones(5, np.uint32), Op.ADD, 256, timeout_s=0.2)
+    late = group._threads.submit(
+        group.sums[1].reduce_host_lanes, np.ones(5, np.uint32), Op.ADD, 256, timeout_s=0.2
+    )
     with pytest.raises(TransportTimeout, match="on this host rank 0 did not begin"):
         late.result(20)
 

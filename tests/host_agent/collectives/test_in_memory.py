@@ -46,7 +46,7 @@ def in_memory(group: InMemoryGroup, work: Callable[[Communicator], Any]) -> list
 
 def test_results_and_accounts_are_those_of_the_switch(tmp_path: Path) -> None:
     with shm_rack(tmp_path, workers=SIZE, timers=NO_REPEATS) as rack:
-        switched = on_every_worker(rack, lambda r: reduced(r.reduce, r.config.worker))
+        switched = on_every_worker(rack, lambda r: reduced(r.reduce_blocks, r.config.worker))
     for own, real in zip(
         in_memory(InMemoryGroup(SIZE), lambda c: reduced(c.reduce_lanes, c.rank)), switched, strict=True
     ):

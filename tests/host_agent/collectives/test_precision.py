@@ -235,13 +235,13 @@ def test_few_values_take_one_round_trip_and_are_exact(dtype: Any) -> None:
 
 def count_reductions(group: InMemoryGroup, made: list[int]) -> None:
     """Note the size of every reduction that a worker of the group makes."""
-    reduce = group.reduce
+    reduce = group.reduce_call
 
     def noting(call: Any) -> Any:
         made.append(call.lanes.size)
         return reduce(call)
 
-    group.reduce = noting  # type: ignore[method-assign]
+    group.reduce_call = noting  # type: ignore[method-assign]
 
 
 def test_few_values_that_are_not_finite_are_named_and_overflow_is_infinite() -> None:

@@ -76,7 +76,7 @@ class Job:
         """Make a step, in which what all have is what is delivered and what is kept."""
         before, buckets = self.compensated(number), self.gradients(number)
         work = [
-            partial(rank.exchange, self.layout, bucket)
+            partial(rank.exchange_bucket, self.layout, bucket)
             for rank, bucket in zip(self.ranks, buckets, strict=True)
         ]
         done = self.group.run(work)

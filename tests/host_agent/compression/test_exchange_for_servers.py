@@ -52,7 +52,7 @@ def run(name: str, bits: LaneBits, exclude: tuple[str, ...], destination: Destin
             bucket = torch.zeros(layout.elements)
             if communicator.rank < WORKERS:
                 bucket = gradient(communicator.rank, step, layout.elements)
-            exchange.exchange(layout, bucket)
+            exchange.exchange_bucket(layout, bucket)
             averages.append(bucket)
         return averages, exchange.shared_state()
 

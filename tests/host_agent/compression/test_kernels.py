@@ -175,7 +175,7 @@ def steps(device: torch.device, name: str, dtype: torch.dtype, **options: object
             values[1000:2000] = 0
             buckets.append(values.to(dtype).to(device))
         done = group.run(
-            [lambda w=w, b=b: w.exchange(layout, b) for w, b in zip(workers, buckets, strict=True)]
+            [lambda w=w, b=b: w.exchange_bucket(layout, b) for w, b in zip(workers, buckets, strict=True)]
         )
         for one, bucket, worker in zip(done, buckets, workers, strict=True):
             found.append(bucket.cpu().view(torch.uint8).tolist())

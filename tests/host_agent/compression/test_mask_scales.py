@@ -262,7 +262,7 @@ class Gradients(Counted):
             buckets[-1][-1] = math.nan
         self.group.run(
             [
-                functools.partial(w.exchange, self.layout, b)
+                functools.partial(w.exchange_bucket, self.layout, b)
                 for w, b in zip(self.workers, buckets, strict=True)
             ]
         )

@@ -49,7 +49,7 @@ class Workers:
     def _stage(self, rank: int, method: str, density: float, bits: Any) -> OuterStage:
         stage = OuterStage(self.layout, self.settings, make_sum(self.layout, method, density, bits, 5))
         stage.join(self.module, self.group.communicators[rank], 256, 0)
-        stage.begin(self.start)
+        stage.begin_from(self.start)
         return stage
 
     def _watch(self, sent: np.ndarray[Any, Any], block: int) -> None:

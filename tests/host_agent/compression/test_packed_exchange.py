@@ -60,7 +60,7 @@ class Job:
             self.given[rank] += buckets[-1].double().numpy() / len(self.workers)
         done = self.group.run(
             [
-                functools.partial(w.exchange, self.layout, b)
+                functools.partial(w.exchange_bucket, self.layout, b)
                 for w, b in zip(self.workers, buckets, strict=True)
             ]
         )
@@ -109,7 +109,10 @@ def test_blocks_without_a_gradient_are_not_sent_for_what_was_rounded_off() -> No
     job.given += np.stack([bucket.double().numpy() for bucket in sparse]) / 4
     owed = job.owed()
     done = job.group.run(
-        [functools.partial(w.exchange, job.layout, b) for w, b in zip(job.workers, sparse, strict=True)]
+        [
+            functools.partial(w.exchange_bucket, job.layout, b)
+            for w, b in zip(job.workers, sparse, strict=True)
+        ]
     )
     assert [one.report.blocks_sent for one in done] == [1] * 4
     assert np.count_nonzero(job.owed() != owed) <= 4 * 256
@@ -149,7 +152,13 @@ def test_budgets_are_of_lanes_that_are_sent(bits: LaneBits) -> None:
         (8, 4, "blocks:64", 0.0, "blocks:64: with 4 values to a lane, blocks have 128 or 256 values"),
         (16, 4, "blocks:32", 0.0, "with 2 values to a lane, blocks have 64 or 128 or 256 values"),
         (8, 12, "blocks:128", 0.0, "with 3 values to a lane, blocks have 256 values"),
-        (8, 12, None, 0.1, "three values to a lane, which does not go with a loss budget; choose 16 or 32"),
+        (
+            8,
+            12,
+            None,
+            0.1,
+            "a lane has three values, which cannot be combined with a loss budget; choose 16 or 32",
+        ),
         (8, 32, None, 0.0, None),
     ],
 )

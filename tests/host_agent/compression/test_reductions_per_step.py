@@ -54,7 +54,7 @@ class Counted:
         buckets = [torch.randn(self.layout.elements, generator=random) for _ in self.workers]
         self.group.run(
             [
-                functools.partial(w.exchange, self.layout, b)
+                functools.partial(w.exchange_bucket, self.layout, b)
                 for w, b in zip(self.workers, buckets, strict=True)
             ]
         )

@@ -59,7 +59,7 @@ class Workers:
         self.parameters = [[one.clone() for one in start] for _ in range(self.size)]
         self.stages = [UpdateStage(layout(), self.settings, self.rule, self.size) for _ in range(self.size)]
         for stage in self.stages:
-            stage.begin(start)
+            stage.begin_from(start)
 
     def step(self, given: Callable[[int], list[Any]], using: Options) -> None:
         def one(worker: int) -> None:
@@ -413,11 +413,11 @@ def test_a_failed_sum_leaves_the_step_in_the_weights_and_the_shared_point_alone(
 
         left = 1000
 
-        def reduce(self, call: Any) -> Any:
+        def reduce_call(self, call: Any) -> Any:
             self.left -= 1
             if self.left < 0:
                 raise ConnectionError("gone")
-            return super().reduce(call)
+            return super().reduce_call(call)
 
     values = {**(ADAMW if rule == "adam" else SGD), "weight_decay": 0.0}
     workers = Workers(1, UpdateSettings(), rule)

@@ -290,16 +290,19 @@ ROWS: dict[str, Row] = {
         train(sparsifier="dense"), train(sparsifier="topk"), (f"{HOOK}dense()", f"{HOOK}topk("), None
     ),
     "hook, another density": Row(
-        train(density=0.1), train(density=0.2), ("topk-block(density=0.1, ", "topk-block(density=0.2, "), None
+        train(density=0.1), train(density=0.2), ("dfs(density=0.1, ", "dfs(density=0.2, "), None
     ),
     "hook, another encoding": Row(
-        train(encoding="dense"), train(encoding="blocks:64"), ("encoding=dense", "encoding=blocks:64"), None
+        train(sparsifier="topk-block", encoding="dense"),
+        train(sparsifier="topk-block", encoding="blocks:64"),
+        ("encoding=dense", "encoding=blocks:64"),
+        None,
     ),
     "hook, without error feedback": Row(
-        train(), train(error_feedback=False), ("encoding=auto)", "no error feedback)"), None
+        train(), train(error_feedback=False), ("lane_error=0.02)", "no error feedback)"), None
     ),
     "hook, another loss policy": Row(
-        train(loss_policy=0.1), train(loss_policy=0.2), ("(up to 0.1))", "(up to 0.2))"), None
+        train(loss_policy=0.1), train(loss_policy=0.2), ("(up to 0.1)", "(up to 0.2)"), None
     ),
     "hook, other buckets": Row(
         train(sparsifier="dense", width=4096, bucket_mb=1),

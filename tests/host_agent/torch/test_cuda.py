@@ -138,7 +138,7 @@ def exchanged(options: dict[str, Any], device: str) -> list[torch.Tensor]:
     """What three steps of the hook's exchange make of the same gradients on a device, and what they keep."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(300, 700), torch.nn.Linear(700, 30)).to(device)
-    state = weir.torch.HookState(model, block=BLOCK, **options)
+    state = weir.torch.HookState(model, block=BLOCK, **{"sparsifier": "topk-block"} | options)
     named = list(model.named_parameters())
     layout = BucketLayout.of(0, [name for name, _ in named], [parameter for _, parameter in named], 256)
     results = []
@@ -146,7 +146,7 @@ def exchanged(options: dict[str, Any], device: str) -> list[torch.Tensor]:
         generator = torch.Generator().manual_seed(10 * step + dist.get_rank())
         parts = [torch.randn(p.numel(), generator=generator) * 10.0**k for k, (_, p) in enumerate(named)]
         bucket = torch.cat(parts).to(device)
-        exchange = functools.partial(state.exchange, layout, bucket, True)
+        exchange = functools.partial(state.average_bucket, layout, bucket, True)
         state.group.submit(exchange, devices=devices_of(bucket)).wait()
         results.append(bucket.cpu())
         kept = [state.residual(name) for name, _ in named]
@@ -170,7 +170,9 @@ def trained(options: dict[str, Any] | None) -> tuple[list[float], bytes]:
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Tanh(), torch.nn.Linear(256, 8)).cuda()
     ddp = DistributedDataParallel(model, bucket_cap_mb=0.03)
     if options is not None:
-        ddp.register_comm_hook(weir.torch.HookState(ddp, block=BLOCK, **options), weir.torch.hook)
+        ddp.register_comm_hook(
+            weir.torch.HookState(ddp, block=BLOCK, **{"sparsifier": "topk-block"} | options), weir.torch.hook
+        )
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
     losses = []
     for step in range(30):

@@ -166,7 +166,7 @@ def test_slots_are_divided_so_that_all_groups_fit_and_others_too() -> None:
     everywhere = [{"s1"} for _ in schedule.memberships()]
     assert divide([FreeSlots("s1", 768)], everywhere) == 8
     assert divide([FreeSlots("s1", 1 << 20)], [{"s1"}]) == 256
-    with pytest.raises(NoSlotsError, match=r"switch s1 has 60 free slots, DS-Sync wants 68 groups"):
+    with pytest.raises(NoSlotsError, match=r"switch s1 has 60 free slots, but DS-Sync needs 68 groups"):
         divide([FreeSlots("s1", 60)], everywhere)
 
 

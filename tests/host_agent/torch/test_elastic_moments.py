@@ -34,7 +34,7 @@ class Reductions:
         self.config, self.stats = SimpleNamespace(job=1), SimpleNamespace(rto=0.0)
         self.made, self._completes, self._aborted = 0, completes, threading.Event()
 
-    def reduce(self, *_arguments: Any) -> Any:
+    def reduce_blocks(self, *_arguments: Any) -> Any:
         if not self._completes:
             assert self._aborted.wait(10 * PAUSE_S), "waits for a worker that has left"
             raise Aborted("aborted")
@@ -101,7 +101,7 @@ def test_a_reduction_that_begins_as_another_worker_leaves_is_made_on_the_base_sl
     news = threading.Thread(target=slots._withdrawn, args=(extension, 1), name="news")
     news.start()
     time.sleep(PAUSE_S / 2)
-    slots.reduce(0, LANES, Op.ADD, 256)
+    slots.reduce_in_slots(0, LANES, Op.ADD, 256)
     news.join()
     assert (base.made, extension.said) == (1, [1])
 
@@ -121,7 +121,7 @@ def test_a_reduction_is_made_where_it_was_counted(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(growth, "IDLE_S", 0.0)
     monkeypatch.setattr(Growth, "wants_more", slowly)
-    slots.reduce(0, LANES, Op.ADD, 256)
+    slots.reduce_in_slots(0, LANES, Op.ADD, 256)
     reclaim.join()
     assert slots._growth is not None
     counted = slots._growth._rounds > 0
@@ -134,7 +134,7 @@ def test_an_extension_that_is_joined_as_the_group_ends_is_let_go_of(at: int) -> 
     base, extension = Reductions(completes=True), Joined(completes=True)
     slots = ElasticSlots("rank 0", base, BASE_SLOTS, lambda: extension, lambda *_: extension, pytest.fail)  # type: ignore[arg-type,return-value]
     slots.stats = SimpleNamespace(plus=lambda *_: slots.stats)  # type: ignore[assignment]
-    reduce = base.reduce
+    reduce = base.reduce_blocks
 
     def reduces(*arguments: Any) -> Any:
         report = reduce(*arguments)
@@ -144,9 +144,9 @@ def test_an_extension_that_is_joined_as_the_group_ends_is_let_go_of(at: int) -> 
                 raise Aborted("the group is over")
         return report
 
-    base.reduce = reduces  # type: ignore[method-assign]
+    base.reduce_blocks = reduces  # type: ignore[method-assign]
     with pytest.raises(Aborted, match="the group is over"):
-        slots.reduce(0, np.zeros(1 << 18, np.uint32), Op.ADD, 256)
+        slots.reduce_in_slots(0, np.zeros(1 << 18, np.uint32), Op.ADD, 256)
     assert (base.made, extension.said) == (2, ["closed"])
 
 

@@ -49,7 +49,7 @@ def through_the_switch(name: str, bits: LaneBits) -> tuple[Outcome, int]:
     rank = torch.distributed.get_rank()
     for step in range(STEPS):
         bucket = gradients(rank, step, layout.elements)
-        state.group.submit(functools.partial(state.exchange, layout, bucket, True)).wait()
+        state.group.submit(functools.partial(state.average_bucket, layout, bucket, True)).wait()
         averages.append(bucket)
         last = state.last_step
         assert last is not None
@@ -68,7 +68,7 @@ def in_memory(name: str, bits: LaneBits, slots: int) -> list[Outcome]:
     for step in range(STEPS):
         buckets = [gradients(rank, step, layout.elements) for rank in range(SIZE)]
         done = group.run(
-            [functools.partial(w.exchange, layout, b) for w, b in zip(workers, buckets, strict=True)]
+            [functools.partial(w.exchange_bucket, layout, b) for w, b in zip(workers, buckets, strict=True)]
         )
         for (averages, _, counts), bucket, one in zip(outcomes, buckets, done, strict=True):
             averages.append(bucket)

@@ -254,7 +254,7 @@ def test_a_server_that_is_stopped_tells_its_workers_and_its_successor_takes_that
     rendezvous.announce(1, Place("10.0.0.1", 9348, 7))
     assert rendezvous.whereabouts(1) == "at 10.0.0.1:9348"
     rendezvous.say(0, "it has ended: in an earlier job")
-    rendezvous.begin(2)
+    rendezvous.forget_words(2)
     assert rendezvous.word(0) == ""
 
 

@@ -19,6 +19,7 @@ from weir.host_agent.compression.sparsifiers import sparsifier_names
 
 SIZE = 3
 BLOCK = 32
+BLOCKWISE: dict[str, Any] = {"sparsifier": "topk-block"}
 
 
 def make_model(seed: int = 0, group: dist.ProcessGroup | None = None) -> DistributedDataParallel:
@@ -44,7 +45,7 @@ class Run:
 
     def __init__(self, group: dist.ProcessGroup | None = None, **options: Any) -> None:
         self.model = make_model(group=group)
-        self.state = weir.torch.HookState(self.model, block=BLOCK, **options)
+        self.state = weir.torch.HookState(self.model, block=BLOCK, **BLOCKWISE | options)
         self.model.register_comm_hook(self.state, weir.torch.hook)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
 
@@ -95,14 +96,14 @@ def test_the_dense_hook_averages_as_ddp_does(world: World) -> None:
 def unaccounted(options: dict[str, Any]) -> None:
     """Feed buckets to the state directly and follows every bit of them through three steps."""
     model = make_model()
-    state = weir.torch.HookState(model, block=BLOCK, **options)
+    state = weir.torch.HookState(model, block=BLOCK, **BLOCKWISE | options)
     named = list(model.module.named_parameters())
     layout = BucketLayout.of(0, [name for name, _ in named], [parameter for _, parameter in named], 256)
     residual = torch.zeros(layout.length)
     for step in range(3):
         bucket = gradient_bucket(named, step)
         compensated = layout.spread(bucket, SIZE) + residual
-        state.group.submit(functools.partial(state.exchange, layout, bucket, True)).wait()
+        state.group.submit(functools.partial(state.average_bucket, layout, bucket, True)).wait()
         residual = residuals(state, layout)
         delivered = compensated.double() - residual.double()
         # What this rank delivered is rounded to the shared fixed point, nothing else is lost of it ...

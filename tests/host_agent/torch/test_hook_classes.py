@@ -33,7 +33,7 @@ def exchanged(order: Sequence[int], policy: LossPolicy | float) -> None:
         bucket = torch.randn(parameter.numel(), generator=torch.Generator().manual_seed(index))
         bucket *= torch.arange(1, parameter.numel() + 1)  # blocks of every magnitude
         last = number == len(order) - 1
-        state.group.submit(functools.partial(state.exchange, layout, bucket, last)).wait()
+        state.group.submit(functools.partial(state.average_bucket, layout, bucket, last)).wait()
 
 
 def contributions(tmp_path: Path, order: Sequence[int], policy: LossPolicy | float) -> list[Packet]:

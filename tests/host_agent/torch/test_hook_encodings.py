@@ -177,7 +177,7 @@ class Run:
             if spoil and dist.get_rank() == 1:
                 bucket[-1] = torch.inf
             last = i == len(self.layouts) - 1
-            work = self.state.group.submit(functools.partial(self.state.exchange, layout, bucket, last))
+            work = self.state.group.submit(functools.partial(self.state.average_bucket, layout, bucket, last))
             work.wait()
             for segment in layout:
                 became[segment.name] = bucket[segment.in_bucket].clone()

@@ -30,7 +30,7 @@ from weir.wire.definition import LAYER_CLASSES
 
 SIZE = 3
 BLOCK = 32
-BLOCKS: dict[str, Any] = {"block": BLOCK, "encoding": f"blocks:{BLOCK}"}
+BLOCKS: dict[str, Any] = {"sparsifier": "topk-block", "block": BLOCK, "encoding": f"blocks:{BLOCK}"}
 SCATTERED: dict[str, Any] = {"sparsifier": "topk", "density": 0.2, "encoding": "shared-mask:2"}
 STEPS = 4
 POLICY = LossPolicy(budgets=((0.6, 0.4, 0.2),) * LAYER_CLASSES, tensor=(0.4,) * LAYER_CLASSES)
@@ -136,7 +136,7 @@ def followed(options: dict[str, Any]) -> int:
         )
         compensated = layout.spread(bucket, SIZE) + residual
         magnitudes = classes_of(layout, compensated, step)
-        state.group.submit(functools.partial(state.exchange, layout, bucket, True)).wait()
+        state.group.submit(functools.partial(state.average_bucket, layout, bucket, True)).wait()
         residual = residuals(state, layout)
         delivered = compensated.double() - residual.double()
         # What this rank delivered and what it kept make up what it had; what all delivered, all applied.
@@ -191,7 +191,7 @@ def sparse_rows() -> int:
         bucket.view(size, block)[chosen] = SIZE * rows.roll(dist.get_rank(), dims=0).float()
         compensated = layout.spread(bucket, SIZE) + residual
         classes = classes_of(layout, compensated, step)
-        state.group.submit(functools.partial(state.exchange, layout, bucket, True)).wait()
+        state.group.submit(functools.partial(state.average_bucket, layout, bucket, True)).wait()
         residual = residuals(state, layout)
         delivered = compensated.double() - residual.double()
         dist.all_reduce(delivered)

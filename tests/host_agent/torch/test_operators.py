@@ -402,7 +402,7 @@ def test_complex_gradients(world: World) -> None:
 def test_servers_refuse_complex_parameters(consistency: str) -> None:
     model = Complex()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    with pytest.raises(TypeError, match=r"servers have real numbers, weight is torch\.complex64"):
+    with pytest.raises(TypeError, match=r"servers keep real numbers, but weight is torch\.complex64"):
         weir.torch.ParameterServer(model, optimizer, servers=1, rank=0, workers=1, consistency=consistency)
 
 

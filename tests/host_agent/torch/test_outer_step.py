@@ -246,7 +246,7 @@ def refused(what: str) -> str:
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("strangers", "ValueError: the optimizer has 2 parameters that are none of the model's"),
+        ("strangers", "ValueError: the optimizer has 2 parameters that the model lacks"),
         ("swapped", "RuntimeError: the model is at the shared point"),
         ("nan", "NonFiniteError: NaN or infinity on rank 1: weights of "),
         ("state", "ValueError: this state is of other settings"),

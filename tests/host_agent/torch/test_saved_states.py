@@ -42,7 +42,7 @@ def steps(group: InMemoryGroup, workers: list[GradientExchange], numbers: range)
     averages = []
     for number in numbers:
         buckets = [gradients(rank, number, layout.elements) for rank in range(2)]
-        group.run([partial(w.exchange, layout, b) for w, b in zip(workers, buckets, strict=True)])
+        group.run([partial(w.exchange_bucket, layout, b) for w, b in zip(workers, buckets, strict=True)])
         averages.append(buckets[0])
     return averages
 

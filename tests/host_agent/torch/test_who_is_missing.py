@@ -59,7 +59,7 @@ def test_a_machine_without_its_hosts_address_is_refused(switch: str) -> None:
     ) as caught:
         choose_port(there, "udp", udp)
     udp.close()
-    came = "would come from 127.0.0.1" if switch == "127.0.0.1" else "no way to the switch (255.255.255.255"
+    came = "would come from 127.0.0.1" if switch == "127.0.0.1" else "no route to the switch (255.255.255.255"
     assert came in str(caught.value)
 
 

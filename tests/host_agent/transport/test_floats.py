@@ -126,7 +126,7 @@ def test_what_does_not_fit_wide_packets_is_refused() -> None:
         SlotTransport(TransportConfig(1, 0, 2, slots=4)) as transport,
         pytest.raises(ValueError, match="not 1024"),
     ):
-        transport.begin(Op.ADD, WIDE_LANES, lanes)
+        transport.begin_reduction(Op.ADD, WIDE_LANES, lanes)
     with SlotTransport(TransportConfig(1, 0, 2, slots=4, wide=True)) as transport:
         for more in (
             {"op": Op.MAX},
@@ -135,8 +135,8 @@ def test_what_does_not_fit_wide_packets_is_refused() -> None:
             {"service": ServiceClass(budgets=np.array([9], np.uint64))},
         ):
             with pytest.raises(ValueError, match="are for ADD without loss budgets and audiences"):
-                transport.begin(**{"op": Op.ADD, "block": WIDE_LANES, "lanes": lanes, **more})
-        transport.begin(Op.ADD, WIDE_LANES, lanes)
+                transport.begin_reduction(**{"op": Op.ADD, "block": WIDE_LANES, "lanes": lanes, **more})
+        transport.begin_reduction(Op.ADD, WIDE_LANES, lanes)
         assert not transport.done
     for wrong in ({"fill": True}, {"max_lanes": 32}):
         with pytest.raises(ValueError, match="wide packets are for switches"):
@@ -148,7 +148,7 @@ def test_what_does_not_fit_floats_is_refused() -> None:
     with SlotTransport(TransportConfig(1, 0, 2, slots=4)) as transport:
 
         def begin(op: Op = Op.ADD, block: int = 256, values: int = 256, **more: Any) -> None:
-            transport.begin(op, block, lanes, floats=FloatScales(exponents, values, 1), **more)
+            transport.begin_reduction(op, block, lanes, floats=FloatScales(exponents, values, 1), **more)
 
         for wrong, words in [
             ({"op": Op.MAX}, "for ADD"),

@@ -55,20 +55,20 @@ def test_who_was_refused_asks_again_later_and_later() -> None:
 def test_a_worker_in_the_next_reduction_makes_it_on_the_base_slots() -> None:
     growth = Growth(BASE_SLOTS)
     growth.extend(0.0)
-    assert growth.begin()
+    assert growth.place_next()
     assert not growth.end(1.0, completed=True)
-    assert growth.begin()
+    assert growth.place_next()
     assert growth.withdrawn(1) is Step.ABORT
     assert growth.end(2.0, completed=False)
     assert growth.shrink() == 1
-    assert not growth.begin()
+    assert not growth.place_next()
     assert growth.withdrawn(1) is Step.NOTHING  # of the next one
 
 
 def test_a_worker_in_the_last_reduction_completes_it() -> None:
     growth = Growth(BASE_SLOTS)
     growth.extend(0.0)
-    growth.begin()
+    growth.place_next()
     assert growth.withdrawn(1) is Step.NOTHING
     assert growth.end(1.0, completed=True)
     assert growth.shrink() == 1
@@ -79,7 +79,7 @@ def test_only_an_idle_worker_gives_slots_back() -> None:
     assert not growth.reclaim(0.0)
     growth.extend(0.0)
     assert not growth.reclaim(2 * IDLE_S)
-    growth.begin()
+    growth.place_next()
     assert not growth.reclaim(2 * IDLE_S)
     growth.end(2 * IDLE_S, completed=True)
     assert not growth.reclaim(2.5 * IDLE_S)
@@ -90,9 +90,9 @@ def test_only_an_idle_worker_gives_slots_back() -> None:
 def test_what_no_worker_can_have_done_is_refused(reductions: int) -> None:
     growth = Growth(BASE_SLOTS)
     growth.extend(0.0)
-    growth.begin()
+    growth.place_next()
     growth.end(1.0, completed=True)
-    growth.begin()
+    growth.place_next()
     with pytest.raises(LeftTooSoonError):
         growth.withdrawn(reductions)
 
@@ -192,7 +192,7 @@ class Worker:
             while True:
                 if self.growth.wants_more(lanes):
                     yield from self.extend(number)
-                if not self.growth.begin():
+                if not self.growth.place_next():
                     yield from self.reduce_on_base((number, lanes))
                     break
                 assert self.extension is not None

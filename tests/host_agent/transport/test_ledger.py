@@ -19,7 +19,7 @@ def report(included: bool, value: int, budget: int = 12) -> ReduceReport:
     """Of a reduce of one block of ten lanes, included in its result or given back."""
     transport = SlotTransport(TransportConfig(job=1, worker=0, workers=2, slots=1))
     service = ServiceClass(budgets=np.array([budget], np.uint64))
-    transport.begin(Op.ADD, 32, np.full(10, value, np.int32), service)
+    transport.begin_reduction(Op.ADD, 32, np.full(10, value, np.int32), service)
     packet = Packet.decode(transport.poll(0)[0][0].payload)
     reply = result(packet) if included else result(packet, included=0, groups={})
     transport.on_packet(reply.encode(), 1)

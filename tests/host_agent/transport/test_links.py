@@ -33,7 +33,7 @@ THEM = Addresses(AGGREGATION, US.host)  # the same wire from the switch's end
 
 def begun(workers: int = 1) -> SlotTransport:
     transport = SlotTransport(TransportConfig(job=9, worker=0, workers=workers, slots=8))
-    transport.begin(Op.ADD, 256, np.arange(1, 513, dtype=np.uint32))
+    transport.begin_reduction(Op.ADD, 256, np.arange(1, 513, dtype=np.uint32))
     return transport
 
 
@@ -41,7 +41,7 @@ def classed() -> SlotTransport:
     """As ``begun``, of the back layers, and one of its two packets may be shed: CLASSES."""
     transport = SlotTransport(TransportConfig(job=9, worker=0, workers=1, slots=8))
     service = ServiceClass(layer=3, budgets=np.array([256], np.uint64))
-    transport.begin(Op.ADD, 256, np.arange(1, 513, dtype=np.uint32), service)
+    transport.begin_reduction(Op.ADD, 256, np.arange(1, 513, dtype=np.uint32), service)
     return transport
 
 
@@ -61,7 +61,7 @@ class TestShm:
         vectors = np.random.default_rng(1).integers(0, 2**32, (4, 100_000), dtype=np.uint32)
         expected = np.add.reduce(vectors, axis=0, dtype=np.uint32)
         with shm_rack(tmp_path, workers=4) as rack:
-            reports = on_every_worker(rack, lambda r: r.reduce(vectors[r.config.worker], Op.ADD))
+            reports = on_every_worker(rack, lambda r: r.reduce_blocks(vectors[r.config.worker], Op.ADD))
         for vector, report in zip(vectors, reports, strict=True):
             np.testing.assert_array_equal(vector, expected)
             assert report.entered == report.included
@@ -72,7 +72,7 @@ class TestShm:
         link, slots = ShmLink(tmp_path, 1, US), 1024  # whose packets are longer than the port's memory
         hour = dict.fromkeys(("initial_rto", "min_rto", "max_rto"), 3600.0)
         transport = SlotTransport(TransportConfig(job=9, worker=0, workers=2, slots=slots, **hour))
-        transport.begin(Op.ADD, 256, np.ones(slots * 256, np.uint32))
+        transport.begin_reduction(Op.ADD, 256, np.ones(slots * 256, np.uint32))
         answer_all(transport, time.monotonic_ns() - 3700 * 10**9)
         framer, seen, due = Framer(THEM), list[int](), link.rest(transport)
         while due is not None and len(seen) < slots:
@@ -158,7 +158,7 @@ class TestShm:
 
     def test_a_full_ring_is_waited_for(self, tmp_path: Path, port: ShmPort) -> None:
         transport = SlotTransport(TransportConfig(job=9, worker=0, workers=1, slots=1500))
-        transport.begin(Op.ADD, 256, np.ones(1500 * 256, np.uint32))
+        transport.begin_reduction(Op.ADD, 256, np.ones(1500 * 256, np.uint32))
         answers, answered = Framer(THEM), set()
         with threading_drive(ShmLink(tmp_path, 1, US), transport):
             while len(answered) < 1500:  # packets come again when this is slower than the timers
@@ -183,7 +183,7 @@ class TestUdp:
         vectors = np.random.default_rng(2).integers(0, 2**32, (3, 30_000), dtype=np.uint32)
         expected = np.maximum.reduce(vectors, axis=0)
         with udp_rack(workers=3) as rack:
-            on_every_worker(rack, lambda r: r.reduce(vectors[r.config.worker], Op.MAX, 32))
+            on_every_worker(rack, lambda r: r.reduce_blocks(vectors[r.config.worker], Op.MAX, 32))
         for vector in vectors:
             np.testing.assert_array_equal(vector, expected)
 
@@ -203,7 +203,7 @@ class TestUdp:
                 for reducer in rack:
                     assert isinstance(reducer._link, UdpLink)
                     reducer._link._socket.setsockopt(socket.SOL_SOCKET, _SO_NO_CHECK, 1)
-            reports = on_every_worker(rack, lambda r: r.reduce(vectors[r.config.worker], Op.ADD))
+            reports = on_every_worker(rack, lambda r: r.reduce_blocks(vectors[r.config.worker], Op.ADD))
         for vector, report in zip(vectors, reports, strict=True):
             np.testing.assert_array_equal(vector, expected)
             assert report.entered == report.included
@@ -247,7 +247,7 @@ class TestUdp:
 
         def connect() -> None:
             link = UdpLink(("0.0.0.0", 0))
-            with pytest.raises(OSError, match="no way to the switch's aggregation address") as caught:
+            with pytest.raises(OSError, match="no route to the switch's aggregation address") as caught:
                 link.connect((address, 9))
             link.close()
             assert f"ip route add {address}/32" in str(caught.value)

@@ -83,7 +83,7 @@ def test_sums_are_the_same(
             apply(switch, [[EntryUpdate(Verb.INSERT, lose)]])
         for port in PORTS if network == "slow" else ():
             loop.set_queueing(port, Queueing(rate_bps=200_000_000, depth_packets=SLOTS))
-        reports = on_every_worker(workers, lambda r: r.reduce(vectors[r.config.worker], Op.ADD, block))
+        reports = on_every_worker(workers, lambda r: r.reduce_blocks(vectors[r.config.worker], Op.ADD, block))
         ports = [loop.statistics(port) for port in PORTS]
     for vector, report in zip(vectors, reports, strict=True):
         np.testing.assert_array_equal(vector, expected)
@@ -100,12 +100,12 @@ def test_sums_are_the_same(
 def test_a_way_too_narrow_is_said_on_joining(lab: Veths) -> None:
     with (
         contextlib.closing(lab.hosts[1].call(lambda: _link(1))) as link,
-        pytest.raises(OSError, match=r"has an MTU of 1500: packets have up to 4160 bytes"),
+        pytest.raises(OSError, match=r"has an MTU of 1500, but packets have up to 4160 bytes"),
     ):
         link.connect((AGGREGATION.ip, UDP_PORT), MAX_PAYLOAD)
     lab.hosts[1].set_mtu("eth0", 1000)
     with pytest.raises(
-        OSError, match=r"the way to 10\.0\.0\.254 has an MTU of 1000: packets have up to 1144 bytes"
+        OSError, match=r"the path to 10\.0\.0\.254 has an MTU of 1000, but packets have up to 1144 bytes"
     ):
         lab.hosts[1].call(lambda: _link(1))
 
@@ -119,4 +119,4 @@ def test_a_way_that_becomes_too_narrow_is_an_error(
     with rack(lab) as (_, _, workers):
         lab.hosts[1].set_mtu("eth0", 1000)
         with pytest.raises(OSError, match="path's MTU must hold 1144 bytes"):
-            workers[0].reduce(np.ones(100_000, np.uint32), Op.ADD)
+            workers[0].reduce_blocks(np.ones(100_000, np.uint32), Op.ADD)

@@ -406,7 +406,7 @@ class TestSharedPort:
     ) -> None:
         group, order = groups[0], [3, 1, 2]
         outcomes = [
-            group.operations.submit(lambda n=n: group.reducer.reduce(np.full(8, n, np.uint32), Op.ADD))
+            group.operations.submit(lambda n=n: group.reducer.reduce_blocks(np.full(8, n, np.uint32), Op.ADD))
             for n in order
         ]
         served: dict[int, int] = {}  # a packet may come again while the switch is silent
@@ -450,7 +450,9 @@ class TestSharedPort:
         }
         lanes = {key: vector.copy() for key, vector in vectors.items()}
         outcomes = [
-            made[job].operations.submit(lambda j=job, n=number: made[j].reducer.reduce(lanes[j, n], Op.ADD))
+            made[job].operations.submit(
+                lambda j=job, n=number: made[j].reducer.reduce_blocks(lanes[j, n], Op.ADD)
+            )
             for job, number in vectors
         ]
         held: list[Packet] = []

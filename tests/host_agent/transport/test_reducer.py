@@ -62,11 +62,11 @@ def test_operators_block_sizes_shapes_and_barriers_one_after_the_other(tmp_path:
     def work(r: Reducer) -> list[np.ndarray]:
         w = r.config.worker + 1
         a, b, c = np.full(1000, w, np.uint32), np.full((3, 70), w, np.int32), np.array([1 << w], np.uint32)
-        r.reduce(a, Op.ADD)
+        r.reduce_blocks(a, Op.ADD)
         r.barrier()
-        r.reduce(b, Op.MAX, 32)
-        r.reduce(np.empty(0, np.uint32), Op.ADD)
-        r.reduce(c, Op.OR, 64)
+        r.reduce_blocks(b, Op.MAX, 32)
+        r.reduce_blocks(np.empty(0, np.uint32), Op.ADD)
+        r.reduce_blocks(c, Op.OR, 64)
         return [a, b, c]
 
     with shm_rack(tmp_path, workers=3, timers=NO_REPEATS) as rack:
@@ -104,9 +104,9 @@ def test_a_second_caller_is_refused_and_harms_nothing(reducer: Reducer, port: Sh
 
 def test_a_worker_that_never_comes_is_a_timeout_and_the_end_of_the_reducer(tmp_path: Path) -> None:
     with shm_rack(tmp_path, workers=2, timeout_s=0.3) as rack:
-        on_every_worker(rack, lambda r: r.reduce(np.ones(5000, np.uint32), Op.ADD))
+        on_every_worker(rack, lambda r: r.reduce_blocks(np.ones(5000, np.uint32), Op.ADD))
         with pytest.raises(TransportTimeout, match=r"worker 1 of 2 .* or another worker never began"):
-            rack[1].reduce(np.ones(5000, np.uint32), Op.ADD)
+            rack[1].reduce_blocks(np.ones(5000, np.uint32), Op.ADD)
         with pytest.raises(Aborted, match=r"an earlier reduce of job .* failed: TransportTimeout"):
             rack[1].barrier()
 
@@ -117,7 +117,7 @@ def test_a_worker_that_stops_in_mid_reduce_is_called_missing(tmp_path: Path, por
         thread = threading.Thread(target=answer_one, args=(port,))
         thread.start()
         with pytest.raises(TransportTimeout, match=r"1 results applied, .* a worker is missing"):
-            reducer.reduce(np.ones(5000, np.uint32), Op.ADD)
+            reducer.reduce_blocks(np.ones(5000, np.uint32), Op.ADD)
         thread.join()
 
 
@@ -153,7 +153,7 @@ def test_workers_that_disagree_all_hear_of_it(
         lanes, op, block, r.operation = other if r.config.worker == odd else BASE
         mine = lanes.copy()
         with pytest.raises(DisagreementError, match="in different operations"):
-            r.reduce(mine, op, block)
+            r.reduce_blocks(mine, op, block)
         np.testing.assert_array_equal(mine, lanes)  # nothing of a result was applied
         with pytest.raises(Aborted, match="DisagreementError"):
             r.barrier()
@@ -165,7 +165,7 @@ def test_workers_that_disagree_all_hear_of_it(
 def test_workers_hear_of_a_disagreement_over_udp() -> None:
     def work(r: Reducer) -> None:
         with pytest.raises(DisagreementError):
-            r.reduce(LONG.copy() if r.config.worker == 1 else SHORT.copy(), Op.ADD)
+            r.reduce_blocks(LONG.copy() if r.config.worker == 1 else SHORT.copy(), Op.ADD)
 
     with udp_rack(workers=3) as rack:
         on_every_worker(rack, work)
@@ -182,7 +182,7 @@ def test_who_is_done_repeats_its_contributions_between_two_reduces(keep: bool) -
         config = TransportConfig(1, 0, 2, slots=2, keep=keep, **timers)
         with Reducer(own.link, config, timeout_s=20) as reducer:
             own.operations.at_rest = reducer.rest
-            done = own.operations.submit(lambda: reducer.reduce(np.ones(300, np.uint32), Op.ADD))
+            done = own.operations.submit(lambda: reducer.reduce_blocks(np.ones(300, np.uint32), Op.ADD))
             sent: dict[int, bytes] = {}
             while not done.done():
                 with contextlib.suppress(TimeoutError):
@@ -210,7 +210,7 @@ def test_what_was_reduced_is_not_kept_alive(reducer: Reducer, port: ShmPort) -> 
     gone = weakref.ref(lanes)
     with ThreadPoolExecutor(1) as pool:
         answered = pool.submit(answer_one, port)
-        assert reducer.reduce(lanes, Op.ADD).lanes == 256
+        assert reducer.reduce_blocks(lanes, Op.ADD).lanes == 256
         answered.result()
     del lanes
     assert gone() is None
@@ -241,7 +241,7 @@ def test_close_ends_a_reduce_of_another_thread(reducer: Reducer, port: ShmPort) 
 
 def test_a_bad_argument_harms_nothing(reducer: Reducer, port: ShmPort) -> None:
     with pytest.raises(ValueError, match="lanes, not 100"):
-        reducer.reduce(np.ones(3, np.uint32), Op.ADD, 100)
+        reducer.reduce_blocks(np.ones(3, np.uint32), Op.ADD, 100)
     thread = threading.Thread(target=answer_one, args=(port,))
     thread.start()
     reducer.barrier()

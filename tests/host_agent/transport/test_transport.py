@@ -41,7 +41,7 @@ def vector(blocks: int, block: int = 256, zero: tuple[int, ...] = ()) -> np.ndar
 class TestWhatIsSent:
     def test_each_slot_starts_with_its_streams_first_blocks_and_announces_the_next_ones(self) -> None:
         t = transport(slots=2)
-        t.begin(Op.MAX, 256, vector(5))
+        t.begin_reduction(Op.MAX, 256, vector(5))
         first, second = packets(t.poll(0)[0])
         assert first == Packet(
             type=PacketType.CONTRIBUTION,
@@ -61,14 +61,14 @@ class TestWhatIsSent:
 
     def test_zero_blocks_are_skipped_but_the_first_of_a_stream_is_announced(self) -> None:
         t = transport(slots=1)
-        t.begin(Op.ADD, 256, vector(6, zero=(0, 1, 3, 5)))
+        t.begin_reduction(Op.ADD, 256, vector(6, zero=(0, 1, 3, 5)))
         (packet,) = packets(t.poll(0)[0])
         assert packet.columns == (Column(0, 2),)
         assert not packet.groups
 
     def test_filling_sends_requested_blocks_even_when_zero(self) -> None:
         t = transport(workers=1, slots=2, fill=True)
-        t.begin(Op.ADD, 256, vector(5, zero=(0, 1, 2)))
+        t.begin_reduction(Op.ADD, 256, vector(5, zero=(0, 1, 2)))
         packets_ = answer_all(t)
         assert [packet.columns for packet in packets_[:2]] == [(Column(0, 4),), (Column(1, 3),)]
         assert all(set(packet.groups) == set(range(8)) for packet in packets_)
@@ -82,7 +82,7 @@ class TestWhatIsSent:
         columns, used = 256 // block, 128 // block
         t = transport(workers=1, slots=1, fill=True)
         lanes = vector(5 * used, block=block, zero=tuple(range(used)))  # the first packet's
-        t.begin(Op.ADD, block, lanes)
+        t.begin_reduction(Op.ADD, block, lanes)
         packets_ = answer_all(t)
         assert [len(packet.groups) for packet in packets_] == [0, 4, 4, 4, 4]
         for number, packet in enumerate(packets_):
@@ -93,7 +93,7 @@ class TestWhatIsSent:
     def test_columns_travel_fused_each_with_its_own_stream(self) -> None:
         t = transport(slots=1)
         lanes = vector(11, block=32, zero=(1, 8))
-        t.begin(Op.ADD, 32, lanes)
+        t.begin_reduction(Op.ADD, 32, lanes)
         (packet,) = packets(t.poll(0)[0])
         nexts = (NO_BLOCK, 9, 10, *(NO_BLOCK,) * 5)  # streams of 8: block 8 is zero, 9 and 10 are not
         assert packet.columns == tuple(Column(c, nexts[c]) for c in range(8))
@@ -101,26 +101,26 @@ class TestWhatIsSent:
 
     def test_columns_without_a_first_block_ask_for_none(self) -> None:
         t = transport(slots=8)
-        t.begin(Op.ADD, 64, vector(6, block=64))
+        t.begin_reduction(Op.ADD, 64, vector(6, block=64))
         a, b = packets(t.poll(0)[0])  # two slots are enough for six blocks, four to a packet
         assert [c.block for c in (*a.columns, *b.columns)] == [0, 1, 2, 3, 4, 5, NO_BLOCK, NO_BLOCK]
 
     def test_the_last_block_is_padded_with_zeros(self) -> None:
         t = transport()
-        t.begin(Op.ADD, 64, np.full(3, 9, np.uint32))
+        t.begin_reduction(Op.ADD, 64, np.full(3, 9, np.uint32))
         (packet,) = packets(t.poll(0)[0])
         assert packet.groups == {0: (9, 9, 9, *(0,) * 29), 1: (0,) * 32}
 
     def test_a_barrier_is_one_round_without_lanes(self) -> None:
         t = transport(workers=1)
-        t.begin(Op.ADD, 256, np.empty(0, np.uint32))
+        t.begin_reduction(Op.ADD, 256, np.empty(0, np.uint32))
         (packet,) = answer_all(t)
         assert (packet.slot, packet.columns, packet.groups) == (0, (Column(NO_BLOCK, NO_BLOCK),), {})
         assert t.report().blocks == 0
 
     def test_a_round_goes_out_when_the_last_ones_result_is_in(self) -> None:
         t = transport(slots=2)
-        t.begin(Op.ADD, 256, vector(4))
+        t.begin_reduction(Op.ADD, 256, vector(4))
         first, _ = packets(t.poll(0)[0])
         t.on_packet(result(first).encode(), 1)
         (following,) = packets(t.poll(1)[0])
@@ -128,7 +128,7 @@ class TestWhatIsSent:
 
     def test_another_workers_block_is_asked_for_before_our_own_next(self) -> None:
         t = transport(slots=1)
-        t.begin(Op.ADD, 256, vector(6, zero=(1, 2, 3, 4)))
+        t.begin_reduction(Op.ADD, 256, vector(6, zero=(1, 2, 3, 4)))
         (first,) = packets(t.poll(0)[0])
         assert first.columns == (Column(0, 5),)
         t.on_packet(result(first, columns=(Column(0, 2),)).encode(), 1)
@@ -140,7 +140,7 @@ class TestWhatIsSent:
         t = transport(workers=1, slots=1, first_round=0xFFFFFFFE)
         rounds = []
         for _ in range(2):
-            t.begin(Op.ADD, 256, vector(2))
+            t.begin_reduction(Op.ADD, 256, vector(2))
             rounds += [packet.round for packet in answer_all(t)]
         assert rounds == [0xFFFFFFFE, 0xFFFFFFFF, 0, 1]
 
@@ -149,7 +149,7 @@ class TestResults:
     def test_a_result_replaces_the_block_and_is_accounted_for(self) -> None:
         t = transport(slots=1)
         lanes = vector(1)
-        t.begin(Op.ADD, 256, lanes)
+        t.begin_reduction(Op.ADD, 256, lanes)
         (packet,) = packets(t.poll(0)[0])
         sums = vector(1) + np.uint32(5)
         t.on_packet(result(packet, included=3, groups=groups_of(sums)).encode(), 1)
@@ -163,7 +163,7 @@ class TestResults:
     def test_lanes_of_others_come_into_a_zero_block(self) -> None:
         t = transport(slots=1)
         lanes = np.zeros(300, np.int32)
-        t.begin(Op.ADD, 256, lanes)
+        t.begin_reduction(Op.ADD, 256, lanes)
         (packet,) = packets(t.poll(0)[0])
         t.on_packet(
             result(packet, included=2, columns=(Column(0, 1),), groups=groups_of(vector(1))).encode(), 1
@@ -176,7 +176,7 @@ class TestResults:
     def test_lanes_that_no_result_included_come_back(self) -> None:
         t = transport(slots=1)
         lanes = vector(2)[:300]
-        t.begin(Op.ADD, 256, lanes)
+        t.begin_reduction(Op.ADD, 256, lanes)
         (packet,) = packets(t.poll(0)[0])
         others = groups_of(np.full(256, 7, np.uint32))
         t.on_packet(result(packet, included=2, groups=others).encode(), 1)
@@ -194,14 +194,14 @@ class TestResults:
 
     def test_sums_are_of_signed_lanes(self) -> None:
         t = transport(workers=1)
-        t.begin(Op.ADD, 32, np.array([-5, 3], np.int32))
+        t.begin_reduction(Op.ADD, 32, np.array([-5, 3], np.int32))
         answer_all(t)
         assert t.report().entered == Account(2, -2)
 
     def test_a_result_that_comes_twice_changes_nothing(self) -> None:
         t = transport(slots=1)
         lanes = vector(2)
-        t.begin(Op.ADD, 256, lanes)
+        t.begin_reduction(Op.ADD, 256, lanes)
         (packet,) = packets(t.poll(0)[0])
         reply = result(packet, groups=groups_of(np.full(256, 1, np.uint32))).encode()
         assert t.on_packet(reply, 1) == Verdict.ACCEPTED
@@ -212,14 +212,14 @@ class TestResults:
 
     def test_a_result_of_the_last_reduce_does_not_confuse_the_next(self) -> None:
         t = transport(slots=2)
-        t.begin(Op.ADD, 256, vector(2))
+        t.begin_reduction(Op.ADD, 256, vector(2))
         old = packets(t.poll(0)[0])
         for packet in old:
             t.on_packet(result(packet).encode(), 1)
         assert t.done
         lanes = vector(1)
         assert t.on_packet(result(old[0]).encode(), 2) == Verdict.STALE
-        t.begin(Op.OR, 32, lanes)  # of the same slots, other operator and block size
+        t.begin_reduction(Op.OR, 32, lanes)  # of the same slots, other operator and block size
         t.poll(2)
         for packet in old:
             assert t.on_packet(result(packet).encode(), 2) == Verdict.STALE
@@ -227,7 +227,7 @@ class TestResults:
 
     def test_bytes_count_the_headers_below(self) -> None:
         t = transport(workers=1)
-        t.begin(Op.ADD, 256, vector(1))
+        t.begin_reduction(Op.ADD, 256, vector(1))
         answer_all(t)
         report = t.report()
         assert report.bytes_up == report.bytes_down == 14 + 20 + 8 + 28 + 8 + 1024
@@ -285,7 +285,7 @@ class TestAudiences:
     def begun(self, audiences: list[int], op: Op = Op.ADD) -> tuple[SlotTransport, np.ndarray, list[Packet]]:
         t = transport(worker=1, workers=3)
         lanes = vector(len(audiences), block=256)
-        t.begin(op, 256, lanes, audiences=np.array(audiences, np.uint16))
+        t.begin_reduction(op, 256, lanes, audiences=np.array(audiences, np.uint16))
         return t, lanes, packets(t.poll(0)[0])
 
     def test_packets_name_them(self) -> None:
@@ -298,10 +298,12 @@ class TestAudiences:
 
     def test_packets_of_several_blocks_are_for_all_unless_these_agree(self) -> None:
         t = transport(worker=1, workers=3)
-        t.begin(Op.ADD, 64, vector(12, block=64), audiences=np.repeat([2, 0, 2], 4).astype(np.uint16))
+        t.begin_reduction(
+            Op.ADD, 64, vector(12, block=64), audiences=np.repeat([2, 0, 2], 4).astype(np.uint16)
+        )
         assert [packet.audience for packet in packets(t.poll(0)[0])] == [2, 0, 2]
         t = transport(worker=1, workers=3)
-        t.begin(Op.ADD, 64, vector(4, block=64), audiences=np.array([2, 2, 0, 2], np.uint16))
+        t.begin_reduction(Op.ADD, 64, vector(4, block=64), audiences=np.array([2, 2, 0, 2], np.uint16))
         assert [packet.audience for packet in packets(t.poll(0)[0])] == [AUDIENCE_ALL]
 
     @pytest.mark.parametrize("op", Op)
@@ -322,7 +324,7 @@ class TestAudiences:
     def test_a_switch_that_makes_packets_little_longer_gets_none_of_our_zeros(self) -> None:
         t = transport(worker=1, workers=3, fill=True)
         lanes = np.zeros(256, np.uint32)
-        t.begin(Op.ADD, 256, lanes, audiences=np.array([AUDIENCE_EXCEPT], np.uint16))
+        t.begin_reduction(Op.ADD, 256, lanes, audiences=np.array([AUDIENCE_EXCEPT], np.uint16))
         sent = packets(t.poll(0)[0])
         assert [(packet.block_log2, dict(packet.groups)) for packet in sent] == [(7, {}), (7, {})]
 
@@ -338,17 +340,17 @@ class TestAudiences:
     def test_there_must_be_one_for_each_block_and_no_budget(self) -> None:
         t = transport(worker=1, workers=3)
         with pytest.raises(ValueError, match="2 audiences for 1 blocks"):
-            t.begin(Op.ADD, 256, vector(1, block=256), audiences=np.zeros(2, np.uint16))
+            t.begin_reduction(Op.ADD, 256, vector(1, block=256), audiences=np.zeros(2, np.uint16))
         lossy = ServiceClass(budgets=np.array([256], np.uint64))
         with pytest.raises(ValueError, match="loss budgets are for results that all workers want"):
-            t.begin(Op.ADD, 256, vector(1, block=256), lossy, audiences=np.zeros(1, np.uint16))
+            t.begin_reduction(Op.ADD, 256, vector(1, block=256), lossy, audiences=np.zeros(1, np.uint16))
 
 
 def _begun() -> tuple[SlotTransport, np.ndarray, list[Datagram]]:
     """Return worker 1 of 3 with everything sent: nine blocks of 128, two columns, four slots."""
     t = transport(worker=1, workers=3)
     lanes = vector(9, block=128)
-    t.begin(Op.ADD, 128, lanes)
+    t.begin_reduction(Op.ADD, 128, lanes)
     return t, lanes, t.poll(0)[0]
 
 
@@ -407,7 +409,7 @@ class TestRefusals:
             t, answers = transport(slots=2, key=key), []
             for step in range(3):
                 lanes = vector(5)
-                t.begin(Op.ADD, 256, lanes, operation=step)
+                t.begin_reduction(Op.ADD, 256, lanes, operation=step)
                 while not t.done:
                     for packet in packets(t.poll(step)[0]):
                         verdicts = {t.on_packet(answer, step) for answer in before}
@@ -423,11 +425,11 @@ class TestRefusals:
 
     def test_an_old_disagreement_is_stale(self) -> None:
         t = transport(slots=1)
-        t.begin(Op.ADD, 256, vector(1))
+        t.begin_reduction(Op.ADD, 256, vector(1))
         (packet,) = packets(t.poll(0)[0])
         t.on_packet(result(packet).encode(), 1)
         told = result(packet, flags=Flag.PROTECTED | Flag.DISAGREE, groups={}).encode()
-        t.begin(Op.ADD, 256, vector(1))
+        t.begin_reduction(Op.ADD, 256, vector(1))
         t.poll(2)
         assert t.on_packet(told, 3) == Verdict.STALE
         assert not t.disagrees
@@ -436,9 +438,9 @@ class TestRefusals:
         def check(*before: int, op: Op = Op.ADD, block: int = 64, lanes: int = 70, operation: int = 5) -> int:
             t = transport(workers=1)
             for count in before:
-                t.begin(Op.ADD, 256, vector(1)[:count])
+                t.begin_reduction(Op.ADD, 256, vector(1)[:count])
                 answer_all(t)
-            t.begin(op, block, vector(1)[:lanes], operation=operation)
+            t.begin_reduction(op, block, vector(1)[:lanes], operation=operation)
             return packets(t.poll(0)[0])[0].check
 
         same = [check(), check(), check()]
@@ -451,7 +453,7 @@ class TestRefusals:
 
     def test_a_result_before_the_packet_it_answers_is_refused(self) -> None:
         t = transport()
-        t.begin(Op.ADD, 256, vector(1))
+        t.begin_reduction(Op.ADD, 256, vector(1))
         early = Packet(PacketType.RESULT, Op.ADD, 8, JOB, 0, 0, 1, (Column(0),))
         assert t.on_packet(early.encode(), 0) == Verdict.BAD_ROUND
 
@@ -488,7 +490,7 @@ class TestRefusals:
 class TestTimers:
     def test_until_a_first_result_only_one_slot_asks_again(self) -> None:
         t = transport(initial_rto=0.1, min_rto=0.01, max_rto=0.4)
-        t.begin(Op.ADD, 256, vector(4))
+        t.begin_reduction(Op.ADD, 256, vector(4))
         sent, deadline = t.poll(0)
         assert len(sent) == 4
         times = []
@@ -504,7 +506,7 @@ class TestTimers:
 
     def test_after_a_first_result_every_slot_has_its_timer(self) -> None:
         t = transport(initial_rto=0.1, min_rto=0.01)
-        t.begin(Op.ADD, 256, vector(4))
+        t.begin_reduction(Op.ADD, 256, vector(4))
         sent, _ = t.poll(0)
         t.on_packet(result(*packets(sent[:1])).encode(), 20 * MS)
         assert t.poll(119 * MS)[0] == []
@@ -516,9 +518,9 @@ class TestTimers:
     ) -> None:
         t = transport(slots=2, keep=keep)
         budgets = np.array([budget] if budget else [], np.uint64)
-        t.begin(Op.ADD, 256, vector(2), ServiceClass(layer=0, budgets=budgets))
+        t.begin_reduction(Op.ADD, 256, vector(2), ServiceClass(layer=0, budgets=budgets))
         last = answer_all(t)
-        t.begin(Op.ADD, 256, vector(1))
+        t.begin_reduction(Op.ADD, 256, vector(1))
         times, now, repeated = [], 0, []
         while now < 20_000 * MS:
             sent, deadline = t.poll(now)
@@ -547,13 +549,13 @@ class TestTimers:
 
     def test_the_timeout_follows_round_trips(self) -> None:
         t = transport(workers=1, slots=1, initial_rto=0.2, min_rto=0.001)
-        t.begin(Op.ADD, 256, vector(40))
+        t.begin_reduction(Op.ADD, 256, vector(40))
         self.rounds(t, 0, [10 * MS] * 39)
         assert 0.010 <= t.rto <= 0.021  # no variation: the timeout closes in on twice the round trip
 
     def test_rounds_that_last_as_long_as_somebodys_timeout_are_not_measured(self) -> None:
         t = transport(workers=2, slots=1, initial_rto=0.2, min_rto=0.05)
-        t.begin(Op.ADD, 256, vector(331))
+        t.begin_reduction(Op.ADD, 256, vector(331))
         now = self.rounds(t, 0, [MS] * 30)
         for _ in range(100):
             now = self.rounds(t, now, [MS, MS, int(0.9 * t.rto * 1e9)])
@@ -562,7 +564,7 @@ class TestTimers:
 
     def test_a_network_that_became_slower_than_the_timeout_is_learned(self) -> None:
         t = transport(workers=2, slots=1, initial_rto=0.2, min_rto=0.01)
-        t.begin(Op.ADD, 256, vector(200))
+        t.begin_reduction(Op.ADD, 256, vector(200))
         now = self.rounds(t, 0, [MS] * 50)
         assert t.rto == 0.011
         now = self.rounds(t, now, [70 * MS] * 100)
@@ -573,7 +575,7 @@ class TestTimers:
 
     def test_results_may_lie_for_half_the_time_that_packets_spend_in_queues(self) -> None:
         t = transport(workers=2, slots=1, min_rto=0.05)
-        t.begin(Op.ADD, 256, vector(100))
+        t.begin_reduction(Op.ADD, 256, vector(100))
         assert t.coalescing(256) == 0  # nobody has been heard
         now = self.rounds(t, 0, [3 * MS] * 40)
         assert t.coalescing(256) == 0  # no queue: every wait would make the round longer
@@ -584,7 +586,7 @@ class TestTimers:
 
     def test_nothing_waits_once_the_last_round_of_a_slot_is_over(self) -> None:
         t = transport(workers=2, slots=2)
-        t.begin(Op.ADD, 256, vector(41))
+        t.begin_reduction(Op.ADD, 256, vector(41))
         now = 0
         for time in [MS] + [5 * MS] * 18:
             sent, _ = t.poll(now)
@@ -600,7 +602,7 @@ class TestTimers:
 
     def test_answers_to_repeats_are_not_measured(self) -> None:
         t = transport(workers=1, slots=1, min_rto=0.01)
-        t.begin(Op.ADD, 256, vector(5))
+        t.begin_reduction(Op.ADD, 256, vector(5))
         self.rounds(t, 0, [20 * MS, 20 * MS, int(1.5 * 60 * MS)])
         before = t.rto
         assert t.report().timeouts == 1
@@ -610,13 +612,13 @@ class TestTimers:
     def test_waiting_for_a_late_worker_is_not_measured(self) -> None:
         t = transport(workers=2, slots=1)
         for waits in ([150 * MS], [150 * MS, 2 * MS], [190 * MS, 2 * MS], [190 * MS]):
-            t.begin(Op.ADD, 256, vector(len(waits)))
+            t.begin_reduction(Op.ADD, 256, vector(len(waits)))
             self.rounds(t, 0, waits)
         assert 0.052 <= t.rto < 0.053
 
     def test_an_outage_of_half_a_minute_is_over_within_the_maximum_timeout(self) -> None:
         t = transport(slots=2, max_rto=1.0)
-        t.begin(Op.ADD, 256, vector(4))
+        t.begin_reduction(Op.ADD, 256, vector(4))
         first, _ = packets(t.poll(0)[0])
         t.on_packet(result(first).encode(), MS)
         _, deadline = t.poll(MS)
@@ -630,7 +632,7 @@ class TestTimers:
 
     def test_when_done_there_is_nothing_to_wait_for(self) -> None:
         t = transport(workers=1)
-        t.begin(Op.ADD, 256, vector(3))
+        t.begin_reduction(Op.ADD, 256, vector(3))
         answer_all(t)
         assert t.poll(10**12) == ([], None)
 
@@ -649,19 +651,19 @@ class TestMisuse:
         self, lanes: Any, block: int, error: type[Exception], message: str
     ) -> None:
         with pytest.raises(error, match=message):
-            transport().begin(Op.ADD, block, lanes)
+            transport().begin_reduction(Op.ADD, block, lanes)
 
     def test_read_only_lanes(self) -> None:
         lanes = np.zeros(4, np.uint32)
         lanes.flags.writeable = False
         with pytest.raises(ValueError, match="read-only"):
-            transport().begin(Op.ADD, 256, lanes)
+            transport().begin_reduction(Op.ADD, 256, lanes)
 
     def test_two_reduces_at_once(self) -> None:
         t = transport()
-        t.begin(Op.ADD, 256, vector(1))
+        t.begin_reduction(Op.ADD, 256, vector(1))
         with pytest.raises(RuntimeError, match="in progress"):
-            t.begin(Op.ADD, 256, vector(1))
+            t.begin_reduction(Op.ADD, 256, vector(1))
 
     @pytest.mark.parametrize(
         ("changes", "message"),
@@ -684,4 +686,4 @@ class TestMisuse:
         t.close()
         t.close()
         with pytest.raises(ValueError, match="closed"):
-            t.begin(Op.ADD, 256, vector(1))
+            t.begin_reduction(Op.ADD, 256, vector(1))

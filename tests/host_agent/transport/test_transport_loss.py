@@ -32,7 +32,7 @@ def begun(
 ) -> SlotTransport:
     """Return a transport with a reduce of blocks of 256 ones."""
     t = transport(slots, **more)
-    t.begin(Op.ADD, 256, np.ones(blocks * 256, np.uint32), service(budgets, accounts))
+    t.begin_reduction(Op.ADD, 256, np.ones(blocks * 256, np.uint32), service(budgets, accounts))
     return t
 
 
@@ -70,7 +70,7 @@ class TestClasses:
     @pytest.mark.parametrize("layer", range(LAYER_CLASSES))
     def test_lanes_travel_in_their_layers_class(self, layer: int) -> None:
         t = transport()
-        t.begin(Op.ADD, 256, np.ones(256, np.uint32), ServiceClass(layer=layer))
+        t.begin_reduction(Op.ADD, 256, np.ones(256, np.uint32), ServiceClass(layer=layer))
         (datagram,) = send(t)
         assert treatment(datagram) == (Flag.PROTECTED, dscp(layer) << 2 | ECT)
         assert Packet.decode(datagram.payload).layer == layer
@@ -78,19 +78,21 @@ class TestClasses:
     def test_a_packet_says_the_greatest_magnitude_of_the_blocks_that_it_carries(self) -> None:
         t, lanes = transport(), np.ones(8 * 64, np.uint32)
         lanes[64:128] = 0  # block 1
-        t.begin(Op.ADD, 64, lanes, ServiceClass(magnitudes=np.array([1, 2, 0, 1, 0, 0, 0, 0], np.uint8)))
+        t.begin_reduction(
+            Op.ADD, 64, lanes, ServiceClass(magnitudes=np.array([1, 2, 0, 1, 0, 0, 0, 0], np.uint8))
+        )
         assert [packet.magnitude for packet in packets(send(t))] == [1, 0]
 
     @pytest.mark.parametrize("op", Op)
     def test_packets_without_lanes_are_reliable(self, op: Op) -> None:
         t = transport()
-        t.begin(op, 256, np.zeros(256, np.uint32), ServiceClass(layer=3))
+        t.begin_reduction(op, 256, np.zeros(256, np.uint32), ServiceClass(layer=3))
         (datagram,) = send(t)
         assert treatment(datagram) == (Flag(0), RELIABLE)
 
     def test_what_is_sent_again_is_reliable(self) -> None:
         t = transport(initial_rto=0.1)
-        t.begin(Op.ADD, 256, np.ones(256, np.uint32), ServiceClass(layer=3))
+        t.begin_reduction(Op.ADD, 256, np.ones(256, np.uint32), ServiceClass(layer=3))
         (first,), (again,) = send(t), send(t, 100 * MS)
         assert treatment(again) == (Flag.PROTECTED, RELIABLE)
         assert again.payload == first.payload
@@ -117,26 +119,26 @@ class TestBudget:
     def test_a_packet_needs_room_for_each_of_its_columns(self) -> None:
         t = transport()
         lanes = np.ones(6 * 128, np.uint32)
-        t.begin(Op.ADD, 128, lanes, service([128, 128, 256], accounts=[0, 0, 0, 1, 2, 2]))
+        t.begin_reduction(Op.ADD, 128, lanes, service([128, 128, 256], accounts=[0, 0, 0, 1, 2, 2]))
         assert [treatment(d) for d in send(t)] == [KEPT, SHED, SHED]  # 0 twice; 0 and 1; 2 twice
 
     def test_what_is_reserved_for_half_a_packet_is_handed_back(self) -> None:
         t = transport()
         lanes = np.ones(4 * 128, np.uint32)
-        t.begin(Op.ADD, 128, lanes, service([128, 0, 0], accounts=[0, 1, 2, 0]))
+        t.begin_reduction(Op.ADD, 128, lanes, service([128, 0, 0], accounts=[0, 1, 2, 0]))
         lanes[256:384] = 0
         assert [treatment(d) for d in send(t)] == [KEPT, KEPT]
         t = transport()
         lanes[:] = 1
         lanes[256:384] = 0  # block 2, the only one of account 2
-        t.begin(Op.ADD, 128, lanes, service([128, 0, 0], accounts=[0, 1, 2, 0]))
+        t.begin_reduction(Op.ADD, 128, lanes, service([128, 0, 0], accounts=[0, 1, 2, 0]))
         assert [treatment(d) for d in send(t)] == [KEPT, SHED]
 
     def test_blocks_of_zeros_and_lanes_beyond_the_end_are_free(self) -> None:
         t = transport(fill=True)
         lanes = np.ones(2 * 256 - 100, np.uint32)
         lanes[:256] = 0
-        t.begin(Op.ADD, 256, lanes, service([156]))
+        t.begin_reduction(Op.ADD, 256, lanes, service([156]))
         zeros, last = send(t)
         assert [treatment(zeros), treatment(last)] == [SHED, SHED]
         leave_out(t, zeros)
@@ -150,7 +152,7 @@ class TestBudget:
         t = begun(1, [256])
         leave_out(t, *send(t))
         assert t.report().missing.tolist() == [256]
-        t.begin(Op.ADD, 256, np.ones(256, np.uint32), service([256, 7]))
+        t.begin_reduction(Op.ADD, 256, np.ones(256, np.uint32), service([256, 7]))
         assert t.report().missing.tolist() == [0, 0]
         assert t.report().budgets.tolist() == [256, 7]
 
@@ -172,7 +174,7 @@ class TestBudget:
     ) -> None:
         dtypes = {"budgets": np.uint64, "accounts": np.uint16, "magnitudes": np.uint8}
         with pytest.raises(ValueError, match=message):
-            transport().begin(
+            transport().begin_reduction(
                 op,
                 256,
                 np.ones(256 * blocks, np.uint32),
@@ -270,7 +272,7 @@ class TestRepeat:
 
     def test_who_has_no_lanes_stays_silent(self) -> None:
         t = transport()
-        t.begin(Op.ADD, 256, np.zeros(256, np.uint32))
+        t.begin_reduction(Op.ADD, 256, np.zeros(256, np.uint32))
         (first,) = send(t)
         assert ask(t, first) == Verdict.REPEAT
         assert send(t) == []
@@ -505,7 +507,7 @@ class TestEarly:
         t = self.early(4, [])
         for datagram in send(t):
             answer(t, datagram, MS // 10)
-        t.begin(Op.ADD, 256, np.ones(4 * 256, np.uint32))
+        t.begin_reduction(Op.ADD, 256, np.ones(4 * 256, np.uint32))
         assert len(send(t, MS)) == 4
         (probe,) = send(t, 4 * MS)
         assert (Packet.decode(probe.payload).slot, treatment(probe)) == (0, PROBE)
@@ -559,7 +561,7 @@ class TestWindow:
             answer(t, datagram, flags=Flag.CONGESTED)
         assert t.done
         for _ in range(50):
-            t.begin(Op.ADD, 256, np.empty(0, np.uint32))
+            t.begin_reduction(Op.ADD, 256, np.empty(0, np.uint32))
             answer_all(t)
         assert t.window == 4
 

@@ -124,7 +124,7 @@ def sum_up(made: Sequence[Reducer], length: int, meanwhile: Callable[[], None] |
     other = threading.Timer(0.05, meanwhile) if meanwhile else None
     if other:
         other.start()
-    reports = on_every_worker(made, lambda r: r.reduce(vectors[r.config.worker], Op.ADD))
+    reports = on_every_worker(made, lambda r: r.reduce_blocks(vectors[r.config.worker], Op.ADD))
     if other:
         other.join()
     for vector, report in zip(vectors, reports, strict=True):

@@ -22,7 +22,7 @@ class Sent:
 
     @cached_property
     def lanes(self) -> Lanes:
-        """Return the lanes of all groups, zero where the packet has none."""
+        """Lanes of all groups, zero where the packet has none."""
         return self.packet.lanes
 
 

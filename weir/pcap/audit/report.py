@@ -67,7 +67,7 @@ class Shares:
 
     @property
     def returned(self) -> int:
-        """Return the lanes that a complete round did without: the worker's residual has them."""
+        """Lanes that a complete round did without: the worker's residual has them."""
         return self.entered - self.included - self.unknown
 
 
