@@ -19,8 +19,8 @@ from random import Random
 from types import TracebackType
 from typing import Final, Self
 
-from softp4.program.loader import load_program
 from softp4.runtime.queueing import Queueing
+from softp4.runtime.read_programs import read_program
 from softp4.switch import Switch
 from weir.controller.desired import desired_state
 from weir.controller.entries import SwitchState
@@ -53,7 +53,7 @@ _FIRST_PORT: Final = 10_000  # of jobs after the first: below what streams use
 _DESCRIBED: Final = 8  # workers that are named when nothing moves any more
 
 
-_loaded = cache(load_program)  # a program is large, and does not change
+_loaded = cache(read_program)  # a program is large, and does not change
 
 
 def _slots(program: str) -> int:

@@ -52,7 +52,7 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = {
         "softp4.dataplane": "softp4.native softp4.runtime",
         "softp4.switch": f"softp4.errors softp4.state softp4.tracing {_PROGRAM_TO_RUNTIME}",
         "softp4.p4rt": "softp4.native softp4.p4runtime softp4.protobuf softp4.errors "
-        "softp4.program softp4.state softp4.switch",
+        "softp4.program softp4.runtime softp4.state softp4.switch",
         "softp4.device": "softp4.p4runtime softp4.dataplane softp4.errors "
         "softp4.failures softp4.p4rt softp4.program softp4.switch "
         "softp4.tracing",

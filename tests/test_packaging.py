@@ -270,6 +270,7 @@ class TestInstalled:
         launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
         return cls.run(environment, "python", *launcher, str(script), folder=script.parent)
 
+    @pytest.mark.long
     def test_the_script_in_the_readme_trains(self, environment: Path, tmp_path: Path) -> None:
         page = (ROOT / "README.md").read_text(encoding="utf-8")
         shown = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
@@ -295,6 +296,7 @@ class TestInstalled:
         (summary,) = tmp_path.glob("runs/*/summary.json")
         assert json.loads(summary.read_text())["status"] == "complete"
 
+    @pytest.mark.long
     def test_it_keeps_a_model_in_a_server(self, environment: Path, tmp_path: Path) -> None:
         (tmp_path / "train.py").write_text(
             "import torch, weir.torch\n"
@@ -345,6 +347,8 @@ class TestInstalled:
         environment = request.getfixturevalue(kind)
         done = self.run(environment, "python", "-c", code)
         assert done.stdout.splitlines() == ["True", "['weir', 'weir.autoload']"], done.stderr
+        if kind == "editable":
+            return
         off = f"import os; os.environ['TORCH_DEVICE_BACKEND_AUTOLOAD'] = '0'\n{code}"
         done = self.run(environment, "python", "-c", off)
         assert done.stdout.splitlines() == ["False", "[]"], done.stderr

@@ -121,7 +121,8 @@ class LocalCluster:
             topology.write_text(self._plan.topology.model_dump_json(exclude_none=True, indent=2), "utf-8")
             arguments = [str(topology), "--listen", self.controller]
             self._spawn("controller", "weir.controller", arguments)
-            self._wait_until_ready("controller")
+            for name in self._processes:
+                self._wait_until_ready(name)
             self._wait_for_program()
             self._start_background(self._plan)
         except OSError as error:
@@ -262,7 +263,7 @@ class LocalCluster:
             raise ClusterError(f"{lack}. {_WITHOUT_MEMORY}")
 
     def _start_switches(self, plan: NetworkPlan) -> None:
-        """Start all switches at once, then wait for each."""
+        """Start all switches at once."""
         tunnels = free_udp_ports(2 * len(plan.cables))
         ports = switch_ports(plan, self._attached, iter(tunnels))
         for switch in plan.topology.switches:
@@ -277,8 +278,6 @@ class LocalCluster:
             if capture is not None:
                 arguments += ["--pcap", str(capture)]
             self._spawn(switch.name, "softp4", ["run", *arguments])
-        for switch in plan.topology.switches:
-            self._wait_until_ready(switch.name)
 
     def _start_background(self, plan: NetworkPlan) -> None:
         spec = incast(plan)

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from softp4.errors import Code, ControlError
-from softp4.program.loader import Program, load_program
+from softp4.program.types import Program
 from softp4.runtime.bindings import EMIT, NativeSwitch
 from softp4.runtime.compiler import load_switch_library
 from softp4.runtime.queueing import NEVER
+from softp4.runtime.read_programs import read_program
 from softp4.state.action_profiles import ProfileStore
 from softp4.state.cells import CounterArray, RegisterArray
 from softp4.state.crcs import CustomCrcs
@@ -76,7 +77,7 @@ class Switch:
         threads: by what threads share frames.
 
     Raises:
-        ProgramError, UnsupportedConstruct: from `load_program`.
+        ProgramError, UnsupportedConstruct: from `read_program`.
         softp4.native.NoCompilerError, softp4.native.CompileError: from the first use on a machine.
     """
 
@@ -89,7 +90,7 @@ class Switch:
         seed: int = 0,
         threads: int = 1,
     ) -> None:
-        self.program: Program = load_program(program) if isinstance(program, Path) else program
+        self.program: Program = read_program(program) if isinstance(program, Path) else program
         self.device_id = device_id
         self.cpu_port = cpu_port
         self._native = native = NativeSwitch(load_switch_library(self.program), seed, threads)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.effort import LONG
 from weir.bench.case import Run
 from weir.bench.results import Plot, Table
 from weir.bench.simulated import tail, transports
@@ -36,8 +37,9 @@ def test_every_contender_ends_and_follows_from_the_seed(setting: Setting, conten
     assert len(outcome.times) == SMALL.tensors
     assert min(outcome.times) > SMALL.tensor * 8 / SMALL.rate / 2
     assert outcome.beside
-    assert simulate(scenario, contender, 1) == outcome
-    assert simulate(scenario, contender, 2) != outcome
+    if LONG or contender in (CONTENDERS[0], CONTENDERS[6]):  # TCP, and Weir with trimming
+        assert simulate(scenario, contender, 1) == outcome
+        assert simulate(scenario, contender, 2) != outcome
     if contender.weir and contender.sheds == "nothing":
         assert outcome.counts["missing"] == 0
 

@@ -3,6 +3,7 @@
 "message."""
 
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -22,14 +23,19 @@ from weir.controller.wiring import Switch, SwitchTls
 from weir.wire.definition import MAX_CHILDREN, Event, Treatment
 
 PROGRAM = load_program("weir_v1model")
-# Above what other tests' controllers take, and far enough apart for one that follows.
-_elections = iter(range(1 << 100, 1 << 120, 16))
+
+
+def election_id() -> int:
+    """Return the id of a controller that starts now: above those of all before, and below those of all later
+    ones, for the switch remembers it.
+    """
+    return time.time_ns() // 1_000_000
 
 
 @pytest.fixture
 def client(any_switch: SwitchProcess) -> Iterator[SwitchClient]:
     """Yield a session that holds the switch, which runs the program and is empty."""
-    made = SwitchClient(Switch(name="s1", grpc=any_switch.address), next(_elections))
+    made = SwitchClient(Switch(name="s1", grpc=any_switch.address), election_id())
     made.ensure_program(PROGRAM)
     made.write(plan(made.read(), SwitchState()))
     yield made
@@ -107,7 +113,7 @@ def test_a_program_is_pushed_only_when_the_switch_runs_another(client: SwitchCli
 
 def test_the_controller_that_came_last_has_the_switch(client: SwitchClient) -> None:
     assert client.primary
-    later = SwitchClient(client.switch, next(_elections))
+    later = SwitchClient(client.switch, election_id())
     assert later.primary
     until(lambda: not client.primary)
     later.close()

@@ -18,6 +18,7 @@ from tests.deploy.machines import (
     parameters_after_a_kill,
     sent,
 )
+from tests.harness.effort import LONG
 from tests.harness.typed import blocks
 
 PAGE = ROOT / "docs/guides/deploy-machines.md"
@@ -34,6 +35,7 @@ def machines() -> Iterator[dict[str, Machine]]:
 
 @pytest.mark.timeout(600)  # two starts of torchrun on three machines, wherever else is much to do
 def test_the_page_works_as_typed_and_a_killed_switch_changes_no_bit(machines: dict[str, Machine]) -> None:
+    """Killing it takes a second training, and is a long test."""
     switch, *hosts = machines.values()
     both = (hosts[0], hosts[1])
     on_switch, on_first = blocks(PAGE)
@@ -45,7 +47,8 @@ def test_the_page_works_as_typed_and_a_killed_switch_changes_no_bit(machines: di
     packets = sent(hosts[0])
     assert packets > 100
 
-    assert parameters_after_a_kill(switch, "weir-switch", both, packets) == undisturbed
+    if LONG:
+        assert parameters_after_a_kill(switch, "weir-switch", both, packets) == undisturbed
 
 
 def test_units_are_what_systemd_accepts() -> None:

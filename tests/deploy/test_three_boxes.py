@@ -16,6 +16,7 @@ TUNNEL = 50  # outer IPv4 and UDP, VXLAN, inner Ethernet
 pytestmark = NEEDS_MACHINES
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)  # two starts of torchrun, wherever else is much to do
 def test_the_page_works_as_typed() -> None:
     on_switch, on_first, on_second, on_any = blocks(PAGE)

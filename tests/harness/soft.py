@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from softp4.program.loader import load_program
+from softp4.runtime.read_programs import read_program
 from softp4.state.entry import Entry
 from softp4.switch import Switch
 from tests.harness.keys import Count, Key, entry_key
@@ -19,7 +19,7 @@ class SoftTarget(Target):
     headroom = 0xFFFF
 
     def __init__(self, program: Path = PROGRAM) -> None:
-        self._program = load_program(program)
+        self._program = read_program(program)
         self._switch = Switch(self._program, cpu_port=CPU_PORT)
 
     def send(self, port: int, frame: bytes) -> list[Sent]:

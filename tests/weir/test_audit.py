@@ -132,6 +132,7 @@ def test_packets_whose_first_sending_was_lost_before_the_capture_are_believed(tm
     assert unseen > 5 and not audit.findings, audit.findings[:3]
 
 
+STEPS = effort(2, 5)
 MODES = {
     "losses": "--workers 3 --set loss=0.02 --loss-budget 0.05",
     "racks": "--workers 3 --method dense --topology leaf-spine-2x2 --set loss=0.03 --loss-budget 0.2"
@@ -144,7 +145,9 @@ MODES = {
 @pytest.mark.parametrize("name", effort(["racks", "a parameter server"], list(MODES)))
 def test_nothing_is_found_in_a_training(name: str, tmp_path: Path) -> None:
     """Real processes: every port of every switch."""
-    command = f"train {MODES[name]} --model mlp --epochs 1 --max-steps 5 --no-reference --out {tmp_path}"
+    command = (
+        f"train {MODES[name]} --model mlp --epochs 1 --max-steps {STEPS} --no-reference --out {tmp_path}"
+    )
     done = CliRunner().invoke(app, [*command.split(), "--set", f"pcap={tmp_path / 'run.pcapng'}"])
     assert done.exit_code == 0, done.output
     files = sorted(tmp_path.glob("run*.pcapng"))
@@ -155,7 +158,7 @@ def test_nothing_is_found_in_a_training(name: str, tmp_path: Path) -> None:
     assert audit.report.checked[Rule.SUMS if name != "a parameter server" else Rule.CHECKSUM] > 100
     assert audit.report.checked[Rule.ADDRESS] > 6
     (told,) = json.loads(next(tmp_path.rglob("summary.json")).read_text())["runs"].values()
-    assert told["steps"] == 5 and told["replicas"]["identical_at_end"]
+    assert told["steps"] == STEPS and told["replicas"]["identical_at_end"]
     if name == "racks":
         delivery = told["delivery"]
         assert 0 < delivery["missing"] <= delivery["budget"] <= budget * delivery["lanes"]

@@ -141,7 +141,7 @@ def test_what_linux_leaves_to_a_device_is_known_in_a_real_capture(tmp_path: Path
             socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as here,
         ):
             tap.bind(("lo", 0))
-            tap.settimeout(5)
+            tap.settimeout(60)
             there.bind(("127.0.0.1", FLOW_PORT))
             here.sendto(chunks[0], there.getsockname())
             here.setsockopt(socket.SOL_UDP, 103, segment)  # UDP_SEGMENT

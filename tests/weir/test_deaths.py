@@ -107,13 +107,13 @@ KILLED_ONE: Final = "a worker process was killed"
 DEATHS: Final = [
     # job, who dies, of what, when, what is said
     Death("torchrun", "rank 1", SIGKILL, "middle", killed(1, 9)),
-    Death("torchrun", "switch", SIGKILL, "middle", BROKEN.format(r"switch died \(signal SIGKILL\)")),
     Death("rack", "switch", SIGKILL, "middle", "switch s1 .*cannot be reached"),
     Death("train", PARENT, SIGKILL, "middle", ""),
     Death("calibrate", "worker", SIGKILL, "middle", KILLED_ONE),
     Death("mininet", PARENT, SIGKILL, "middle", ""),
 ]
 MORE_DEATHS: Final = [
+    Death("torchrun", "switch", SIGKILL, "middle", BROKEN.format(r"switch died \(signal SIGKILL\)")),
     Death("torchrun", "rank 0", SIGSTOP, "middle", LOST.format(0)),
     Death("rack", "controller", SIGKILL, "middle", "lost the controller"),
     Death("training", "server", SIGKILL, "middle", r"the parameter server died \(signal SIGKILL\)"),

@@ -32,6 +32,7 @@ def test_asynchronous_pushes_are_trimmed_within_their_budget(tmp_path: Path) -> 
 
 
 @pytest.mark.root
+@pytest.mark.long
 def test_stale_pushes_lose_nothing_without_a_budget_and_idle_mechanisms_are_named(tmp_path: Path) -> None:
     told, output = run(tmp_path, "--consistency", "ssp:2", "--set", "loss=0.02")
     weir = told["runs"]["weir"]

@@ -15,7 +15,8 @@ from softp4.p4rt.table_codec import TableCodec
 from softp4.p4rt.updates import UpdateDecoder
 from softp4.p4runtime.schema import p4runtime_pb2
 from softp4.program.errors import ProgramError
-from softp4.program.loader import Program, load_program
+from softp4.program.types import Program
+from softp4.runtime.read_programs import read_program
 from softp4.switch import Switch
 
 Config = Any
@@ -179,7 +180,7 @@ class PipelineStore:
     def _build(self, config: Config) -> Pipeline:
         """Return a pipeline of its own, with the state that the program starts with."""
         try:
-            program = load_program(program_json(config.p4_device_config))
+            program = read_program(program_json(config.p4_device_config))
             info = P4InfoIndex(config.p4info)
             info.check_against(program)
             kept = p4runtime_pb2.ForwardingPipelineConfig()

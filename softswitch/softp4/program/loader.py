@@ -83,8 +83,11 @@ def load_program(source: Path | bytes) -> Program:
         UnsupportedConstruct: it uses something this switch does not run; the message names it.
         OSError: the file cannot be read.
     """
-    data = source if isinstance(source, bytes) else source.read_bytes()
-    name = "the program" if isinstance(source, bytes) else str(source)
+    return parsed(source) if isinstance(source, bytes) else parsed(source.read_bytes(), str(source))
+
+
+def parsed(data: bytes, name: str = "the program") -> Program:
+    """Return the program of a JSON text, which errors call ``name``. Raises as ``load_program`` does."""
     try:
         root = json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -5,22 +5,19 @@ Both steps are cached on disk, by content: the C text by the program and the gen
 compiled library (softp4.native.build) by the C text, so that a second start only reads files.
 """
 
-import contextlib
 import functools
 import hashlib
 from pathlib import Path
 from typing import Final
 
-from softp4.native.build import cache_folder, load_library, packaged_file
-from softp4.native.files import write_atomically
-from softp4.native.ownership import read_trusted
+from softp4.native.build import load_library, packaged_file
 from softp4.program.types import Program
 from softp4.runtime.bindings import SIGNATURES, Library
+from softp4.runtime.kept_files import generator_digest, kept
 
 RUNTIME: Final = Path(__file__).parent
 """Folder of the C that every program is compiled with."""
 
-_GENERATOR: Final = ("program", "codegen")  # the rooms that decide the C text
 # Generated code views register cells and packet bytes through pointers of several types.
 _FLAGS: Final = ("-fno-strict-aliasing",)
 
@@ -57,7 +54,9 @@ def _load(text: str, flags: tuple[str, ...]) -> Library:
 
 def text_name(program: Program, *, trace: bool = False) -> str:
     """Return the name of the file of a program's C text, in the cache or in a wheel."""
-    name = hashlib.sha256(f"{program.digest} {_generator()}{' trace' * trace}".encode()).hexdigest()[:24]
+    name = hashlib.sha256(f"{program.digest} {generator_digest()}{' trace' * trace}".encode()).hexdigest()[
+        :24
+    ]
     return f"softswitch-{name}.c"
 
 
@@ -66,44 +65,11 @@ def program_text(program: Program, *, trace: bool = False) -> str:
     name = text_name(program, trace=trace)
     if brought := packaged_file(name):
         return brought.read_text(encoding="utf-8")
-    with cache_folder() as cache:
-        path = cache / name
-        if text := _read(path):
-            return text
-        # Its import takes its time, and only a first start needs it.
-        from softp4.codegen.module import generate
-
-        text = generate(program, trace)
-        with contextlib.suppress(OSError):  # the library, which cannot be kept either, says so
-            write_atomically(path, _headed(text), 0o644)
-        return text
+    return kept(name, lambda: _generated(program, trace).encode()).decode()
 
 
-def _headed(text: str) -> str:
-    """Return a text below a line with its digest."""
-    return f"// {hashlib.sha256(text.encode()).hexdigest()}\n{text}"
+def _generated(program: Program, trace: bool) -> str:
+    # Its import takes its time, and only a first start needs it.
+    from softp4.codegen.module import generate
 
-
-def _read(path: Path) -> str | None:
-    """Return the text that was written to a file of the cache; None when it is not there, or damaged, or when
-    somebody else could have written it.
-    """
-    try:
-        content = read_trusted(path).decode()
-    except (OSError, UnicodeDecodeError):
-        return None
-    text = content.partition("\n")[2]
-    return text if content == _headed(text) else None
-
-
-def generator_sources() -> list[Path]:
-    """Return the sources that decide what C text a program becomes: whole rooms, whatever is in them."""
-    return sorted(path for room in _GENERATOR for path in (RUNTIME.parent / room).rglob("*.py"))
-
-
-@functools.cache
-def _generator() -> str:
-    digest = hashlib.sha256()
-    for path in generator_sources():
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    return generate(program, trace)

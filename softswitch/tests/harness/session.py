@@ -18,6 +18,7 @@ from tests.harness.effort import LONG, examples
 
 __all__ = [
     "interruptible",
+    "pytest_collection",
     "pytest_collection_finish",
     "pytest_configure",
     "pytest_runtest_setup",
@@ -56,9 +57,14 @@ def pytest_configure() -> None:
         raise pytest.UsageError(str(error)) from error
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection() -> None:
     """Keep the garbage collector off what lives to the end: thousands of tests, and what they import."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -10,7 +10,8 @@ import pytest
 from softp4.native import build
 from softp4.program.loader import load_program
 from softp4.runtime import compiler
-from softp4.runtime.compiler import RUNTIME, generator_sources
+from softp4.runtime.compiler import RUNTIME
+from softp4.runtime.kept_files import generator_sources
 from tests.p4rt.p4rt_client import CONTROL
 
 _IMPORTED = """

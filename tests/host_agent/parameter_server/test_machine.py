@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.harness.effort import examples
+from tests.harness.effort import effort, examples
 from tests.host_agent.parameter_server.world import Exact, Momentum, Sum, alone
 from weir.host_agent.parameter_server import feed, server_machine
 from weir.host_agent.parameter_server.clocks import Consistency
@@ -103,7 +103,7 @@ class World:
             to = message.member if message.member < 3 else -1 - (message.member - 3)
             self.net.append((-1 - index, to, message))
 
-    def live(self, moments: int = 300) -> None:
+    def live(self, moments: int = effort(150, 300)) -> None:
         """Let things happen, and look after each whether everything is as it must be."""
         for worker in range(3):
             self.starts(worker)

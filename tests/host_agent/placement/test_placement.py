@@ -132,7 +132,7 @@ def test_parameters_lie_with_a_user_while_there_is_room(data: Samples, machines:
     assert np.bincount(tight, minlength=machines).max() <= cap(data.width, machines)
 
 
-@pytest.mark.parametrize("name", CORPORA)
+@pytest.mark.parametrize("name", CORPORA[:: effort(3, 1)])
 @pytest.mark.parametrize("hashing", effort(list(HASHINGS)[:1], HASHINGS))
 def test_the_refined_partition_is_never_worse_than_a_simple_one(name: str, hashing: Hashing) -> None:
     """In total, and at the bottleneck, with each compression."""

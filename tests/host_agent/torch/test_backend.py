@@ -420,7 +420,11 @@ ABANDONED = """
 
 @pytest.mark.parametrize(
     ("end", "status"),
-    [("", 0), ("raise SystemExit(3)", 3), ("dist.destroy_process_group()", 0)],
+    [
+        ("", 0),
+        ("raise SystemExit(3)", 3),
+        pytest.param("dist.destroy_process_group()", 0, marks=pytest.mark.long),
+    ],
 )
 def test_the_interpreter_ends_cleanly_however_the_program_does(
     cluster: LocalCluster, end: str, status: int

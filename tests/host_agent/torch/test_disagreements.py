@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that disagree, started as users start them: every rank says at once what each of them called."""
+"""Ranks that disagree: every rank says at once what each of them called."""
 
 import json
 import re
@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.source import source_path
-from tests.harness.started import TORCHRUN, started
+from tests.harness.forked import run_ranks
 from tests.host_agent.torch import disagreements
 from tests.host_agent.torch.disagreements import FAILURES, GROUPS, ROWS
 
@@ -23,17 +22,8 @@ Outcomes = list[dict[str, dict[str, Any]]]
 
 def run(folder: Path, *names: str, environment: Mapping[str, str] | None = None) -> Outcomes:
     """Return what each rank wrote, in the order of the ranks."""
-    program = Path(disagreements.__file__)
-    with started(
-        folder,
-        *TORCHRUN,
-        f"--nproc-per-node={RANKS}",
-        program,
-        folder,
-        *names,
-        environment={"PYTHONPATH": source_path(), "OMP_NUM_THREADS": "1", **(environment or {})},
-    ) as job:
-        assert job.wait() == 0, job.said
+    program, place = Path(disagreements.__file__), {"OMP_NUM_THREADS": "1", **(environment or {})}
+    run_ranks(RANKS, program, str(folder), *names, environment=place)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
 
 

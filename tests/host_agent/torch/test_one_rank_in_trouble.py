@@ -195,6 +195,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.long
 def test_a_launcher_that_is_stopped_makes_nobody_wait_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -391,5 +391,5 @@ def test_a_lost_peer_costs_its_own_round_alone_and_a_new_one_begins_where_all_ar
 
 def test_a_late_peer_costs_its_own_round_alone_and_comes_back(tmp_path: Path) -> None:
     """The others wait for it as long as the group's timeout says, and go on without it."""
-    with weir.local_cluster(workers=3) as cluster, World(3, cluster.environment, timeout_s=2.0) as world:
+    with weir.local_cluster(workers=3) as cluster, World(3, cluster.environment, timeout_s=4.0) as world:
         agreed(world.run(goes_on_without_one, tmp_path, 0, False))

@@ -5,8 +5,6 @@ import os
 import random
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,6 +18,7 @@ from torch import Tensor, nn
 
 import weir.torch
 from tests.harness.effort import effort
+from tests.harness.forked_python import run_together
 from tests.host_agent.torch.job_groups import Job
 from tests.host_agent.torch.test_parameter_server import (
     OPTIMIZERS,
@@ -94,32 +93,40 @@ def outcomes(
     return list(models), list(losses), list(staleness)
 
 
-@pytest.mark.parametrize("name", ["momentum", "adam"])
-@pytest.mark.parametrize("consistency", ["async", "ssp:2"])
+@pytest.mark.parametrize(
+    ("consistency", "name"),
+    [("async", "adam"), ("ssp:2", "momentum"), *effort([], [("async", "momentum"), ("ssp:2", "adam")])],
+)
 def test_training_converges_and_ends_alike(consistency: str, name: str) -> None:
     options = {"consistency": consistency, "push_filter": "1e-3:sqrt", "pull_filter": "1e-3:sqrt"}
-    models, losses, staleness = outcomes(200, options, name=name)
+    models, losses, staleness = outcomes(effort(100, 200), options, name=name)
     assert torch.equal(models[0], models[1]), "bit for bit"
     assert max(losses) < 0.6 * loss_of(make_model())
     if consistency == "ssp:2":
         assert max(staleness) <= 2
 
 
-@pytest.mark.parametrize("consistency", ["sync", "ssp:2", "async"])
-@pytest.mark.parametrize("name", ["adamw", pytest.param("momentum", marks=pytest.mark.long)])
+CHOSEN: dict[str, dict[str, Any]] = {
+    "dfs": {"sparsifier": "dfs", "density": 0.2, "pull_filter": "1e-3:sqrt"},
+    "filter": {"push_filter": "1e-3:sqrt"},
+}
+
+
 @pytest.mark.parametrize(
-    "chosen",
-    [{"sparsifier": "dfs", "density": 0.2, "pull_filter": "1e-3:sqrt"}, {"push_filter": "1e-3:sqrt"}],
-    ids=["dfs", "filter"],
+    ("chosen", "name", "consistency"),
+    [
+        *(("dfs", "adamw", consistency) for consistency in ("sync", "ssp:2", "async")),
+        ("filter", "adamw", "async"),
+        *effort([], [("filter", "adamw", "sync"), ("filter", "adamw", "ssp:2")]),
+        *effort([], [(each, "momentum", when) for each in CHOSEN for when in ("sync", "ssp:2", "async")]),
+    ],
 )
-def test_units_move_while_methods_and_filters_choose(
-    consistency: str, name: str, chosen: dict[str, Any]
-) -> None:
+def test_units_move_while_methods_and_filters_choose(chosen: str, name: str, consistency: str) -> None:
     """All begins on server 0: with any consistency, method and optimizer, workers end with one model."""
     units = sum(-(-parameter.numel() // 256) for parameter in make_model().parameters())
     owner = [0] * (units - 1) + [1]
-    options = {"consistency": consistency, "owner": owner, "migrate_every": 10, **chosen}
-    models, losses, _ = outcomes(150, options, name=name)
+    options = {"consistency": consistency, "owner": owner, "migrate_every": 10, **CHOSEN[chosen]}
+    models, losses, _ = outcomes(effort(75, 150), options, name=name)
     assert torch.equal(models[0], models[1]), "bit for bit"
     assert max(losses) < 0.7 * loss_of(make_model())
 
@@ -270,18 +277,6 @@ def test_a_script_that_only_ends_leaves_its_servers_and_the_others_their_store(t
     )
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    environment = {**os.environ, "WEIR_RENDEZVOUS": f"tcp://127.0.0.1:{port}", "WORLD_SIZE": "2"}
-    commands = [[sys.executable, "-m", "weir", "server"], *[[sys.executable, str(script)]] * 2]
-    processes = [
-        subprocess.Popen(
-            command,
-            env={**environment, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, command in enumerate(commands, start=-1)
-    ]
-    said = [process.communicate(timeout=120) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0, 0], "\n".join(map("".join, said))
-    assert [out for out, _ in said] == ["", "0 is done\n", "1 is done\n"]
+    commands = [("-m", "weir", "server"), (script,), (script,)]
+    place = {"WEIR_RENDEZVOUS": f"tcp://127.0.0.1:{port}", "WORLD_SIZE": "2"}
+    assert run_together(commands, tmp_path, **place) == ["", "0 is done\n", "1 is done\n"]

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import weir
 import weir.torch
+from tests.harness.effort import effort
 from tests.host_agent.torch.job_groups import Job
 from weir.host_agent.collectives.packing import LaneBits
 
@@ -211,7 +212,8 @@ def train_sparsely(rank: int, name: str, bits: LaneBits) -> tuple[float, Tensor]
 
 
 @pytest.mark.parametrize(
-    ("name", "bits"), [("dfs", 16), ("topk-block", 8), ("omnireduce", 16), ("exdyna", 32)]
+    ("name", "bits"),
+    [("dfs", 16), ("topk-block", 8), *effort([], [("omnireduce", 16), ("exdyna", 32)])],
 )
 def test_methods_push_less_and_train(cluster: weir.LocalCluster, name: str, bits: LaneBits) -> None:
     inputs, targets = batch(1000, 0)
@@ -239,7 +241,7 @@ def train_in_two_parts(rank: int, name: str, folder: str, first: int, last: int)
     return flat(model)
 
 
-@pytest.mark.parametrize("name", ["momentum", "adamw"])
+@pytest.mark.parametrize("name", effort(["adamw"], ["momentum", "adamw"]))
 def test_a_saved_state_goes_on_bit_for_bit(cluster: weir.LocalCluster, name: str, tmp_path: Path) -> None:
     found = []
     for folder, parts in (("whole", [(0, 8)]), ("parts", [(0, 3), (3, 8)])):

@@ -8,6 +8,7 @@ import torch
 
 import weir
 import weir.torch
+from tests.harness.effort import effort
 from tests.host_agent.torch.job_groups import Job
 from weir.host_agent.torch import job_connection
 from weir.host_agent.transport.slot_transport import TransportConfig
@@ -51,7 +52,8 @@ def train(rank: int, steps: int, servers: int) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize(
-    ("workers", "servers", "shape"), [(2, 1, "single"), (4, 2, "single"), (5, 1, "leaf-spine-2x1")]
+    ("workers", "servers", "shape"),
+    [(4, 2, "single"), (5, 1, "leaf-spine-2x1"), *effort([], [(2, 1, "single")])],
 )
 def test_one_gradient_in_and_one_copy_of_the_changes_out(workers: int, servers: int, shape: str) -> None:
     network = NetworkSpec(shape=parse_shape(shape))
@@ -105,7 +107,7 @@ def train_scattered(rank: int, servers: int) -> tuple[float, bytes]:
         return found, server.master.numpy().tobytes()
 
 
-@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("servers", effort([2], [1, 2]))
 def test_scattered_changes_come_down_by_mask(servers: int) -> None:
     workers = 2
     with (

@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import weir
 import weir.torch
+from tests.harness.effort import effort
 from tests.harness.source import source_path
 from tests.harness.started import started
 from tests.host_agent.torch.worlds import World
@@ -148,6 +149,7 @@ POLICIES = {
     "bfloat16-reduce": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16),
     "float16-reduce": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float16),
 }
+MIXED = list(POLICIES)[1:]
 
 
 def compare(mesh: DeviceMesh, gloo_mesh: DeviceMesh, policy: str) -> None:
@@ -177,7 +179,7 @@ def fsdp(policy: str) -> None:
 
 
 @pytest.mark.parametrize("world", ["gloo"], indirect=True)
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", effort(["float32", MIXED[-1]], POLICIES))
 def test_sharded_models_train_over_weir_alone(world: World, policy: str) -> None:
     world.run(fsdp, policy)
 
@@ -193,7 +195,7 @@ def test_hybrid_sharding_with_weir_between(world: World) -> None:
 
 
 @pytest.mark.parametrize("world", ["gloo"], indirect=True)
-@pytest.mark.parametrize("policy", list(POLICIES)[1:])
+@pytest.mark.parametrize("policy", effort(MIXED[:1], MIXED))
 def test_hybrid_sharding_in_mixed_precision(world: World, policy: str) -> None:
     world.run(hsdp, policy)
 

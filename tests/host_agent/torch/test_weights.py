@@ -2,12 +2,7 @@
 """Weights over a real switch, between real processes: engines equal the trainer whatever happens to it."""
 
 import contextlib
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,51 +10,41 @@ import torch
 
 import weir
 import weir.torch
+from tests.harness.forked import FORKED
+from tests.host_agent.torch import weights_program
 from weir.cluster import LocalCluster
 from weir.network import NetworkSpec
 
-PROGRAM = Path(__file__).with_name("weights_program.py")
+TIMEOUT_S = 60.0
 
 
 class Process:
     """A trainer or an engine."""
 
     def __init__(self, cluster: LocalCluster, rank: int, role: str, token: str = "secret") -> None:
-        self._child = subprocess.Popen(
-            [sys.executable, str(PROGRAM), role, str(rank), token],
-            env={**os.environ, **cluster.environment(rank)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        self._line, theirs = FORKED.Pipe()
+        self._child = FORKED.Process(
+            target=weights_program.run, args=(theirs, cluster.environment(rank), role, rank, token)
         )
+        self._child.start()
+        theirs.close()
 
-    def tell(self, line: str) -> None:
-        assert self._child.stdin is not None
-        self._child.stdin.write(f"{line}\n")
-        self._child.stdin.flush()
+    def tell(self, what: object) -> None:
+        self._line.send(what)
 
     def hear(self) -> dict[str, Any]:
-        assert self._child.stdout is not None and self._child.stderr is not None
-        line = self._child.stdout.readline()
-        assert line, self._child.stderr.read()
-        return dict(json.loads(line))
+        assert self._line.poll(TIMEOUT_S), "it says nothing"
+        return dict(self._line.recv())
 
     def kill(self) -> None:
         self._child.kill()
-        self._child.communicate()
+        self._child.join()
 
-    def end(self) -> str:
-        """Let it end as it should; return its messages."""
-        said = self._child.communicate(timeout=60)[1]
-        assert self._child.returncode == 0, said
-        return said
-
-    def failure(self) -> str:
-        """Return the messages of a process that fails."""
-        said = self._child.communicate(timeout=60)[1]
-        assert self._child.returncode
-        return said
+    def end(self) -> None:
+        """Let it end as it should."""
+        self.tell(None)
+        self._child.join(TIMEOUT_S)
+        assert self._child.exitcode == 0
 
 
 @pytest.fixture(params=[pytest.param(0.0, marks=pytest.mark.long), 0.02], ids=["clean", "lossy"])
@@ -83,16 +68,16 @@ def test_engines_equal_the_trainer_over_joins_leaves_and_its_death(cluster: Loca
     assert all_get([early], trainer.hear()["digest"]) == [1]
     engines = [early, Process(cluster, 2, "engine")]
     for version in (4, 7):
-        trainer.tell("3")
+        trainer.tell(3)
         assert all_get(engines, trainer.hear()["digest"]) == [version] * 2
     engines.append(late := Process(cluster, 3, "engine"))
-    trainer.tell("1")
+    trainer.tell(1)
     all_get(engines, trainer.hear()["digest"])
     engines.pop(1).kill()
     trainer.kill()
     successor = Process(cluster, 0, "trainer")
     assert all_get([early, late], successor.hear()["digest"]) == [1, 1]
-    successor.tell("2")  # and then it leaves as it should
+    successor.tell(2)  # and then it leaves as it should
     assert all_get([early, late], successor.hear()["digest"]) == [3, 3]
     successor.end()
     last = Process(cluster, 0, "trainer")
@@ -107,7 +92,7 @@ def test_who_does_not_know_the_token_is_refused() -> None:
         trainer.hear()
         stranger = Process(cluster, 1, "engine", token="guess")
         stranger.tell("any")
-        assert "exists with another token" in stranger.failure()
+        assert "exists with another token" in stranger.hear()["error"]
         trainer.end()
 
 
@@ -124,7 +109,7 @@ def test_the_trainer_sends_as_much_to_eight_engines_as_to_one(monkeypatch: pytes
     monkeypatch.setenv("WEIR_LINK", "shm")
     sent = {}
     with weir.local_cluster(9) as cluster:
-        ours = [{"w": torch.zeros(2_000_000, dtype=torch.bfloat16)} for _ in range(9)]
+        ours = [{"w": torch.zeros(500_000, dtype=torch.bfloat16)} for _ in range(9)]
         hosts = [host.name for host in cluster.plan.workers]
         with contextlib.ExitStack() as stack:
             place = {"controller": cluster.controller}

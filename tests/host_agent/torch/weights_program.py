@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trainer or an engine, told by lines on its input what to do: for test_weights."""
+"""A trainer or an engine in a process of its own, which hears what to do: for test_weights."""
 
-import json
-import sys
+import os
 import time
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
 
 import torch
 
@@ -26,33 +27,36 @@ def change(model: torch.nn.Module) -> None:
         integers[torch.rand(integers.numel()) < 0.01] += 1
 
 
-def say(**what: object) -> None:
-    print(json.dumps(what), flush=True)
-
-
-def trainer(seed: int, token: str) -> None:
+def trainer(line: Connection, seed: int, token: str) -> None:
+    """Publish; for each number that comes, make that many versions."""
     model = network(seed)
     with weir.torch.publish(model, "policy", token=token) as publication:
-        say(version=1, digest=publication.digest)
-        for line in sys.stdin:
-            for _ in range(int(line)):
+        line.send({"version": 1, "digest": publication.digest})
+        for number in iter(line.recv, None):
+            for _ in range(number):
                 change(model)
                 publication.update()
             assert publication.digest == weir.torch.weights_digest(model)
-            say(version=publication.version, digest=publication.digest, stats=publication.stats.packets)
+            line.send({"version": publication.version, "digest": publication.digest})
 
 
-def engine(seed: int, token: str) -> None:
+def engine(line: Connection, seed: int, token: str) -> None:
+    """Subscribe; for each digest that comes, wait until this process has that version."""
     model = network(1000 + seed)
     with weir.torch.subscribe(model, "policy", token=token) as subscription:
-        for line in sys.stdin:
-            wanted = line.strip()
+        for wanted in iter(line.recv, None):
             while subscription.digest != wanted:
                 time.sleep(0.01)
                 if subscription.swap():
                     assert subscription.digest == weir.torch.weights_digest(model)
-            say(version=subscription.version, digest=subscription.digest)
+            line.send({"version": subscription.version, "digest": subscription.digest})
 
 
-if __name__ == "__main__":
-    {"trainer": trainer, "engine": engine}[sys.argv[1]](int(sys.argv[2]), sys.argv[3])
+def run(line: Connection, environment: Mapping[str, str], role: str, rank: int, token: str) -> None:
+    """Be a trainer or an engine, until None comes; an error is the last that is sent."""
+    torch.set_num_threads(1)
+    os.environ.update(environment)
+    try:
+        {"trainer": trainer, "engine": engine}[role](line, rank, token)
+    except Exception as error:
+        line.send({"error": str(error)})
