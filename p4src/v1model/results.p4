@@ -138,6 +138,9 @@ control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metada
             } else {
                 meta.event = EVENT_DROP_STALE_ROUND; // a question by a spine that is none any more
             }
+            if (!meta.adds) { // sent again: where it was lost once, it would be lost again
+                hdr.ipv4.dscp = RELIABLE_DSCP;
+            }
         }
     }
 }

@@ -163,7 +163,7 @@ static void complete(weir_transport *t, const weir_result *h, const uint8_t *lan
     /* A repeated packet that is answered after a later one was lost, and says nothing about how long answers take.
      * A queue that overflows loses many packets at once: each would double the timeout of those that still wait. */
     if (slot->sends == 1 || slot->sent_ns >= t->answered_ns)
-        weir_rtt_round(&t->rtt, now_ns - slot->sent_ns, slot->sends > 1, slot->together);
+        weir_rtt_round(&t->rtt, now_ns - slot->sent_ns, slot->sends > 1, slot->together, now_ns);
     if (slot->sends == 1) /* else it may be the answer to the earlier packet */
         answered(t, slot);
     weir_rtt_calm(&t->rtt, now_ns);
