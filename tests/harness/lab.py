@@ -36,7 +36,7 @@ from weir.wire.scapy_layer import Weir, WeirColumn
 AGGREGATION_MAC: Final = "02:00:00:00:00:fe"
 AGGREGATION_IP: Final = "10.0.0.254"
 
-RELIABLE: Final = RELIABLE_DSCP << 2 | ECT  # traffic class of what carries no lanes
+RELIABLE: Final = RELIABLE_DSCP << 2 | ECT  # traffic class of what carries no lanes, or is sent again
 PROTECTED_FRONT: Final = dscp(0) << 2 | ECT  # traffic class of protected packets of layer class 0
 
 _job_ids = itertools.count(0x5EED0001)
@@ -77,7 +77,7 @@ class Job:
     The keyword arguments of `contribution` and `results` are: slot, round, op, block_log2, blocks (of each
     column), nexts (of each column), lanes, and `traffic_class` for the IPv4 header; any other field of the
     Weir header may be given by name. Unless they say otherwise, packets are protected and of layer class 0,
-    for everybody, and count those who are included.
+    for everybody, and count those who are included. `again`: the switch sends it again, in the top class.
     """
 
     lab: "Lab"
@@ -107,9 +107,11 @@ class Job:
         """Send a worker's contribution from its port; everything that comes out."""
         return self.lab.send(self.stations[worker].port, self.contribution(worker, **fields))
 
-    def result(self, worker: int, *, lanes: Lanes | None = None, included: int, **fields: Any) -> Sent:
+    def result(
+        self, worker: int, *, lanes: Lanes | None = None, included: int, again: bool = False, **fields: Any
+    ) -> Sent:
         """Return the result of a round as one worker must receive it."""
-        fields = {"traffic_class": PROTECTED_FRONT, "included": included, **fields}
+        fields = {"traffic_class": _class(again), "included": included, **fields}
         return _sent(self, PacketType.RESULT, worker, self.stations[worker], lanes or {}, fields)
 
     def repeat(self, worker: int, *, lanes: Lanes | None = None, **fields: Any) -> Sent:
@@ -125,20 +127,23 @@ class Job:
 
 @dataclass(frozen=True)
 class Uplink:
-    """The spine that a rack's sums go to and results come from; the rack is its worker `member`."""
+    """The spine that a rack's sums go to and results come from; the rack is its worker `member`.
+
+    `again`: as a job has it.
+    """
 
     job: Job
     spine: Station
     member: int
 
-    def partial(self, *, lanes: Lanes | None = None, **fields: Any) -> Sent:
+    def partial(self, *, lanes: Lanes | None = None, again: bool = False, **fields: Any) -> Sent:
         """Return the rack's sums as the spine must receive them."""
-        fields = {"traffic_class": PROTECTED_FRONT, **fields}
+        fields = {"traffic_class": _class(again), **fields}
         return _sent(self.job, PacketType.CONTRIBUTION, self.member, self.spine, lanes or {}, fields)
 
     def result(self, *, lanes: Lanes | None = None, included: int, **fields: Any) -> Sent:
         """Return a result that the rack holds, as a spine that lacks it must receive it."""
-        fields = {"traffic_class": PROTECTED_FRONT, "included": included, **fields}
+        fields = {"traffic_class": RELIABLE, "included": included, **fields}
         return _sent(self.job, PacketType.RESULT, self.member, self.spine, lanes or {}, fields)
 
     def send(self, kind: PacketType, *, lanes: Lanes | None = None, **fields: Any) -> list[Sent]:
@@ -174,6 +179,11 @@ class Core:
     def _of(self, pod: int, spine: Station) -> Job:
         """Return the job as if the pod had this spine alone."""
         return Job(self.lab, self.id, (spine,) * (pod + 1), 0, 0, 0)
+
+
+def _class(again: bool) -> int:
+    """Return the traffic class of protected lanes of layer class 0 that the switch sends, or sends again."""
+    return RELIABLE if again else PROTECTED_FRONT
 
 
 def _sent(job: Job, kind: PacketType, worker: int, to: Station, lanes: Lanes, fields: dict[str, Any]) -> Sent:

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The class of packets that a switch sends again: where one was lost, the next of its class would be lost."""
+
+import pytest
+
+from tests.harness.lab import RELIABLE, Lab, Lanes, group_of
+from weir.wire.definition import ECT, LAYER_CLASSES, Event, Flag, PacketType, dscp
+
+EVERY_TARGET = True
+
+ANSWER = Flag.PROTECTED | Flag.ANSWER
+
+
+def lanes(lab: Lab, times: int) -> Lanes:
+    """Return as many lanes as the target takes, this many times those of a worker."""
+    return {
+        group: [times * lane for lane in group_of(3 + 100 * group)] for group in range(lab.target.lane_groups)
+    }
+
+
+@pytest.mark.parametrize("layer", range(LAYER_CLASSES))
+def test_a_result_sent_again_passes_in_the_top_class(lab: Lab, layer: int) -> None:
+    """The first one has the class of its layer; so has the next round's."""
+    job = lab.job(2)
+    mine = {"lanes": lanes(lab, 1), "layer": layer}
+    total = {"lanes": lanes(lab, 2), "layer": layer}
+    first = dscp(layer) << 2 | ECT
+    for round in (1, 2):
+        assert job.send(0, round=round, **mine) == []
+        assert job.send(1, round=round, **mine) == job.results(round=round, **total, traffic_class=first)
+        for worker in (0, 1):
+            answer = job.result(worker, round=round, included=0b11, **total, traffic_class=RELIABLE)
+            assert job.send(worker, round=round, **mine) == [answer]
+            assert job.send(worker, round=round, **mine) == [answer]
+    assert lab.events()[Event.DUPLICATE_ANSWERED] == 8
+
+
+@pytest.mark.parametrize("layer", range(LAYER_CLASSES))
+def test_what_a_rack_sends_its_spine_again_passes_in_the_top_class(lab: Lab, layer: int) -> None:
+    """Its sums, because a worker repeats its packet or the spine asks; and the result."""
+    rack = lab.uplink(lab.job(2, ports=[1, 2]), port=3, whole=True)
+    job, mine = rack.job, {"lanes": lanes(lab, 1), "layer": layer}
+    sums = {"lanes": lanes(lab, 2), "included": 0b11, "layer": layer}
+    total = {"lanes": lanes(lab, 7), "included": 0b110, "layer": layer}
+    first = dscp(layer) << 2 | ECT
+    job.send(0, **mine)
+    assert job.send(1, **mine) == [rack.partial(**sums, traffic_class=first)]
+    assert job.send(1, **mine) == [rack.partial(**sums, traffic_class=RELIABLE)]
+    asked = rack.send(PacketType.REPEAT, layer=layer)
+    assert asked == [rack.partial(**sums, flags=ANSWER, traffic_class=RELIABLE)]
+    down = job.results(**{**total, "included": 0b11, "count": 2}, traffic_class=first)
+    assert rack.send(PacketType.RESULT, **total, traffic_class=first) == down
+    repeated = rack.send(PacketType.REPEAT, layer=layer)
+    assert repeated == [rack.result(**total, traffic_class=RELIABLE)]
+    expected = {Event.CONTRIBUTION: 1, Event.PARTIAL_SENT: 1, Event.PARTIAL_REPEATED: 2}
+    assert lab.events() == expected | {Event.RESULT_STORED: 1, Event.RESULT_REPEATED: 1}
