@@ -4,7 +4,7 @@
 import pytest
 
 from tests.harness.lab import RELIABLE, Lab, Lanes, group_of
-from weir.wire.definition import ECT, LAYER_CLASSES, Event, Flag, PacketType, dscp
+from weir.wire.definition import ECT, GROUP_LANES, LAYER_CLASSES, Event, Flag, PacketType, dscp
 
 EVERY_TARGET = True
 
@@ -12,10 +12,11 @@ ANSWER = Flag.PROTECTED | Flag.ANSWER
 
 
 def lanes(lab: Lab, times: int) -> Lanes:
-    """Return as many lanes as the target takes, this many times those of a worker."""
-    return {
-        group: [times * lane for lane in group_of(3 + 100 * group)] for group in range(lab.target.lane_groups)
-    }
+    """Return lanes of as many groups as the target takes, and can add to a packet without lanes, this many
+    times those of a worker.
+    """
+    groups = min(lab.target.lane_groups, lab.target.headroom // (4 * GROUP_LANES))
+    return {group: [times * lane for lane in group_of(3 + 100 * group)] for group in range(groups)}
 
 
 @pytest.mark.parametrize("layer", range(LAYER_CLASSES))
