@@ -290,9 +290,9 @@ def packets(digest: Digest) -> None:
 
 SCENARIOS: dict[Callable[[Digest], None], str] = {
     every_op_and_block: "ddb677d74ba95cea0b5da2787751e8b122d6ea62f60ebc753dc86fec844b897a",
-    filled: "e761d7db4182050c418abd65ea490a855f491c7a5d350e12734896213cb0327c",
+    filled: "b82822daf592fdf3fefd1db9cfaeac4123357d962bbc406d55f9d0cc95fdb8f5",
     budgeted: "009adcb7e69f2fc2c1d91d06c6a7cefcb71ffb65cfe61b3fd9140451ce409356",
-    two_tiers: "39f0d292338f381bc25bb824ff24fb077376db3a27b09121ea05c480aa216425",
+    two_tiers: "ec4fb128ffb44f38dbdaa0610e55e1d0d02a8dc335ec1f155ccfc6d2f40cacf5",
     parameter_server: "ef5282c68ae1d767a51c3b5a26dfd1b1e509431aa83fb8c4b963c5d23d918e93",
     fixed_point: "1ce4de608a1cddf819b159536ebb7811953c273f57818acc40a51107917adef6",
     packets: "3540d3cc2af232d825802f87e5b0000765c9a48a42c25ba33f92e1ae3b5ab08f",

@@ -268,7 +268,7 @@ control Answer(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_
         size = 18;
     }
 
-    // AFxy as wire.definition.dscp has it, of what is protected; the top class of what has no lanes to lose, or is sent again.
+    // AFxy as wire.definition.dscp has it, of what is protected; the top class of what has no lanes to lose.
     action grade(bit<6> dscp) {
         hdr.ipv4.dscp = dscp;
         hdr.ipv4.ecn = ECT;
@@ -289,15 +289,14 @@ control Answer(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_
             (ACT_SECOND, _, _, _, _, _): NoAction();
             (ACT_BOUNCES, _, _, _, _, _): grade(RELIABLE_DSCP);
             (ACT_PENDING, _, _, _, _, _): grade(RELIABLE_DSCP);
-            (ACT_AGAIN, _, _, _, _, _): grade(RELIABLE_DSCP);
-            (ACT_ASKED, _, _, _, _, _): grade(RELIABLE_DSCP);
+            (ACT_AGAIN, 1, 0, FLAG_ANSWER &&& FLAG_ANSWER, 0, _): grade(RELIABLE_DSCP);
             (_, _, _, _, _, 0): grade(4 << 3 | 1 << 1);
             (_, _, _, _, _, 1): grade(3 << 3 | 1 << 1);
             (_, _, _, _, _, 2): grade(2 << 3 | 1 << 1);
             (_, _, _, _, _, 3): grade(1 << 3 | 1 << 1);
         }
         const default_action = NoAction;
-        size = 10;
+        size = 9;
     }
 
     action bare() {

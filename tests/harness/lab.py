@@ -77,7 +77,7 @@ class Job:
     The keyword arguments of `contribution` and `results` are: slot, round, op, block_log2, blocks (of each
     column), nexts (of each column), lanes, and `traffic_class` for the IPv4 header; any other field of the
     Weir header may be given by name. Unless they say otherwise, packets are protected and of layer class 0,
-    for everybody, and count those who are included. `again`: the switch sends it again, in the top class.
+    for everybody, and count those who are included. `again`: the switch sends the result again.
     """
 
     lab: "Lab"
@@ -111,7 +111,8 @@ class Job:
         self, worker: int, *, lanes: Lanes | None = None, included: int, again: bool = False, **fields: Any
     ) -> Sent:
         """Return the result of a round as one worker must receive it."""
-        fields = {"traffic_class": _class(again), "included": included, **fields}
+        tos = RELIABLE if again and self.lab.target.raises_repeats else PROTECTED_FRONT
+        fields = {"traffic_class": tos, "included": included, **fields}
         return _sent(self, PacketType.RESULT, worker, self.stations[worker], lanes or {}, fields)
 
     def repeat(self, worker: int, *, lanes: Lanes | None = None, **fields: Any) -> Sent:
@@ -127,23 +128,20 @@ class Job:
 
 @dataclass(frozen=True)
 class Uplink:
-    """The spine that a rack's sums go to and results come from; the rack is its worker `member`.
-
-    `again`: as a job has it.
-    """
+    """The spine that a rack's sums go to and results come from; the rack is its worker `member`."""
 
     job: Job
     spine: Station
     member: int
 
-    def partial(self, *, lanes: Lanes | None = None, again: bool = False, **fields: Any) -> Sent:
+    def partial(self, *, lanes: Lanes | None = None, **fields: Any) -> Sent:
         """Return the rack's sums as the spine must receive them."""
-        fields = {"traffic_class": _class(again), **fields}
+        fields = {"traffic_class": PROTECTED_FRONT, **fields}
         return _sent(self.job, PacketType.CONTRIBUTION, self.member, self.spine, lanes or {}, fields)
 
     def result(self, *, lanes: Lanes | None = None, included: int, **fields: Any) -> Sent:
         """Return a result that the rack holds, as a spine that lacks it must receive it."""
-        fields = {"traffic_class": RELIABLE, "included": included, **fields}
+        fields = {"traffic_class": PROTECTED_FRONT, "included": included, **fields}
         return _sent(self.job, PacketType.RESULT, self.member, self.spine, lanes or {}, fields)
 
     def send(self, kind: PacketType, *, lanes: Lanes | None = None, **fields: Any) -> list[Sent]:
@@ -179,11 +177,6 @@ class Core:
     def _of(self, pod: int, spine: Station) -> Job:
         """Return the job as if the pod had this spine alone."""
         return Job(self.lab, self.id, (spine,) * (pod + 1), 0, 0, 0)
-
-
-def _class(again: bool) -> int:
-    """Return the traffic class of protected lanes of layer class 0 that the switch sends, or sends again."""
-    return RELIABLE if again else PROTECTED_FRONT
 
 
 def _sent(job: Job, kind: PacketType, worker: int, to: Station, lanes: Lanes, fields: dict[str, Any]) -> Sent:

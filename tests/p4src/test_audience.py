@@ -89,7 +89,7 @@ class TestRack:
         rack.send(PacketType.RESULT, flags=ELSEWHERE, included=0b11, audience=path(0, 4), nexts=[3])
         lab.events()
         sums = {"flags": Flag.PROTECTED | Flag.ANSWER, "lanes": {0: added(A, B)}, "included": 0b11}
-        answer = rack.partial(**sums, audience=path(0, 4), nexts=[3], again=True)
+        answer = rack.partial(**sums, audience=path(0, 4), nexts=[3])
         for _ in range(2):
             assert rack.send(PacketType.REPEAT, lanes={0: D}, **THERE) == [answer]
         assert lab.events()[Event.PARTIAL_REPEATED] == 2

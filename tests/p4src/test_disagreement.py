@@ -100,8 +100,8 @@ class TestRack:
         told = {"flags": TOLD, "check": ONE, "included": 0}
         assert job.send(1, lanes={0: B}, check=OTHER) == [rack.partial(**told)]
         assert lab.events() == {Event.CONTRIBUTION: 1, Event.DISAGREEMENT: 1}
-        assert job.send(1, lanes={0: B}, check=OTHER) == [rack.partial(**told, again=True)]
-        answer = rack.partial(**(told | {"flags": TOLD | Flag.ANSWER}), again=True)
+        assert job.send(1, lanes={0: B}, check=OTHER) == [rack.partial(**told)]
+        answer = rack.partial(**(told | {"flags": TOLD | Flag.ANSWER}))
         assert rack.send(PacketType.REPEAT, lanes={3: D}, check=OTHER) == [answer]
         assert rack.send(PacketType.RESULT, **told) == job.results(**told)
         assert job.send(0, lanes={0: A}, check=ONE) == [job.result(0, **told, again=True)]
@@ -131,7 +131,7 @@ class TestRack:
         job.send(0, lanes={0: A}, check=ONE)
         job.send(1, lanes={0: B}, check=ONE)
         up = rack.partial(
-            lanes={0: summed(A, B)}, included=0b11, check=ONE, flags=Flag.PROTECTED | Flag.ANSWER, again=True
+            lanes={0: summed(A, B)}, included=0b11, check=ONE, flags=Flag.PROTECTED | Flag.ANSWER
         )
         assert rack.send(PacketType.REPEAT, lanes={0: D}, check=OTHER) == [up]
 

@@ -79,7 +79,7 @@ def test_a_result_that_waited_for_two_rounds_is_stale(lab: Lab) -> None:
     target = held(job)
     for worker in range(2):
         assert job.send(worker, round=1, flags=Flag.TRIMMED | Flag.PROTECTED) == []
-        answer = job.result(worker, round=1, lanes=sums(1, 2), included=job.everyone, again=True)
+        answer = job.result(worker, round=1, lanes=sums(1, 2), included=job.everyone)
         assert target.pass_again(1) == [answer]
     for worker in range(2):
         job.send(worker, round=2, lanes=both(2 + worker))
@@ -130,7 +130,7 @@ def test_partial_sums_do_not_take_half_of_the_parents_result(lab: Lab) -> None:
     job, uplink = leaf(lab)
     target = held(job)
     job.send(0, round=1, lanes=both(1))
-    sent = uplink.partial(round=1, lanes=sums(1, 2), count=2, included=3, again=True)
+    sent = uplink.partial(round=1, lanes=sums(1, 2), count=2, included=3)
     assert target.pass_again(1) == [sent]
     result = job.results(round=1, lanes=sums(1, 2, 3), count=5)
     assert above(uplink) == result
@@ -156,7 +156,7 @@ def test_answers_from_the_parents_result_stay_its_when_it_comes_again(lab: Lab) 
     job.send(1, round=1, lanes=both(2))
     uplink.send(PacketType.REPEAT, round=1, flags=Flag(0))
     above(uplink)
-    answer = job.result(1, round=1, lanes=sums(1, 2, 3), count=5, included=3, again=True)
+    answer = job.result(1, round=1, lanes=sums(1, 2, 3), count=5, included=3)
     assert target.pass_again() == [answer]
     repeated = uplink.result(round=1, lanes=sums(1, 2, 3), count=5, included=1 << MEMBER)
     assert target.pass_again() == [repeated]

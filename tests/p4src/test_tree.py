@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.harness.lab import PROTECTED_FRONT, RELIABLE, Job, Lab, Uplink, group_of
-from weir.wire.definition import CE, NOT_ECT, RELIABLE_DSCP, Event, Flag, PacketType, dscp
+from weir.wire.definition import CE, NOT_ECT, Event, Flag, PacketType, dscp
 
 A, B, C, D = group_of(1), group_of(1000), group_of(2**31), group_of(77)
 SPINE = 3
@@ -49,10 +49,10 @@ class TestRack:
         job = rack.job
         assert job.send(0, lanes={0: A}) == []
         assert job.send(0, lanes={0: A}) == []
-        sums = {"lanes": {0: A}, "included": 0b01}
-        assert job.send(1) == [rack.partial(**sums)]
-        assert job.send(0, lanes={0: A}) == [rack.partial(**sums, again=True)]
-        assert job.send(1) == [rack.partial(**sums, again=True)]
+        up = rack.partial(lanes={0: A}, included=0b01)
+        assert job.send(1) == [up]
+        assert job.send(0, lanes={0: A}) == [up]
+        assert job.send(1) == [up]
         down = {"lanes": {0: D}, "included": 0b01, "count": 7}
         assert rack.send(PacketType.RESULT, lanes={0: D}, **TOTAL) == job.results(**down)
         assert job.send(0, lanes={0: A}) == [job.result(0, **down, again=True)]
@@ -66,15 +66,18 @@ class TestRack:
             pytest.skip("workers behind a target that cannot lengthen packets never ask without lanes")
         job.send(0, lanes=dict.fromkeys(range(8), A))
         assert job.send(0, flags=flags) == []
-        sums = {"lanes": dict.fromkeys(range(8), A), "included": 0b01, "nexts": [4]}
-        assert job.send(1, nexts=[4], flags=Flag.ANSWER) == [rack.partial(**sums)]
+        up = rack.partial(lanes=dict.fromkeys(range(8), A), included=0b01, nexts=[4])
+        assert job.send(1, nexts=[4], flags=Flag.ANSWER) == [up]
         asked = Flag.ANSWER | Flag.TRIMMED | Flag.PROTECTED
         for worker in (0, 1):
             probe = rack.partial(nexts=[4], flags=asked, traffic_class=RELIABLE)
             assert job.send(worker, flags=flags) == [probe]
-        answer = rack.partial(**sums, flags=Flag.PROTECTED | Flag.ANSWER, again=True)
-        assert rack.send(PacketType.REPEAT, nexts=[4]) == [answer]
-        assert job.send(1, flags=0) == [rack.partial(**sums, again=True)]  # the ordinary timer means it
+        assert rack.send(PacketType.REPEAT, nexts=[4]) == [
+            rack.partial(
+                lanes=dict.fromkeys(range(8), A), included=0b01, nexts=[4], flags=Flag.PROTECTED | Flag.ANSWER
+            )
+        ]
+        assert job.send(1, flags=0) == [up]  # the ordinary timer means it
 
     @pytest.mark.parametrize("kind", [PacketType.RESULT, PacketType.REPEAT])
     def test_nobody_else_behind_the_spines_port_passes_for_it(
@@ -117,9 +120,8 @@ class TestRack:
     def test_a_result_without_its_lanes_is_asked_for_again(self, rack: Uplink) -> None:
         rack.job.send(0, lanes={0: A})
         rack.job.send(1, lanes={0: B})
-        sums = {"lanes": {0: added(A, B)}, "included": 0b11, "flags": Flag.PROTECTED | Flag.ANSWER}
-        trimmed = rack.send(PacketType.RESULT, flags=Flag.TRIMMED | Flag.PROTECTED, included=0b1111)
-        assert trimmed == [rack.partial(**sums, again=True)]
+        up = rack.partial(lanes={0: added(A, B)}, included=0b11, flags=Flag.PROTECTED | Flag.ANSWER)
+        assert rack.send(PacketType.RESULT, flags=Flag.TRIMMED | Flag.PROTECTED, included=0b1111) == [up]
 
     def test_the_spines_question_is_answered(self, lab: Lab, rack: Uplink) -> None:
         """With the partial sums; with the result, once it is there; not at all before they are complete."""
@@ -127,8 +129,8 @@ class TestRack:
         job.send(0, lanes={0: A})
         assert rack.send(PacketType.REPEAT) == []
         job.send(1, lanes={0: B})
-        sums = {"lanes": {0: added(A, B)}, "included": 0b11, "flags": Flag.PROTECTED | Flag.ANSWER}
-        assert rack.send(PacketType.REPEAT, lanes={0: C, 3: C}) == [rack.partial(**sums, again=True)]
+        up = rack.partial(lanes={0: added(A, B)}, included=0b11, flags=Flag.PROTECTED | Flag.ANSWER)
+        assert rack.send(PacketType.REPEAT, lanes={0: C, 3: C}) == [up]
         total = {"lanes": {0: D}, **TOTAL}
         rack.send(PacketType.RESULT, **total)
         lab.events()
@@ -148,16 +150,6 @@ class TestRack:
         job.send(0, round=3, lanes={0: A}, flags=0)
         up = rack.partial(round=3, lanes={0: A}, included=0b01, **free)
         assert job.send(1, round=3) == [up]  # protected, but with nothing to protect
-
-    def test_sums_that_every_worker_gave_up_stay_droppable_when_they_are_sent_again(
-        self, rack: Uplink
-    ) -> None:
-        for worker in (0, 1):
-            rack.job.send(worker, lanes={0: A}, flags=0)
-        up = rack.partial(
-            lanes={0: added(A, A)}, included=0b11, flags=0, traffic_class=RELIABLE_DSCP << 2 | NOT_ECT
-        )
-        assert rack.job.send(1, lanes={0: A}, flags=0) == [up]
 
     @pytest.mark.parametrize("magnitudes", [(0, 1), (1, 0), (2, 0), (1, 2)], ids=str)
     def test_partial_sums_are_of_the_greatest_magnitude_in_them(
@@ -242,9 +234,9 @@ class TestMiddle:
     def test_sums_of_sums_go_up_and_the_result_down(self, middle: Uplink) -> None:
         job = middle.job
         assert job.send(0, lanes={0: A}, included=0b101, count=2) == []
-        sums = {"lanes": {0: added(A, B)}, "included": 0b11, "count": 33}
-        assert job.send(1, lanes={0: B}, included=0b111, count=31) == [middle.partial(**sums)]
-        assert job.send(1, lanes={0: B}, included=0b111, count=31) == [middle.partial(**sums, again=True)]
+        up = middle.partial(lanes={0: added(A, B)}, included=0b11, count=33)
+        assert job.send(1, lanes={0: B}, included=0b111, count=31) == [up]
+        assert job.send(1, lanes={0: B}, included=0b111, count=31) == [up]
         down = {"lanes": {0: D}, "included": 0b11, "count": 40}
         assert middle.send(PacketType.RESULT, lanes={0: D}, included=0b11, count=40) == job.results(**down)
         assert job.send(0, lanes={0: A}, included=0b101, count=2) == [job.result(0, **down, again=True)]
@@ -264,7 +256,7 @@ class TestMiddle:
         if lab.target.headroom >= 1024:
             assert job.send(0, **early) == [middle.partial(**early, traffic_class=RELIABLE)]
         sums = {"lanes": {0: added(A, B)}, "included": 0b11}
-        answer = middle.partial(**sums, flags=Flag.PROTECTED | Flag.ANSWER, again=True)
+        answer = middle.partial(**sums, flags=Flag.PROTECTED | Flag.ANSWER)
         assert middle.send(PacketType.REPEAT, lanes={0: C}) == [answer]
 
     def test_a_result_of_a_spine_that_is_gone_is_relayed_with_its_mask(self, middle: Uplink) -> None:

@@ -37,7 +37,6 @@ from weir.wire.definition import (
     LAYER_CLASSES,
     MAGNITUDE_CLASSES,
     NOT_ECT,
-    RELIABLE_DSCP,
     UDP_PORT,
     Flag,
     Op,
@@ -193,8 +192,7 @@ def captured(path: Path) -> tuple[Counter[tuple[int, int]], Counter[tuple[int, i
         classes = weir.layer, weir.magnitude
         cut = flags & (Flag.TRIMMED | Flag.PROTECTED | Flag.ANSWER) == Flag.TRIMMED  # not a worker's probe
         if weir.groups and not flags & Flag.PROTECTED:
-            again = RELIABLE_DSCP << 2 | NOT_ECT
-            assert packet[IP].tos in (dscp(*classes) << 2 | NOT_ECT, again)
+            assert packet[IP].tos == dscp(*classes) << 2 | NOT_ECT
         trimmed[classes] += cut
         present[classes] += cut or bool(weir.groups and not flags & Flag.PROTECTED)
     return trimmed, present

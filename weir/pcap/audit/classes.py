@@ -58,7 +58,8 @@ class Classes:
             if udp.dscp == RELIABLE_DSCP:
                 self._believed.setdefault(udp.source, []).append(seen)
         # The first class a second time: the network has made two of it.
-        self._is(seen, udp, {first, RELIABLE_DSCP}, what)
+        up = by_switch and packet.type is PacketType.CONTRIBUTION  # sums of a rack keep their class
+        self._is(seen, udp, {first} if up else {first, RELIABLE_DSCP}, what)
         self._ecn(seen, udp, protected)
 
     def flow_packet(self, seen: CapturedFrame, udp: Datagram, packet: FlowPacket) -> None:
