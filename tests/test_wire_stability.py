@@ -289,10 +289,10 @@ def packets(digest: Digest) -> None:
 
 
 SCENARIOS: dict[Callable[[Digest], None], str] = {
-    every_op_and_block: "c01aac01ea78373896b2169cb4e5386294b8e74b2f5f7e0fe21e1ed2b20c90cd",
-    filled: "2d7b3c8f21e6665e44f34b9f3484ef54de647fb3d10699d62ed32d685d5d7134",
-    budgeted: "3c0f7329db3995350b897c3d0b31b943c1e2c713555333666a5ed70b745b4900",
-    two_tiers: "e5933f27844f8da76dfa65da1d704fa68438c504505f87a1bc6bd51bcb01e6a7",
+    every_op_and_block: "ddb677d74ba95cea0b5da2787751e8b122d6ea62f60ebc753dc86fec844b897a",
+    filled: "b82822daf592fdf3fefd1db9cfaeac4123357d962bbc406d55f9d0cc95fdb8f5",
+    budgeted: "009adcb7e69f2fc2c1d91d06c6a7cefcb71ffb65cfe61b3fd9140451ce409356",
+    two_tiers: "ec4fb128ffb44f38dbdaa0610e55e1d0d02a8dc335ec1f155ccfc6d2f40cacf5",
     parameter_server: "ef5282c68ae1d767a51c3b5a26dfd1b1e509431aa83fb8c4b963c5d23d918e93",
     fixed_point: "1ce4de608a1cddf819b159536ebb7811953c273f57818acc40a51107917adef6",
     packets: "3540d3cc2af232d825802f87e5b0000765c9a48a42c25ba33f92e1ae3b5ab08f",

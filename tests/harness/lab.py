@@ -36,7 +36,7 @@ from weir.wire.scapy_layer import Weir, WeirColumn
 AGGREGATION_MAC: Final = "02:00:00:00:00:fe"
 AGGREGATION_IP: Final = "10.0.0.254"
 
-RELIABLE: Final = RELIABLE_DSCP << 2 | ECT  # traffic class of what carries no lanes
+RELIABLE: Final = RELIABLE_DSCP << 2 | ECT  # traffic class of what carries no lanes, or is sent again
 PROTECTED_FRONT: Final = dscp(0) << 2 | ECT  # traffic class of protected packets of layer class 0
 
 _job_ids = itertools.count(0x5EED0001)
@@ -77,7 +77,7 @@ class Job:
     The keyword arguments of `contribution` and `results` are: slot, round, op, block_log2, blocks (of each
     column), nexts (of each column), lanes, and `traffic_class` for the IPv4 header; any other field of the
     Weir header may be given by name. Unless they say otherwise, packets are protected and of layer class 0,
-    for everybody, and count those who are included.
+    for everybody, and count those who are included. `again`: the switch sends the result again.
     """
 
     lab: "Lab"
@@ -107,9 +107,12 @@ class Job:
         """Send a worker's contribution from its port; everything that comes out."""
         return self.lab.send(self.stations[worker].port, self.contribution(worker, **fields))
 
-    def result(self, worker: int, *, lanes: Lanes | None = None, included: int, **fields: Any) -> Sent:
+    def result(
+        self, worker: int, *, lanes: Lanes | None = None, included: int, again: bool = False, **fields: Any
+    ) -> Sent:
         """Return the result of a round as one worker must receive it."""
-        fields = {"traffic_class": PROTECTED_FRONT, "included": included, **fields}
+        tos = RELIABLE if again and self.lab.target.raises_repeats else PROTECTED_FRONT
+        fields = {"traffic_class": tos, "included": included, **fields}
         return _sent(self, PacketType.RESULT, worker, self.stations[worker], lanes or {}, fields)
 
     def repeat(self, worker: int, *, lanes: Lanes | None = None, **fields: Any) -> Sent:

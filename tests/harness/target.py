@@ -41,6 +41,7 @@ class Target(ABC):
     headroom: int  # bytes that the target can add to a packet
     lane_groups: int = 8  # that the target takes in a packet
     forwards_what_it_cannot_parse: bool = True
+    raises_repeats: bool = True  # sends results again in the top class
     guards_sources: bool = True  # looks at where what is forwarded comes from
 
     @abstractmethod

@@ -56,7 +56,7 @@ class NarrowTarget(Target):
     shortest_frame = 0
     headroom = 0xFFFF
     forwards_what_it_cannot_parse = False
-    guards_sources = False
+    guards_sources = raises_repeats = False
 
     def __init__(self, lanes: int = GROUP_LANES) -> None:
         self.lanes, self.lane_groups = lanes, lanes // GROUP_LANES

@@ -39,7 +39,7 @@ class TestRoot:
         for worker, again in enumerate([{"lanes": {0: A}, **about}, {"lanes": {0: B, 5: C}, **about}]):
             want = total if worker == one else {**total, "lanes": {}, "flags": ELSEWHERE}
             if lab.target.headroom >= 1024 or worker == 1:
-                assert job.send(worker, **again) == [job.result(worker, **want)]
+                assert job.send(worker, **again) == [job.result(worker, **want, again=True)]
         assert lab.events()[Event.ROUND_COMPLETE] == 1
 
     def test_for_all_but_one(self, lab: Lab) -> None:
@@ -80,7 +80,8 @@ class TestRack:
         bare = {"flags": ELSEWHERE, "audience": path(0, 4), "nexts": [3], "included": 0b11, "count": 2}
         assert rack.send(PacketType.RESULT, **bare) == rack.job.results(**bare)
         for worker, lanes in enumerate([A, B]):
-            assert rack.job.send(worker, lanes={0: lanes}, **THERE) == [rack.job.result(worker, **bare)]
+            answer = rack.job.result(worker, **bare, again=True)
+            assert rack.job.send(worker, lanes={0: lanes}, **THERE) == [answer]
         assert rack.send(PacketType.RESULT, **bare) == []  # once
         assert lab.events()[Event.RESULT_STORED] == 1
 
@@ -88,9 +89,9 @@ class TestRack:
         rack.send(PacketType.RESULT, flags=ELSEWHERE, included=0b11, audience=path(0, 4), nexts=[3])
         lab.events()
         sums = {"flags": Flag.PROTECTED | Flag.ANSWER, "lanes": {0: added(A, B)}, "included": 0b11}
-        about = {"audience": path(0, 4), "nexts": [3]}
+        answer = rack.partial(**sums, audience=path(0, 4), nexts=[3])
         for _ in range(2):
-            assert rack.send(PacketType.REPEAT, lanes={0: D}, **THERE) == [rack.partial(**sums, **about)]
+            assert rack.send(PacketType.REPEAT, lanes={0: D}, **THERE) == [answer]
         assert lab.events()[Event.PARTIAL_REPEATED] == 2
 
     def test_lanes_for_one_of_this_rack_are_kept_from_the_other(self, lab: Lab) -> None:
@@ -102,5 +103,5 @@ class TestRack:
         bare = {**total, "lanes": {}, "flags": ELSEWHERE}
         expected = sorted([rack.job.result(0, **bare), rack.job.result(1, **total)])
         assert rack.send(PacketType.RESULT, **total) == expected
-        assert rack.job.send(1, lanes={0: A}, **about) == [rack.job.result(1, **total)]
-        assert rack.job.send(0, lanes={0: A}, **about) == [rack.job.result(0, **bare)]
+        assert rack.job.send(1, lanes={0: A}, **about) == [rack.job.result(1, **total, again=True)]
+        assert rack.job.send(0, lanes={0: A}, **about) == [rack.job.result(0, **bare, again=True)]

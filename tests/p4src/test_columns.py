@@ -28,7 +28,7 @@ def test_every_column_has_its_own_minimum(lab: Lab, block_log2: int) -> None:
     least = [min(column) for column in zip(*nexts, strict=True)]
     assert job.send(2, nexts=nexts[2], **fields) == job.results(nexts=least, included=0, **fields)
     for worker in range(3):
-        answer = job.result(worker, nexts=least, included=0, **fields)
+        answer = job.result(worker, nexts=least, included=0, again=True, **fields)
         assert job.send(worker, nexts=nexts[worker], **fields) == [answer]
 
 

@@ -31,8 +31,8 @@ class TestOneSwitch:
         told = {"flags": TOLD, "check": ONE, "included": 0}
         assert job.send(1, lanes={0: B, 3: B}, check=OTHER) == job.results(**told)
         assert lab.events() == {Event.CONTRIBUTION: 1, Event.DISAGREEMENT: 1}
-        assert job.send(0, lanes={0: A}, check=ONE) == [job.result(0, **told)]  # and once more
-        assert job.send(1, lanes={0: B, 3: B}, check=OTHER) == [job.result(1, **told)]
+        assert job.send(0, lanes={0: A}, check=ONE) == [job.result(0, **told, again=True)]
+        assert job.send(1, lanes={0: B, 3: B}, check=OTHER) == [job.result(1, **told, again=True)]
 
     @pytest.mark.parametrize("checks", [(ONE, OTHER, ONE), (ONE, ONE, OTHER), (ONE, OTHER, OTHER), (0, 1, 2)])
     def test_it_lasts_for_the_round_and_no_longer(self, lab: Lab, checks: tuple[int, ...]) -> None:
@@ -65,7 +65,7 @@ class TestOneSwitch:
         assert job.send(0, lanes=FULL, check=ONE) == []
         told = {"flags": TOLD, "check": ONE, "included": 0}
         assert job.send(1, check=OTHER) == job.results(**told)
-        assert job.send(1, check=OTHER) == [job.result(1, **told)]
+        assert job.send(1, check=OTHER) == [job.result(1, **told, again=True)]
         assert job.send(0, round=2, check=ONE) == []
         assert job.send(1, round=2, lanes=FULL, check=OTHER) == job.results(round=2, **told)
 
@@ -80,9 +80,10 @@ class TestOneSwitch:
         assert job.send(0, round=4, lanes={0: A}, check=OTHER) == []  # was seen
         expected = {Event.CONTRIBUTION: 1, Event.DROP_NOT_ADMITTED: 1, Event.DROP_STALE_ROUND: 1}
         assert lab.events() == expected | {Event.REPEAT_ASKED: 1, Event.DUPLICATE_PENDING: 1}
-        results = job.results(round=4, lanes={0: summed(A, B)}, check=ONE)
-        assert job.send(1, round=4, lanes={0: B}, check=ONE) == results
-        assert job.send(0, round=4, lanes={0: A}, check=OTHER) == results[:1]  # a result never changes
+        total = {"round": 4, "lanes": {0: summed(A, B)}, "check": ONE}
+        assert job.send(1, round=4, lanes={0: B}, check=ONE) == job.results(**total)
+        answer = job.result(0, **total, included=0b11, again=True)  # a result never changes
+        assert job.send(0, round=4, lanes={0: A}, check=OTHER) == [answer]
 
 
 class TestRack:
@@ -96,15 +97,14 @@ class TestRack:
         """Its partial sums say so, without lanes; so does what repeats them."""
         job = rack.job
         assert job.send(0, lanes={0: A}, check=ONE) == []
-        up = rack.partial(flags=TOLD, check=ONE, included=0)
-        assert job.send(1, lanes={0: B}, check=OTHER) == [up]
-        assert lab.events() == {Event.CONTRIBUTION: 1, Event.DISAGREEMENT: 1}
-        assert job.send(1, lanes={0: B}, check=OTHER) == [up]
-        answer = rack.partial(flags=TOLD | Flag.ANSWER, check=ONE, included=0)
-        assert rack.send(PacketType.REPEAT, lanes={3: D}, check=OTHER) == [answer]
         told = {"flags": TOLD, "check": ONE, "included": 0}
+        assert job.send(1, lanes={0: B}, check=OTHER) == [rack.partial(**told)]
+        assert lab.events() == {Event.CONTRIBUTION: 1, Event.DISAGREEMENT: 1}
+        assert job.send(1, lanes={0: B}, check=OTHER) == [rack.partial(**told)]
+        answer = rack.partial(**(told | {"flags": TOLD | Flag.ANSWER}))
+        assert rack.send(PacketType.REPEAT, lanes={3: D}, check=OTHER) == [answer]
         assert rack.send(PacketType.RESULT, **told) == job.results(**told)
-        assert job.send(0, lanes={0: A}, check=ONE) == [job.result(0, **told)]
+        assert job.send(0, lanes={0: A}, check=ONE) == [job.result(0, **told, again=True)]
 
     def test_other_racks_disagree(self, lab: Lab, rack: Uplink) -> None:
         """The spine's word is kept, for the workers and for a spine that asks later."""
@@ -114,7 +114,7 @@ class TestRack:
         assert job.send(1, lanes={0: B}, check=ONE) == [up]
         told = {"flags": TOLD, "check": ONE, "included": 0}
         assert rack.send(PacketType.RESULT, **(told | {"check": OTHER})) == job.results(**told)
-        assert job.send(1, lanes={0: B}, check=ONE) == [job.result(1, **told)]
+        assert job.send(1, lanes={0: B}, check=ONE) == [job.result(1, **told, again=True)]
         assert rack.send(PacketType.REPEAT, lanes={0: D}, check=OTHER) == [rack.result(**told)]
         assert lab.events()[Event.RESULT_STORED] == 1
 
@@ -168,7 +168,7 @@ class TestSpine:
         fields = {"flags": TOLD} if first == 2 else {"lanes": {0: A}, "included": 0b11}
         told = {"flags": TOLD, "check": ONE, "included": 0}
         assert spine.send(2, check=ONE, **fields) == spine.results(**told)
-        assert spine.send(0, check=ONE) == [spine.result(0, **told)]
+        assert spine.send(0, check=ONE) == [spine.result(0, **told, again=True)]
 
     def test_a_result_that_says_so_is_relayed(self, spine: Job) -> None:
         told = {"flags": TOLD, "check": ONE, "included": 0}

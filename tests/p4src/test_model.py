@@ -80,7 +80,7 @@ class Model:
             return []
         fields = {**result, **stamp}
         fields["blocks"] = packet["blocks"]
-        return self.job.results(**fields) if first else [self.job.result(worker, **fields)]
+        return self.job.results(**fields) if first else [self.job.result(worker, **fields, again=True)]
 
     def _leaps(self, cell: tuple[int, int], held: int, worker: int, number: int) -> bool:
         """Return whether a packet would make a cell leap all by itself, and note whose it is."""

@@ -19,7 +19,7 @@ def test_a_worker_alone_gets_its_own_lanes_back_at_once(lab: Lab) -> None:
     job = lab.job(1)
     assert job.send(0, round=1, lanes={0: A, 7: B}) == job.results(round=1, lanes={0: A, 7: B})
     assert job.send(0, round=2, lanes={3: C}) == job.results(round=2, lanes={3: C})
-    assert job.send(0, round=2, lanes={3: C}) == job.results(round=2, lanes={3: C})
+    assert job.send(0, round=2, lanes={3: C}) == job.results(round=2, lanes={3: C}, again=True)
     assert lab.events() == {Event.ROUND_COMPLETE: 2, Event.DUPLICATE_ANSWERED: 1}
 
 
@@ -54,7 +54,7 @@ def test_the_result_holds_lanes_that_the_last_packet_lacks(lab: Lab) -> None:
     expected = {0: A, 1: added(A, B), 5: B, 6: added(B, C)}
     assert job.send(2, lanes={5: B, 6: B}) == job.results(lanes=expected)
     for worker in range(3):
-        answer = job.result(worker, lanes=expected, included=0b111)
+        answer = job.result(worker, lanes=expected, included=0b111, again=True)
         assert job.send(worker) == [answer]  # repeated without lanes
         assert job.send(worker, lanes=dict.fromkeys(range(8), C)) == [answer]  # and with all of them
 
@@ -67,7 +67,7 @@ def test_a_packet_without_lanes_can_complete_a_full_slot(lab: Lab) -> None:
     full = {g: group_of(g << 16) for g in range(8)}
     assert job.send(0, lanes=full) == []
     assert job.send(1) == job.results(lanes=full, included=0b01)
-    assert job.send(1) == [job.result(1, lanes=full, included=0b01)]
+    assert job.send(1) == [job.result(1, lanes=full, included=0b01, again=True)]
 
 
 def test_a_packet_that_cannot_grow_into_the_result_is_not_the_last(lab: Lab) -> None:
@@ -80,7 +80,8 @@ def test_a_packet_that_cannot_grow_into_the_result_is_not_the_last(lab: Lab) -> 
     both = {g: added(values, values) for g, values in lanes.items()}
     assert job.send(1, lanes=lanes, nexts=[9]) == job.results(lanes=both, nexts=[7])
     assert job.send(1, nexts=[9], flags=0) == [job.repeat(1, nexts=[7])]
-    assert job.send(1, lanes=lanes, nexts=[9]) == [job.result(1, lanes=both, nexts=[7], included=0b11)]
+    again = job.result(1, lanes=both, nexts=[7], included=0b11, again=True)
+    assert job.send(1, lanes=lanes, nexts=[9]) == [again]
     expected = {Event.CONTRIBUTION: 1, Event.REPEAT_ASKED: 2, Event.ROUND_COMPLETE: 1}
     assert lab.events() == expected | {Event.DUPLICATE_ANSWERED: 1}
 
@@ -98,13 +99,13 @@ def test_a_result_longer_than_the_target_can_make_it_is_not_sent(lab: Lab) -> No
     lab.limit_growth(512)
     job = lab.job(2)
     lanes = {g: group_of(g << 16) for g in range(7)}
-    results = job.results(lanes={**lanes, 7: A}, included=0b11)
+    answers = job.results(lanes={**lanes, 7: A}, included=0b11, again=True)
     assert job.send(0, lanes=lanes) == []
     assert job.send(1, lanes={7: A}) == []
     assert job.send(1, lanes={7: A}) == []
     assert lab.events()[Event.DROP_NO_ROOM] == 2
-    assert job.send(1, lanes={**lanes, 7: A}) == results[1:]
-    assert job.send(0, lanes=lanes) == results[:1]
+    assert job.send(1, lanes={**lanes, 7: A}) == answers[1:]
+    assert job.send(0, lanes=lanes) == answers[:1]
 
 
 def test_lanes_cut_off_count_as_seen_only_when_the_sender_gave_them_up(lab: Lab) -> None:
@@ -115,7 +116,8 @@ def test_lanes_cut_off_count_as_seen_only_when_the_sender_gave_them_up(lab: Lab)
     assert job.send(1, nexts=[5], **lost) == [job.repeat(1, nexts=[5])]
     assert job.send(1, nexts=[5], **lost) == [job.repeat(1, nexts=[5])]
     assert job.send(1, lanes={0: B}, nexts=[5]) == job.results(lanes={0: added(A, B)}, nexts=[5])
-    assert job.send(1, nexts=[5], **lost) == [job.result(1, lanes={0: added(A, B)}, nexts=[5], included=0b11)]
+    answer = job.result(1, lanes={0: added(A, B)}, nexts=[5], included=0b11, again=True)
+    assert job.send(1, nexts=[5], **lost) == [answer]
     assert job.send(0, round=2, lanes={0: A}) == []
     given_up = job.results(round=2, lanes={0: A}, included=0b01)
     assert job.send(1, round=2, flags=Flag.TRIMMED) == given_up
@@ -132,7 +134,8 @@ def test_congestion_that_one_packet_met_is_told_to_everybody(
     assert job.send(1, lanes={0: B}, **(marked if who == 1 else {})) == job.results(
         lanes={0: added(A, B)}, **told
     )
-    assert job.send(0, lanes={0: A}) == [job.result(0, lanes={0: added(A, B)}, included=0b11, **told)]
+    answer = job.result(0, lanes={0: added(A, B)}, included=0b11, again=True, **told)
+    assert job.send(0, lanes={0: A}) == [answer]
     assert job.send(0, round=3, lanes={0: A}) == []
     assert job.send(1, round=3) == job.results(round=3, lanes={0: A}, included=0b01)
 
@@ -143,7 +146,7 @@ def test_lanes_that_come_too_late_are_not_in_any_result(lab: Lab) -> None:
     assert job.send(0) == []
     assert job.send(0, lanes={0: A, 4: A}) == []
     assert job.send(1, lanes={0: B}) == job.results(lanes={0: B}, included=0b10)
-    assert job.send(0, lanes={0: A, 4: A}) == [job.result(0, lanes={0: B}, included=0b10)]
+    assert job.send(0, lanes={0: A, 4: A}) == [job.result(0, lanes={0: B}, included=0b10, again=True)]
 
 
 def test_an_unfinished_round_is_forgotten_when_a_newer_one_begins(lab: Lab) -> None:
@@ -287,7 +290,7 @@ def test_what_follows_the_ip_packet_is_not_sent_on(lab: Lab) -> None:
     assert lab.send(job.stations[0].port, padded) == []
     padded = bytes(job.contribution(1, lanes={0: B})) + b"padding" * 3
     assert lab.send(job.stations[1].port, padded) == job.results(lanes={0: added(A, B)})
-    answer = job.result(1, lanes={0: added(A, B)}, included=0b11)
+    answer = job.result(1, lanes={0: added(A, B)}, included=0b11, again=True)
     assert lab.send(job.stations[1].port, padded) == [answer]
 
 

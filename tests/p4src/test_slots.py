@@ -51,7 +51,7 @@ def test_retransmit_after_reduction(lab: Lab, workers: int) -> None:
     begin(job, 1)
     finish(job, 1)
     for worker in range(workers):
-        expected = job.result(worker, round=1, lanes=sums(job, 1), included=job.everyone)
+        expected = job.result(worker, round=1, lanes=sums(job, 1), included=job.everyone, again=True)
         assert job.send(worker, round=1, lanes=lanes_of(job, worker, 1)) == [expected]
         assert job.send(worker, round=1, lanes=lanes_of(job, worker, 1)) == [expected]
     assert lab.events()[Event.DUPLICATE_ANSWERED] == 2 * workers
@@ -110,7 +110,7 @@ def test_retransmit_from_previous_set(lab: Lab, workers: int) -> None:
     finish(job, 1)
     begin(job, 2)
     last = workers - 1
-    answer = job.result(last, round=1, lanes=sums(job, 1), included=job.everyone)
+    answer = job.result(last, round=1, lanes=sums(job, 1), included=job.everyone, again=True)
     assert job.send(last, round=1, lanes=lanes_of(job, last, 1)) == [answer]
     finish(job, 2)
 
@@ -123,7 +123,7 @@ def test_slot_reuse_and_retransmit(lab: Lab, workers: int) -> None:
         finish(job, round)
     begin(job, 3)
     last = workers - 1
-    answer = job.result(last, round=2, lanes=sums(job, 2), included=job.everyone)
+    answer = job.result(last, round=2, lanes=sums(job, 2), included=job.everyone, again=True)
     assert job.send(last, round=2, lanes=lanes_of(job, last, 2)) == [answer]
     lab.events()
     assert job.send(last, round=1, lanes=lanes_of(job, last, 1)) == []
@@ -171,5 +171,5 @@ def test_different_ports(lab: Lab, workers: int) -> None:
     if not lab.target.guards_sources:
         frame[UDP].sport = 55_555
     assert lab.send(job.stations[last].port, frame) == job.results(round=1, lanes=sums(job, 1))
-    answer = job.result(last, round=1, lanes=sums(job, 1), included=job.everyone)
+    answer = job.result(last, round=1, lanes=sums(job, 1), included=job.everyone, again=True)
     assert lab.send(job.stations[last].port, frame) == [answer]

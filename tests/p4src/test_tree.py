@@ -55,8 +55,8 @@ class TestRack:
         assert job.send(1) == [up]
         down = {"lanes": {0: D}, "included": 0b01, "count": 7}
         assert rack.send(PacketType.RESULT, lanes={0: D}, **TOTAL) == job.results(**down)
-        assert job.send(0, lanes={0: A}) == [job.result(0, **down)]
-        assert job.send(1) == [job.result(1, **down)]
+        assert job.send(0, lanes={0: A}) == [job.result(0, **down, again=True)]
+        assert job.send(1) == [job.result(1, **down, again=True)]
         assert lab.events()[Event.PARTIAL_REPEATED] == 2
 
     @pytest.mark.parametrize("flags", [Flag.ANSWER, Flag.ANSWER | Flag.TRIMMED | Flag.PROTECTED])
@@ -100,7 +100,7 @@ class TestRack:
         job.send(1, lanes={0: B})
         assert rack.send(PacketType.RESULT, lanes={0: D}, **TOTAL) == job.results(lanes={0: D}, **DOWN)
         assert rack.send(PacketType.RESULT, lanes={0: C}, included=0b1111) == []
-        assert job.send(0, lanes={0: A}) == [job.result(0, lanes={0: D}, **DOWN)]
+        assert job.send(0, lanes={0: A}) == [job.result(0, lanes={0: D}, **DOWN, again=True)]
         assert lab.events()[Event.DROP_STALE_ROUND] == 1
 
     def test_a_result_that_no_round_waits_for_is_dropped(self, lab: Lab, rack: Uplink) -> None:
@@ -212,7 +212,7 @@ class TestRack:
         total = {"lanes": {0: D}, "included": 0b1101, "count": 9}
         down = {**total, "included": 0}
         assert rack.send(PacketType.RESULT, **total) == job.results(**down)
-        assert job.send(0, lanes={0: A}) == [job.result(0, **down)]
+        assert job.send(0, lanes={0: A}) == [job.result(0, **down, again=True)]
         assert rack.send(PacketType.REPEAT) == [rack.result(**total)]
 
     def test_sums_for_a_switch_that_is_not_the_root_are_protected(self, lab: Lab) -> None:
@@ -239,7 +239,7 @@ class TestMiddle:
         assert job.send(1, lanes={0: B}, included=0b111, count=31) == [up]
         down = {"lanes": {0: D}, "included": 0b11, "count": 40}
         assert middle.send(PacketType.RESULT, lanes={0: D}, included=0b11, count=40) == job.results(**down)
-        assert job.send(0, lanes={0: A}, included=0b101, count=2) == [job.result(0, **down)]
+        assert job.send(0, lanes={0: A}, included=0b101, count=2) == [job.result(0, **down, again=True)]
 
     def test_questions_pass_through(self, lab: Lab, middle: Uplink) -> None:
         """A rack that was not seen is asked; once all were, the core is; its question is answered with the
@@ -279,7 +279,8 @@ class TestCore:
             sent = core.send(1, far, lanes=lanes, **fields)
             assert sent == sorted([core.result(0, near, **total), core.result(1, far, **total)])
             for spine in core.spines[1]:  # whichever asks is answered
-                assert core.send(1, spine, lanes=lanes, **fields) == [core.result(1, spine, **total)]
+                answer = core.result(1, spine, **total, again=True)
+                assert core.send(1, spine, lanes=lanes, **fields) == [answer]
 
 
 class TestSpine:
@@ -290,7 +291,7 @@ class TestSpine:
         assert spine.send(1, nexts=[8]) == []
         total = {"lanes": {0: added(A, B)}, "nexts": [8], "included": 0b101, "count": 34}
         assert spine.send(2, lanes={0: B}, nexts=[10], included=0b0011, count=32) == spine.results(**total)
-        assert spine.send(1, nexts=[8]) == [spine.result(1, **total)]
+        assert spine.send(1, nexts=[8]) == [spine.result(1, **total, again=True)]
 
     def test_trimmed_sums_include_nobody(self, spine: Job) -> None:
         spine.send(0, lanes={0: A}, included=0b0011, flags=0)
@@ -324,7 +325,7 @@ class TestSpine:
         spine.send(1)
         total = {"lanes": {0: A}, "included": 1}
         assert spine.send(2) == spine.results(**total)
-        assert spine.send(0, **early) == [spine.result(0, **total)]
+        assert spine.send(0, **early) == [spine.result(0, **total, again=True)]
         expected = {Event.CONTRIBUTION: 2, Event.ROUND_COMPLETE: 1, Event.REPEAT_ASKED: 1}
         expected |= {Event.DUPLICATE_PENDING: 1, Event.DUPLICATE_ANSWERED: 1}
         assert lab.events() == expected

@@ -46,10 +46,9 @@ def test_a_round_adds_up_every_lane(lab: Lab) -> None:
     assert job.send(2, lanes=lanes(5000), nexts=[NO_BLOCK], **WIDE) == job.results(**whole)
     assert lab.events() == {Event.CONTRIBUTION: 2, Event.ROUND_COMPLETE: 1}
     for worker in range(3):  # without its lanes, too: the result grows
-        assert job.send(worker, nexts=[9], **WIDE) == [job.result(worker, included=7, **whole)]
-        assert job.send(worker, lanes=lanes(3), nexts=[9], **WIDE) == [
-            job.result(worker, included=7, **whole)
-        ]
+        answer = job.result(worker, included=7, again=True, **whole)
+        assert job.send(worker, nexts=[9], **WIDE) == [answer]
+        assert job.send(worker, lanes=lanes(3), nexts=[9], **WIDE) == [answer]
 
 
 def test_a_worker_with_zeros_sends_a_header(lab: Lab) -> None:
@@ -60,7 +59,8 @@ def test_a_worker_with_zeros_sends_a_header(lab: Lab) -> None:
     for worker in range(2):
         assert job.send(worker, round=2, nexts=[NO_BLOCK], **WIDE) == []
     assert job.send(2, round=2, nexts=[NO_BLOCK], **WIDE) == job.results(round=2, included=0, **WIDE)
-    assert job.send(0, round=2, lanes=lanes(6), **WIDE) == [job.result(0, round=2, included=0, **WIDE)]
+    answer = job.result(0, round=2, included=0, again=True, **WIDE)
+    assert job.send(0, round=2, lanes=lanes(6), **WIDE) == [answer]
 
 
 def test_cells_are_used_again_by_packets_of_either_kind(lab: Lab) -> None:
@@ -132,4 +132,4 @@ def test_a_racks_sums_go_up_and_the_result_down(lab: Lab) -> None:
     assert job.send(1, lanes=lanes(2**32 - 700), nexts=[8], **WIDE) == [up]
     whole = {"lanes": total(1, 2**32 - 700, 5000), "nexts": [6], "count": 3, **WIDE}
     assert rack.send(PacketType.RESULT, included=0b110, **whole) == job.results(included=0b11, **whole)
-    assert job.send(0, **WIDE) == [job.result(0, included=0b11, **whole)]
+    assert job.send(0, **WIDE) == [job.result(0, included=0b11, again=True, **whole)]

@@ -118,13 +118,16 @@ def test_what_a_capture_lacks_is_not_held_against_anybody(faults: Faults, tmp_pa
         assert audit.report.checked[Rule.CHECKSUM] > 100
 
 
-def test_packets_whose_first_sending_was_lost_before_the_capture_are_believed(tmp_path: Path) -> None:
-    """A switch's capture has what its hosts' links have not lost."""
+@pytest.mark.parametrize(("kind", "link"), [(CONTRIBUTION, "h1 > "), (PacketType.RESULT, "leaf1 > h1")])
+def test_packets_whose_first_sending_was_lost_before_the_capture_are_believed(
+    kind: PacketType, link: str, tmp_path: Path
+) -> None:
+    """A switch's capture has what its hosts' links have not lost; a host's, what the switch's have not."""
     capture, unseen = sums(tmp_path / "capture", TOPOLOGIES["one rack"], CALM), 0
 
     def edit(raw: RawFrame, seen: CapturedFrame) -> list[RawFrame]:
         nonlocal unseen
-        again = raw.number % 7 == 0 and is_(CONTRIBUTION, "h1 > ")(seen)
+        again = raw.number % 7 == 0 and is_(kind, link)(seen)
         unseen += again
         return [reclassed(RELIABLE_DSCP, seen.udp.ecn)(raw) if again and seen.udp else raw]
 

@@ -427,11 +427,12 @@ def test_a_member_that_asks_in_vain_is_found(racks: Path) -> None:
     assert "child 1 has asked 5 times" in finding.text
 
 
-def test_a_worker_whose_packets_all_go_first_is_found(racks: Path) -> None:
+@pytest.mark.parametrize("wanted", [UP, is_(RESULT, "leaf1 > ")], ids=["worker", "switch"])
+def test_a_sender_whose_packets_all_go_first_is_found(racks: Path, wanted: Wanted) -> None:
     """As if each had been sent before."""
 
     def edit(raw: RawFrame, seen: CapturedFrame) -> list[RawFrame]:
-        return [reclassed(RELIABLE_DSCP, seen.udp.ecn)(raw) if UP(seen) and seen.udp else raw]
+        return [reclassed(RELIABLE_DSCP, seen.udp.ecn)(raw) if wanted(seen) and seen.udp else raw]
 
     audit = edited(racks, edit)
     assert [finding.rule for finding in audit.report.findings] == [Rule.CLASS]

@@ -152,6 +152,15 @@ static void missed(weir_transport *t, const slot_state *slot, int64_t now_ns)
     t->window.limit = weir_path_limit(&t->path);
 }
 
+/* Whether a packet, or its answer, was lost: then the round says nothing about how long answers take. It was if one that
+ * was sent later has been answered, or if a switch sent the result again, in the top class: a queue that overflows loses
+ * the results of many slots together, and each would lengthen the timeout of the next. */
+static int was_lost(const weir_transport *t, const slot_state *slot, uint8_t traffic_class)
+{
+    if (slot->sends == 1) return 0;
+    return slot->sent_ns < t->answered_ns || (!weir_on_path(t) && traffic_class >> 2 == WEIR_RELIABLE_DSCP);
+}
+
 static void complete(weir_transport *t, const weir_result *h, const uint8_t *lanes, uint8_t traffic_class,
                      int64_t now_ns)
 {
@@ -160,9 +169,7 @@ static void complete(weir_transport *t, const weir_result *h, const uint8_t *lan
     int marked = h->flags & WEIR_FLAG_CONGESTED || (traffic_class & 3) == WEIR_CE;
     t->report.rounds++;
     t->report.marked += (uint64_t)marked;
-    /* A repeated packet that is answered after a later one was lost, and says nothing about how long answers take.
-     * A queue that overflows loses many packets at once: each would double the timeout of those that still wait. */
-    if (slot->sends == 1 || slot->sent_ns >= t->answered_ns)
+    if (!was_lost(t, slot, traffic_class))
         weir_rtt_round(&t->rtt, now_ns - slot->sent_ns, slot->sends > 1, slot->together);
     if (slot->sends == 1) /* else it may be the answer to the earlier packet */
         answered(t, slot);

@@ -5,14 +5,17 @@ Processes are forked from a server that has torch imported, so that a world star
 """
 
 import contextlib
+import faulthandler
 import os
 import signal
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -115,11 +118,19 @@ class World:
         for process in self.processes:
             process.join(TIMEOUT_S)
             if process.is_alive():
+                stacks = self._stacks(process)
                 process.kill()
-                raise WorkerError(f"process {process.pid} did not end")
+                raise WorkerError(f"process {process.pid} did not end; its threads:\n{stacks}")
             if process.exitcode not in (0, -signal.SIGKILL):
                 raise WorkerError(f"process {process.pid} ended with status {process.exitcode}")
         self._directory.cleanup()
+
+    def _stacks(self, process: ForkServerProcess) -> str:
+        """Return what each thread of a living rank does."""
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGUSR1)
+        time.sleep(1)
+        return Path(self._directory.name, f"stacks-{process.pid}").read_text()
 
     def __enter__(self) -> "World":
         return self
@@ -157,6 +168,8 @@ def raising() -> dist.ProcessGroup:
 
 
 def _serve(pipe: Connection, place: Place) -> None:
+    stacks = Path(place.store).with_name(f"stacks-{os.getpid()}").open("w")
+    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
     torch.set_num_threads(1)
     os.environ.update(place.environment)
     try:

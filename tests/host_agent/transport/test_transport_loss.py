@@ -361,12 +361,22 @@ class TestTimeout:
             answer(t, datagram, now)
         assert t.rto == before
 
+    def test_nor_do_results_that_a_switch_sends_again(self) -> None:
+        """A burst of others in a full queue loses the results of all slots."""
+        t, lost = self.measured(32)
+        before, now = t.rto, 30 * MS + round(t.rto * 1e9)
+        assert len(send(t, now)) == len(lost)
+        for datagram in lost:
+            now += MS // 10
+            t.on_packet(result(Packet.decode(datagram.payload)).encode(), now, RELIABLE)
+        assert t.rto == before
+
     def test_rounds_that_are_slow_one_after_the_other_lengthen_it(self) -> None:
         t, sent = self.measured(4)
         before, now = t.rto, 30 * MS
         for _ in range(10):
+            send(t, now + round(t.rto * 1e9))
             now += 200 * MS
-            send(t, now)
             for datagram in sent:
                 answer(t, datagram, now)
             sent = send(t, now)

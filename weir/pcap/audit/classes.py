@@ -13,24 +13,24 @@ from weir.wire.definition import CE, ECT, NOT_ECT, RELIABLE_DSCP, FlowType, Op, 
 class Classes:
     """Checks DSCP, ECN and flags of each packet.
 
-    What is sent again goes before what is sent first. Where the capture lacks the first sending, which a link
-    lost before the place of the capture, a packet is believed; a worker who says so of more than half of its
-    packets is not, since no link loses as many.
+    What a worker or a switch sends again goes before what it sends first. Where the capture lacks the first
+    sending, which a link lost before the place of the capture, a packet is believed; a sender that says so of
+    more than half of its packets is not, since no link loses as many.
     """
 
     def __init__(self, report: Report) -> None:
         self._report = report
-        self._lanes_sent: Counter[tuple[str, int, int, int]] = Counter()
+        self._lanes_sent: Counter[tuple[str, str, PacketType, int, int, int]] = Counter()
         self._first_sendings: Counter[str] = Counter()
         self._believed: dict[str, list[CapturedFrame]] = {}
 
     def finish(self) -> None:
-        """Check what the workers say of packets that the capture lacks."""
-        for worker, frames in self._believed.items():
+        """Check what senders say of packets that the capture lacks."""
+        for sender, frames in self._believed.items():
             self._report.check(
                 Rule.CLASS,
-                2 * len(frames) <= self._first_sendings[worker],
-                f"{worker} sends {len(frames)} of {self._first_sendings[worker]} packets with DSCP "
+                2 * len(frames) <= self._first_sendings[sender],
+                f"{sender} sends {len(frames)} of {self._first_sendings[sender]} packets with DSCP "
                 f"{RELIABLE_DSCP}, as if again, and none of them was sent before",
                 frames[0],
             )
@@ -47,20 +47,19 @@ class Classes:
                 self._is(seen, udp, {RELIABLE_DSCP}, "a packet without lanes")
             return
         what = f"layer class {packet.layer}, magnitude class {packet.magnitude}"
-        wanted = {dscp(packet.layer) if protected else dscp(packet.layer, packet.magnitude)}
+        first = dscp(packet.layer) if protected else dscp(packet.layer, packet.magnitude)
         if packet.op is not Op.ADD:
             text = f"lanes of {packet.op.name} may be shed; only sums have a loss budget"
             self._report.check(Rule.BUDGET, protected, text, seen)
-        if packet.type is PacketType.CONTRIBUTION:
-            key = (udp.source, packet.job, packet.slot, packet.round)
-            self._lanes_sent[key] += 1
-            if not by_switch:
-                wanted.add(RELIABLE_DSCP)  # again; otherwise the network has made two of it
-                if self._lanes_sent[key] == 1 and not packet.answer:
-                    self._first_sendings[udp.source] += 1
-                    if udp.dscp == RELIABLE_DSCP:
-                        self._believed.setdefault(udp.source, []).append(seen)
-        self._is(seen, udp, wanted, what)
+        key = (udp.source, udp.destination, packet.type, packet.job, packet.slot, packet.round)
+        self._lanes_sent[key] += 1
+        if self._lanes_sent[key] == 1 and not packet.answer:
+            self._first_sendings[udp.source] += 1
+            if udp.dscp == RELIABLE_DSCP:
+                self._believed.setdefault(udp.source, []).append(seen)
+        # The first class a second time: the network has made two of it.
+        up = by_switch and packet.type is PacketType.CONTRIBUTION  # sums of a rack keep their class
+        self._is(seen, udp, {first} if up else {first, RELIABLE_DSCP}, what)
         self._ecn(seen, udp, protected)
 
     def flow_packet(self, seen: CapturedFrame, udp: Datagram, packet: FlowPacket) -> None:
