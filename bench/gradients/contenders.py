@@ -81,7 +81,7 @@ class Measured:
 
     Attributes:
         points: Point of each, by name.
-        sizes: pairs of a block size that DFS chose and elements, over all parameters and steps; 0: sent whole.
+        sizes: pairs of a block size that DFS chose and elements, of all parameters and steps; 0: sent whole.
     """
 
     points: Mapping[str, Sequence[float]]
