@@ -121,7 +121,7 @@ def audit(
     checks for changes by devices on the way. With "A > B" it also checks the order of classes on a link and
     how evenly packets are sprayed.
 
-    The exit status is 1 when a rule was broken. Each finding names the frames by file and number, and each
+    The exit status is 1 if a rule was broken. Each finding names the frames by file and number, and each
     broken rule has a remedy.
     """
     from weir.pcap.audit import PacketAudit
