@@ -40,7 +40,7 @@ def show(
 ) -> None:
     """Print the rounds in a capture: each worker's blocks, the requested blocks, and the results.
 
-    Every round is checked as `weir pcap audit` does. The exit status is 1 when a rule was broken.
+    The command checks every round, as `weir pcap audit` does. The exit status is 1 if a rule was broken.
     """
     from weir.pcap.audit import PacketAudit
     from weir.pcap.frames import CaptureError, read_frames
