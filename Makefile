@@ -56,7 +56,7 @@ pages: .venv/ready  ## check the pages: their links, paths, names and commands
 verify: .venv/ready  ## small versions of the documented ratios, where they depend on no machine; fails below a floor
 	$(BIN)/weir bench verify
 
-bench: .venv/ready  ## the figures of the switch and of all-reduce in docs/results/benchmarks.md
+bench: .venv/ready  ## the figures of the switch and of all-reduce in docs/results/
 	$(BIN)/weir bench run switch/rate
 	$(BIN)/weir bench run collectives/allreduce
 

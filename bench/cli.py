@@ -25,7 +25,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",  # a paragraph's lines are one
-    help="Measure Weir beside its peers: same run, same links, ratios.",
+    help="Compare Weir with its peers: in the same run, over the same links, by ratios.",
 )
 
 
@@ -46,7 +46,7 @@ def _assigned(given: Sequence[str] | None) -> dict[str, str]:
 
 @app.command("list")
 def list_cases(
-    name: Annotated[str, typer.Argument(metavar="[SUITE[/CASE]]", help="Of which; default: all.")] = "",
+    name: Annotated[str, typer.Argument(metavar="[SUITE[/CASE]]", help="Suite or case; default: all.")] = "",
     as_json: Json = False,
 ) -> None:
     """List the benchmarks, or the parameters of one benchmark."""
@@ -119,12 +119,20 @@ def _plain_table(*heads: str) -> RichTable:
 @app.command()
 def run(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="SUITE[/CASE]", help="weir bench list shows them.")],
+    name: Annotated[
+        str, typer.Argument(metavar="SUITE[/CASE]", help="Suite or case: weir bench list shows all.")
+    ],
     assigned: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the case. Repeatable."),
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Parameter of the case: weir bench list SUITE/CASE shows all. Repeatable.",
+        ),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="The smallest sizes: tries a case out.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Use the smallest sizes, to try a case out.")
+    ] = False,
     repeats: Annotated[int | None, typer.Option(min=1, help="Repetitions, after one for warm-up.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs, each with a different seed.")] = None,
     seed: Annotated[
@@ -150,9 +158,9 @@ def run(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Run a case, or all of a suite, and print tables; the folder has every figure.
+    """Run a case or a whole suite, print tables, and write every figure to a folder.
 
-    Fails when a mechanism that was measured did nothing. Cases that need root, BMv2 or a GPU say so.
+    The command fails if a mechanism that it measures did nothing. Cases that need root, BMv2 or a GPU say so.
     """
     cases, values = _cases(name), _assigned(assigned)
     if len(cases) > 1 and (values or record):
@@ -204,7 +212,7 @@ def run(
 @app.command()
 def verify(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="[SUITE[/CASE]]", help="Of which; default: all.")] = "",
+    name: Annotated[str, typer.Argument(metavar="[SUITE[/CASE]]", help="Suite or case; default: all.")] = "",
     processes: Annotated[
         int | None, typer.Option(min=1, help="Simulations at a time; default: one per core.")
     ] = None,
@@ -212,10 +220,10 @@ def verify(
 ) -> None:
     """Run small versions of the documented ratios, and fail if one is below its floor.
 
-    Without a name, also make short records again, and fail where a figure has moved.
+    Without a name, the command also repeats short records, and fails if a figure has moved.
 
-    Only cases whose figures do not depend on the machine have floors: virtual time, and counted bytes. Where
-    links between network namespaces can be made, Gloo's must carry many frames at a time.
+    Only cases whose figures do not depend on the machine have floors: virtual time, and counted bytes. If the
+    machine allows links between network namespaces, Gloo's links must also carry many frames at a time.
     """
     from weir.train.running import interruptible
 
@@ -267,7 +275,7 @@ def verify(
 
 @app.command()
 def results(
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail where a page differs.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if a page differs.")] = False,
 ) -> None:
     """Write docs/results/results.md, and the headlines of other pages, from the records of a checkout."""
     from weir.bench.records import read_all

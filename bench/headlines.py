@@ -97,7 +97,7 @@ CLAIMS: Final[tuple[Claim, ...]] = (
         "as its fp16 hook, and {gloo} times as fast as dense Gloo",
         "A small CNN with method `dfs`, 4 workers, links of 100 Mbit/s; peers over the same links on the "
         "kernel's bridge. Range over seeds, on idle cores; on busy ones a step was 3.4 instead of 9.0 times "
-        "as fast as Gloo's ([plain links](benchmarks.md#training-over-plain-links)). PowerSGD has rank 2; "
+        "as fast as Gloo's ([plain links](training.md#training-over-plain-links)). PowerSGD has rank 2; "
         "other ranks and rates were not tried.",
         {
             "powersgd": _to_target("Gloo, PowerSGD hook"),
@@ -347,7 +347,7 @@ CLAIMS: Final[tuple[Claim, ...]] = (
         "{lossy}",
         "Pushes to the servers of 4 racks through queues of 16, 32 and 128 packets, shards of 64 and 256 KiB "
         "a worker; virtual time, 5 seeds of each. All wait equally long for answers. The grid: "
-        "[benchmarks.md](benchmarks.md#a-jobs-own-incast).",
+        "[simulated.md](simulated.md#a-jobs-own-incast).",
         {
             "lossless": Figure(("incast-32",), "p99, ms", "f ", "d ", "share"),
             "lossy": Figure(("incast-32",), "p99, ms", "g ", "d ", "share"),
@@ -517,7 +517,7 @@ PUBLISHED: Final[tuple[Published, ...]] = (
         "DLCP",
         "+84.3 % throughput of training",
         "Over a TCP that fills its queues; DCTCP gains the same "
-        "([published set-ups](benchmarks.md#published-set-ups)). No V100 machines were available.",
+        "([published set-ups](simulated.md#published-set-ups)). No V100 machines were available.",
         twin="DCTCP, and CUBIC, through the same queues",
         counter="trimmed packets",
         command="weir bench run simulated/dlcp-testbed --set kilobytes=1024 --set depth=32,128 "
@@ -528,7 +528,7 @@ PUBLISHED: Final[tuple[Published, ...]] = (
         "DLCP",
         "p99 −91.8 % of DCTCP's, −88.6 % of pFabric's",
         "Not confirmed: on 144 simulated hosts DCTCP is faster where both wait equally long "
-        "([published set-ups](benchmarks.md#published-set-ups)). Theirs: buffers, tensors and time-outs "
+        "([published set-ups](simulated.md#published-set-ups)). Theirs: buffers, tensors and time-outs "
         "are not known. pFabric is not built: tensors of one length are all equally short.",
         ("incast", "incast-few"),
         "DCTCP in the same class, with the same waits",
@@ -539,7 +539,7 @@ PUBLISHED: Final[tuple[Published, ...]] = (
         "MLT",
         "up to 62.2 % end to end",
         "Not confirmed: no gain in eight simulated machines, whose queues hold every incast "
-        "([published set-ups](benchmarks.md#published-set-ups)).",
+        "([published set-ups](simulated.md#published-set-ups)).",
         twin="DCTCP, in Weir's class",
         counter="trimmed packets: none",
         command="weir bench run simulated/mlt --set kilobytes=1024",
@@ -572,7 +572,7 @@ PUBLISHED: Final[tuple[Published, ...]] = (
         "ExDyna",
         "density at its target, no build-up, balanced",
         "`weir bench run gradients/density`; build-up 1.00 and imbalance 1.41 in "
-        "[methods side by side](benchmarks.md#methods-side-by-side). 16 GPUs were not available.",
+        "[methods side by side](training.md#methods-side-by-side). 16 GPUs were not available.",
         twin="block top-k: build-up 3.83",
         counter="values of each worker",
         command="weir bench run gradients/density",
@@ -588,7 +588,7 @@ PUBLISHED: Final[tuple[Published, ...]] = (
         "OmniReduce",
         "all-reduce time by density of blocks",
         "Over links of 100 Mbit/s to 1 Gbit/s, by density: "
-        "[benchmarks.md](benchmarks.md#where-the-time-goes). Not at 10 and 100 Gbit/s: a worker's thread "
+        "[collectives.md](collectives.md#where-the-time-goes). Not at 10 and 100 Gbit/s: a worker's thread "
         "moves about 1 GB/s.",
         ("allreduce",),
         "Gloo in the same processes, in turns",
@@ -608,7 +608,7 @@ PUBLISHED: Final[tuple[Published, ...]] = (
         "ATP",
         "+38 to 66 % throughput in a shared cluster",
         "Four jobs in virtual time, one seed: a p99 of 0.35 of rings "
-        "([jobs that share a fabric](benchmarks.md#jobs-that-share-a-fabric)). ATP's servers, which sum "
+        "([jobs that share a fabric](simulated.md#jobs-that-share-a-fabric)). ATP's servers, which sum "
         "packets without a slot, are not built.",
         twin="rings over DCTCP, in Weir's class",
         counter="trimmed packets",

@@ -61,7 +61,7 @@ _Address = Annotated[
         "--controller",
         metavar="ADDRESS",
         envvar="WEIR_CONTROLLER",
-        help="HOST:PORT or unix:/path of the controller.",
+        help="Address of the controller: HOST:PORT or unix:/path.",
     ),
 ]
 
@@ -106,7 +106,7 @@ def controller(
 
 
 def status(address: _Address = DEFAULT_ADDRESS, as_json: Json = False) -> None:
-    """Show switches, ports, jobs and what the switches counted."""
+    """Show switches, ports, jobs and counters."""
     try:
         with AgentClient(address) as client, Console(stderr=True).status(f"asking {address}"):
             reply = client.status()

@@ -69,8 +69,10 @@ class Failover:
         return frozenset(kind[drawn % len(kind)] for kind in kinds)
 
     def fenced(self, version_of: Callable[[str], int]) -> None:
-        """Note that the switches below were told to stop accepting; ``version_of`` numbers what each was
-        told last.
+        """Note that the switches below must stop accepting.
+
+        Args:
+            version_of: gives the number of the last entries sent to a switch.
         """
         for job in self._jobs:
             if job.uplinks != job.parents and job.id not in self._fences:

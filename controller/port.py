@@ -237,7 +237,7 @@ class _Call:
 
     @property
     def what(self) -> str:
-        """Return what its token is for, in the words of who calls: an id is not told to be a job's."""
+        """The token's subject, in the caller's own words: an unknown id is not confirmed to be a job's."""
         return f"job {self.job!r}" if self.method in ("Join", "Status") else "this job"
 
     async def abort(self, code: grpc.StatusCode, words: str) -> None:

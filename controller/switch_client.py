@@ -79,7 +79,7 @@ class SessionClient(Generic[S]):
 
     @property
     def alive(self) -> bool:
-        """Is the session up?"""
+        """True while the session is up."""
         return self._session.alive
 
     def close(self) -> None:

@@ -47,13 +47,14 @@ autodoc_mock_imports: list[str] = []
 napoleon_numpy_docstring = False
 
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(((?!https?:|#|mailto:)[^)#\s]+)(#[^)\s]*)?\)")
+PERCENT = re.compile(r"(?m)(?<=\d) (?=%[^\n]*\|$)")  # in a row of a table
 PAGES = {path for pattern in include_patterns for path in ROOT.glob(pattern)}
 PAGES |= {ROOT / "docs/reference/command-line.md"}  # written below
 PLACES = {ROOT / "README.md": ROOT / "docs/index.md"}  # the first page shows the README
 
 
 def _links_between_pages(app: Any, docname: str, source: list[str]) -> None:
-    """Make links fit the site: those to pages are kept, of one to other files only the text is."""
+    """Make a page fit the site: links to other files become text; a percent sign stays with its number."""
     page = (ROOT / docname).parent
 
     def fitting(folder: Path) -> Callable[[re.Match[str]], str]:
@@ -67,6 +68,7 @@ def _links_between_pages(app: Any, docname: str, source: list[str]) -> None:
         return link
 
     source[0] = LINK.sub(fitting(page), source[0])
+    source[0] = PERCENT.sub("\N{NO-BREAK SPACE}", source[0])
     if docname == root_doc:
         readme = (ROOT / "README.md").read_text(encoding="utf-8")
         source[0] = LINK.sub(fitting(ROOT), readme) + "\n" + source[0]

@@ -43,7 +43,7 @@ class Nic:
         self._put(frame[_TOS] >> 5 if self.priorities else 0, frame)
 
     def serve(self, source: Source, queue: int = 0) -> None:
-        """Let ``source`` send until it has nothing. It asks again only after it was told so (None)."""
+        """Let ``source`` send until it returns None; only then may it be served again."""
         self._put(queue if self.priorities else 0, source)
 
     def _put(self, queue: int, item: bytes | Source) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Docstrings keep to the house style: how they begin, and that public functions list their arguments."""
+"""Docstrings begin with a summary, not a question; public ones have it on one line, and list arguments."""
 
 import ast
 import inspect
@@ -39,47 +39,31 @@ FOLDERS: Final = (
 )
 
 QUESTIONS: Final = {"What", "Whether", "Who", "How", "Where", "When", "Why", "Which"}
-# No verb begins a sentence with these.
-NO_VERBS: Final = QUESTIONS | {
-    "The",
-    "A",
-    "An",
-    "This",
-    "These",
-    "Those",
-    "It",
-    "All",
-    "Per",
-    "Of",
-    "For",
-    "By",
-}
 
 
-def first_words(path: Path) -> list[tuple[int, ast.AST, str]]:
-    """Return line, node and first word of every docstring in a module."""
+def summaries(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the line of every docstring in a module, and its first paragraph."""
     documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
-    return [
-        (getattr(node, "lineno", 1), node, text.split()[0].rstrip(",:;."))
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, documented) and (text := ast.get_docstring(node))
-    ]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, documented) and (text := ast.get_docstring(node)):
+            yield getattr(node, "lineno", 1), text.partition("\n\n")[0]
 
 
-def is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Return whether a function is documented by a noun."""
-    return any("property" in ast.unparse(decorator) for decorator in node.decorator_list)
+def fault(summary: str) -> str:
+    """The reason why a summary is none, or nothing."""
+    if summary.split(maxsplit=1)[0].rstrip(",:;.") in QUESTIONS:
+        return "begins like a question"
+    return "" if summary.endswith(".") else "does not end with a full stop"
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_docstrings_begin_with_a_verb_and_never_with_a_question(folder: str) -> None:
-    wrong = []
-    for path in sorted((ROOT / folder).rglob("*.py")):
-        for line, node, word in first_words(path):
-            function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not is_property(node)
-            begins_wrong = word in (NO_VERBS if function else QUESTIONS)
-            if begins_wrong or (function and not word[0].isupper()):
-                wrong.append(f"{path.relative_to(ROOT)}:{line}: {word} ...")
+def test_docstrings_begin_with_a_summary(folder: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {problem}: {summary.splitlines()[0]}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line, summary in summaries(path)
+        if (problem := fault(summary))
+    ]
     assert not wrong, "\n".join(wrong)
 
 
@@ -105,4 +89,19 @@ def test_public_functions_list_their_arguments() -> None:
         ]
         text = inspect.getdoc(function) or ""
         wrong += [f"{name}: {each}" for each in taken if f"\n    {each}:" not in text.partition("Args:")[2]]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_public_summaries_have_one_line() -> None:
+    classes = [
+        (name, thing)
+        for package in (weir, weir.torch)
+        for name in package.__all__
+        if inspect.isclass(thing := getattr(package, name))
+    ]
+    wrong = [
+        name
+        for name, thing in [*classes, *public_functions()]
+        if "\n" in (inspect.getdoc(thing) or "").partition("\n\n")[0]
+    ]
     assert not wrong, "\n".join(wrong)

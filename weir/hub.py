@@ -70,7 +70,9 @@ class Hub(LocalCluster):
 
 
 def hub(
-    workers: Annotated[int, typer.Option(min=1, max=MAX_CHILDREN, help="How many workers can join.")] = 8,
+    workers: Annotated[
+        int, typer.Option(min=1, max=MAX_CHILDREN, help="Number of workers that can join.")
+    ] = 8,
     listen: Annotated[
         str,
         typer.Option(
@@ -80,12 +82,12 @@ def hub(
     ] = LISTEN,
     udp: Annotated[
         int,
-        typer.Option(metavar="PORT", min=1, max=0xFFFF, help="First UDP port; one for each worker."),
+        typer.Option(metavar="PORT", min=1, max=0xFFFF, help="First UDP port; each worker has one."),
     ] = FIRST_UDP,
 ) -> None:
-    """Sum for workers anywhere on an IP network: run a switch and a controller here, until interrupted.
+    """Run a switch and a controller for workers anywhere on an IP network, until interrupted.
 
-    Prints the environment variable that workers need. It needs neither root nor a topology file.
+    The command prints the environment variable that workers need. It needs neither root nor a topology file.
     """
     stop = threading.Event()
     try:
@@ -118,7 +120,7 @@ def _say_how_to_join(here: Hub) -> None:
 
 
 def join(
-    address: Annotated[str, typer.Argument(help="HOST:PORT of the hub's controller.")],
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="HOST:PORT of the hub's controller.")],
     as_json: Json = False,
 ) -> None:
     """Check the path from this machine to a hub, and print what its workers need."""

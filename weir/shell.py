@@ -23,18 +23,16 @@ from weir.agent_service.tls import TlsError, TlsFiles
 SHELL: Final = "p4runtime-shell==0.0.6"
 _OBSERVER: Final = 1  # the smallest election id there is: every controller may have the switch
 
-_Switch = Annotated[str | None, typer.Argument(help="A switch of the topology.")]
+_Switch = Annotated[str | None, typer.Argument(metavar="SWITCH", help="A switch of the topology.")]
 _Topology = Annotated[Path | None, typer.Option(metavar="FILE", help="Topology file, YAML or JSON.")]
 _Grpc = Annotated[
     str | None,
     typer.Option(metavar="ADDRESS", help="Address of a switch's P4Runtime service, instead of a topology."),
 ]
-_DeviceId = Annotated[int, typer.Option(help="With --grpc: the switch's device id.")]
+_DeviceId = Annotated[int, typer.Option(help="Device id of the switch, with --grpc.")]
 _Program = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE", help="Give the switch this program first (BMv2 JSON, its P4Info beside it)."
-    ),
+    typer.Option(metavar="FILE", help="Install this program first (BMv2 JSON, with its P4Info beside it)."),
 ]
 _Write = Annotated[
     bool, typer.Option("--write", help="Take the switch over from its controller until the shell ends.")
@@ -56,8 +54,8 @@ def shell(
 ) -> None:
     """Open p4runtime-shell on a switch, with the P4Info of the program that it runs.
 
-    The shell pushes nothing by default, and the switch keeps its controller: the shell reads. It can write
-    if the switch has no other controller, or with --write.
+    By default the shell installs no program, and the switch keeps its controller; the shell only reads. It
+    can write if the switch has no other controller, or with --write.
     """
     if topology_file is not None:
         target = _of_topology(topology_file, switch)

@@ -77,8 +77,11 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Measured:
-    """All contenders at one density. points: Point of each, by name. sizes: what DFS chose, pairs of a block
-    size and elements, over all parameters and steps; 0: sent whole. (As JSON has them.)
+    """All contenders at one density, as JSON has them.
+
+    Attributes:
+        points: Point of each, by name.
+        sizes: pairs of a block size that DFS chose and elements, of all parameters and steps; 0: sent whole.
     """
 
     points: Mapping[str, Sequence[float]]

@@ -4,7 +4,7 @@
 Processors are not equally fast for long where they are virtual: a neighbour's load takes half of one for some
 milliseconds, or for minutes, and two may be threads of one core for a while, fast as long as the other rests.
 So one thread is measured on each of them in turn, right before and right after the switches with several
-threads, and what several gain is told as times the mean of these; and as many switches of one thread are
+threads, and the gain of several is stated as times the mean of these; and as many switches of one thread are
 measured at the same time. How it comes out where processors differ, or hinder each other, says more about the
 machine than about the switch: only turns in which they were equal, and as fast together, count, whatever came
 out of them.

@@ -193,8 +193,9 @@ class OuterStep:
         self._hook.remove()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return this rank's state. With the rank's model and optimizer, saved with it, it goes on bit for
-        bit.
+        """The state of this rank.
+
+        With the rank's model and optimizer, saved with it, training continues bit for bit.
         """
         self._refuse_swapped()
         self._settle()

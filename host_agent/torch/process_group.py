@@ -139,8 +139,9 @@ class WeirProcessGroup(SplittableGroup):
 
     @contextlib.contextmanager
     def issuing(self) -> Iterator[None]:
-        """Issue an operation in the block. Where the block raises, a failed operation takes its place, which
-        tells the other ranks: they would wait for this one.
+        """Issue an operation in the block; if the block raises, tell the other ranks, which would wait.
+
+        A failed operation then takes its place.
         """
         try:
             yield

@@ -34,7 +34,7 @@ def test_gloo_has_a_bridge_with_offloads_and_weir_the_switch_each_at_its_least_b
         least = ROUNDS * least_seconds(ELEMENTS, WORKERS, links.rate, ring=ring) * links.rate / 8
         assert 0.95 * least < link.sent_bytes < 1.1 * least, ring
     for link in (switched, bridged):
-        assert link.sent_bytes / link.sent > FULL_FRAME  # trains of packets, and of segments
+        assert link.sent_bytes / link.sent > FULL_FRAME  # batches of packets, and of segments
     assert batches["frames at a time"] >= 1
     (weir,), (gloo,) = (ranks[0].samples[1.0][name] for name in ("weir", "gloo"))
     assert weir.switch > gloo.switch  # which only had to wait

@@ -40,7 +40,7 @@ def show(
 ) -> None:
     """Print the rounds in a capture: each worker's blocks, the requested blocks, and the results.
 
-    Every round is checked as `weir pcap audit` does. The exit status is 1 when a rule was broken.
+    The command checks every round, as `weir pcap audit` does. The exit status is 1 if a rule was broken.
     """
     from weir.pcap.audit import PacketAudit
     from weir.pcap.frames import CaptureError, read_frames
@@ -121,7 +121,7 @@ def audit(
     checks for changes by devices on the way. With "A > B" it also checks the order of classes on a link and
     how evenly packets are sprayed.
 
-    The exit status is 1 when a rule was broken. Each finding names the frames by file and number, and each
+    The exit status is 1 if a rule was broken. Each finding names the frames by file and number, and each
     broken rule has a remedy.
     """
     from weir.pcap.audit import PacketAudit

@@ -38,7 +38,7 @@ def server(
     timeout: Annotated[
         float,
         typer.Option(
-            metavar="SECONDS", help="Time to wait for the others, and for progress of each exchange."
+            metavar="SECONDS", help="Time to wait for the other processes, and for progress of each exchange."
         ),
     ] = 1800.0,
 ) -> None:

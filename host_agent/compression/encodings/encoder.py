@@ -92,7 +92,13 @@ class Encoder:
         self._planner.resize(workers, slots, form, max_lanes=max_lanes)
 
     def plan(self, layout: BucketLayout, spans: Mapping[str, Span], excluded: Excluded) -> EncodingPlan:
-        """Return how to write down a bucket. spans: by parameter. excluded: is one sent whole in any case?"""
+        """Return the encoding of a bucket.
+
+        Args:
+            layout: of the bucket.
+            spans: by parameter.
+            excluded: tells whether a parameter is always sent whole.
+        """
         if layout.align % SCALE_BLOCK:
             raise ValueError(f"parameters start on multiples of {layout.align}, not of {SCALE_BLOCK}")
         wanted = {

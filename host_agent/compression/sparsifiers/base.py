@@ -294,9 +294,7 @@ class Sparsifier(ABC):
         self.step += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what must be saved for ``encode`` to go on as if never interrupted: tensors and plain
-        values.
-        """
+        """The state from which ``encode`` continues as if never interrupted: tensors and plain values."""
         return {"name": self.name, "step": self.step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -188,8 +188,9 @@ class DsSync:
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[nn.Module]:
-        """Yield the model with the mean of all replicas, for evaluation; after the ``with`` block its own
-        again.
+        """Yield the model with the mean of all replicas, for evaluation.
+
+        After the ``with`` block it has its own parameters again.
         """
         with torch.no_grad():
             own = [vector.clone() for vector in self._vectors.read()]
@@ -207,8 +208,9 @@ class DsSync:
         return [group.connection for group in groups if isinstance(group, WeirProcessGroup)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return round and collected parameters of this rank. Replicas differ, so save each rank's model with
-        it.
+        """The round and the collected parameters of this rank.
+
+        Replicas differ, so save each rank's model with it.
         """
         return {"round": self.round, "collected": self._collected, "mean": [v.clone() for v in self._mean]}
 

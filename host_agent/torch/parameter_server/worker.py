@@ -40,8 +40,7 @@ from weir.host_agent.torch.unwrapping import unwrapped
 
 
 class ParameterServer:
-    """Parameter servers that keep a model: ``step`` pushes gradients and takes the parameters that come of
-    them.
+    """Parameter servers that keep a model: ``step`` pushes gradients and pulls the new parameters.
 
     The servers are processes of their own (``weir server``), each with a part of the model, of which it makes
     the steps of the optimizer that is given here. Worker 0's parameters are those that everybody begins with.

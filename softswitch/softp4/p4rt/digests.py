@@ -110,7 +110,7 @@ class DigestLists:
     # -- lists -------------------------------------------------------------------------------------
 
     def add(self, digest: Digest, now: int) -> None:
-        """Take what the program has told."""
+        """Take a digest that the program has sent."""
         number = self._ids.get(digest.name)
         state = self._state[number] if number is not None else None
         if number is None or state is None or state.config is None:
@@ -137,7 +137,7 @@ class DigestLists:
         return ready
 
     def acknowledge(self, ack: Message) -> None:
-        """Take a DigestListAck: what the list told may be told again.
+        """Take a DigestListAck: the digests of this list may be sent again.
 
         A list that was acknowledged, or forgotten, before is no error. Raises ControlError INVALID_ARGUMENT
         for an unknown digest, NOT_FOUND for a list that never was.

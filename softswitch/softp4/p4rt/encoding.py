@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Protobuf's encoding of a message within another: https://protobuf.dev/programming-guides/encoding"""
+"""Protobuf's encoding of a message within another (https://protobuf.dev/programming-guides/encoding)."""
 
 
 def varint(value: int) -> bytes:
