@@ -66,11 +66,11 @@ def test_a_replica_is_lost_by_the_port_it_leaves_by(lab: Lab) -> None:
     lose(lab, "Egress", 2, Ternary(dscp(0), 0x3F), ALWAYS)
     for worker in (0, 1):
         assert job.send(worker, lanes={0: A}) == []
-    results = job.results(lanes={0: [3 * lane for lane in A]})
-    assert job.send(2, lanes={0: A}) == [results[0], results[2]]
-    assert job.send(0, lanes={0: A}) == [results[0]]
-    assert job.send(1, lanes={0: A}) == []
-    assert lab.events()[Event.DROP_SIMULATED] == 2
+    total = {"lanes": {0: [3 * lane for lane in A]}, "included": 0b111}
+    assert job.send(2, lanes={0: A}) == [job.result(0, **total), job.result(2, **total)]
+    for worker in (0, 1):
+        assert job.send(worker, lanes={0: A}) == [job.result(worker, **total, again=True)]
+    assert lab.events()[Event.DROP_SIMULATED] == 1
 
 
 def test_a_lost_contribution_leaves_no_trace(lab: Lab) -> None:

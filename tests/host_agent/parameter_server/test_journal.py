@@ -104,7 +104,7 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
         journal.save({"state": np.array([1])})
         journal.append(b"2")
     (tmp_path / "checkpoint.npz").unlink()
-    with pytest.raises(JournalError, match=r"record 2 after 0"):
+    with pytest.raises(JournalError, match=r"record 2 after record 0"):
         Journal(tmp_path)
 
 

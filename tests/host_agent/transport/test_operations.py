@@ -202,7 +202,7 @@ class TestQueue:
         assert over.wait(60)
         operations.close()
         (words,) = refused
-        assert "3 threads are the most" in words
+        assert "3 threads are the maximum" in words
 
     def test_a_callback_may_close_the_queue_while_what_it_submitted_runs(
         self, operations: OperationQueue
