@@ -419,7 +419,8 @@ CLAIMS: Final[tuple[Claim, ...]] = (
             f"--set gigabits={rate}"
             for rate in (10, 100)
         },
-        "a sum of 1,024 workers takes 1.03 times as long as one of 16 at 10 Gbit/s, and 1.18 times at 100 Gbit/s",
+        "a sum of 1,024 workers takes 1.03 times as long as one of 16 at 10 Gbit/s, and 1.18 times at "
+        "100 Gbit/s",
     ),
     Claim(
         "worth-fast",
