@@ -263,9 +263,8 @@ class GradientExchange:
             tally = self.encoder.tally(summed)
         known = np.concatenate([tally, measured.view(np.uint32)])
         if not plan.destination.reaches_all:
-            place.communicator.reduce_vector(
-                known, Op.OR, None, plan.service
-            )  # of each parameter, one has it
+            # Of each parameter, one has it.
+            place.communicator.reduce_vector(known, Op.OR, None, plan.service)
         with clock.time("observing"):
             self.gradients.take_note(plan.layout, known[tally.size :].view(np.float32))
         with clock.time("planning"):

@@ -133,15 +133,13 @@ control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metada
                 }
             } else if (!meta.from_parent) {
                 sums(TYPE_RESULT, flags | FLAG_PROTECTED);
+                // Where it was lost once, it would be lost again. What goes up again keeps its class: nothing may be
+                // missing yet, and needless repeats of back layers would overtake front ones.
+                hdr.ipv4.dscp = RELIABLE_DSCP;
                 to_sender();
                 meta.event = EVENT_DUPLICATE_ANSWERED;
             } else {
                 meta.event = EVENT_DROP_STALE_ROUND; // a question by a spine that is none any more
-            }
-            // Sent again: where it was lost once, it would be lost again. Not upward, where nothing may be missing yet,
-            // and needless repeats of back layers would overtake front ones.
-            if (!meta.adds && !meta.up) {
-                hdr.ipv4.dscp = RELIABLE_DSCP;
             }
         }
     }

@@ -284,7 +284,7 @@ class _Known(NamedTuple):
 
     @property
     def spread(self) -> float:
-        """Share of what was chosen that was not chosen twice; near 1 while little is known."""
+        """Size of the union over all workers' choices together; near 1 while little is known."""
         return (self.travelled + _PRIOR) / (max(self.chosen, self.travelled) + _PRIOR)
 
 

@@ -75,9 +75,8 @@ class Sampler:
         workers = communicator.size
         most = steps_of(workers)
         largest = torch.linalg.vector_norm(own, torch.inf, 1)
-        communicator.reduce_vector(
-            array_of(largest).view(np.uint32), Op.MAX
-        )  # magnitudes sort as their bits do
+        # Magnitudes sort as their bits do.
+        communicator.reduce_vector(array_of(largest).view(np.uint32), Op.MAX)
         unit = largest / most
         seed = ((self._seed * _PRIME + communicator.rank) * _PRIME + step) % (1 << 64)
         counts = np.empty(own.numel(), np.uint8)

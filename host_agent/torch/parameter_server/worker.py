@@ -342,7 +342,7 @@ class ParameterServer:
 
     @property
     def connection(self) -> Connection:
-        """Communicator of all workers and servers, who have one when they are synchronous."""
+        """Communicator of all workers and servers, if they are synchronous."""
         return self._together().connection
 
     def close(self) -> None:

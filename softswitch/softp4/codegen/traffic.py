@@ -96,8 +96,7 @@ class TrafficWriter:
 
     @property
     def _linkage(self) -> str:
-        """Linkage of functions that have one caller unless packets can be cloned or start "
-        "again."""
+        """Linkage of functions that have one caller unless packets can be cloned or start again."""
         return "SW_HOT" if self._waits or self._clones_in else "SW_INLINE"
 
     # -- pieces ------------------------------------------------------------------------------------

@@ -83,10 +83,15 @@ def load_program(source: Path | bytes) -> Program:
         UnsupportedConstruct: it uses something this switch does not run; the message names it.
         OSError: the file cannot be read.
     """
-    return parsed(source) if isinstance(source, bytes) else parsed(source.read_bytes(), str(source))
+    return parsed(*text_of(source))
 
 
-def parsed(data: bytes, name: str = "the program") -> Program:
+def text_of(source: Path | bytes) -> tuple[bytes, str]:
+    """Return the JSON text of a program, and what errors call it. Raises OSError: it cannot be read."""
+    return (source, "the program") if isinstance(source, bytes) else (source.read_bytes(), str(source))
+
+
+def parsed(data: bytes, name: str) -> Program:
     """Return the program of a JSON text, which errors call ``name``. Raises as ``load_program`` does."""
     try:
         root = json.loads(data)

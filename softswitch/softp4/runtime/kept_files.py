@@ -52,7 +52,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def generator_sources() -> list[Path]:
-    """Return the sources that decide what a program becomes: whole rooms, whatever is in them."""
+    """Return the sources that decide what a program becomes: every module of the rooms that do so."""
     package = Path(__file__).resolve().parents[1]
     return sorted(path for room in _ROOMS for path in (package / room).rglob("*.py"))
 

@@ -9,19 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from softp4.native.build import CompileError
-from softp4.program.loader import parsed
+from softp4.program.loader import parsed, text_of
 from softp4.program.types import Program
 from softp4.runtime.kept_files import generator_digest, kept
 
 
 def read_program(source: Path | bytes) -> Program:
     """Read a program as ``load_program`` does, with its errors; from the cache, if it was read before."""
-    if isinstance(source, bytes):
-        return _read(source, "the program")
-    return _read(source.read_bytes(), str(source))
-
-
-def _read(data: bytes, name: str) -> Program:
+    data, name = text_of(source)
     key = hashlib.sha256(data + generator_digest().encode()).hexdigest()[:24]
     with _without_collections():
         try:

@@ -150,7 +150,7 @@ class Executed:
 
     @property
     def statement(self) -> Statement:
-        """Statement."""
+        """Statement that was executed."""
         return self.action.body[self.number]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cache of programs: what comes from it is what was read, and nobody else's."""
+"""The cache of programs returns what was read before, and trusts no other user's files."""
 
 import json
 from pathlib import Path

@@ -5,6 +5,8 @@ import os
 import random
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -18,7 +20,6 @@ from torch import Tensor, nn
 
 import weir.torch
 from tests.harness.effort import effort
-from tests.harness.forked_python import run_together
 from tests.host_agent.torch.job_groups import Job
 from tests.host_agent.torch.test_parameter_server import (
     OPTIMIZERS,
@@ -277,6 +278,18 @@ def test_a_script_that_only_ends_leaves_its_servers_and_the_others_their_store(t
     )
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    commands = [("-m", "weir", "server"), (script,), (script,)]
-    place = {"WEIR_RENDEZVOUS": f"tcp://127.0.0.1:{port}", "WORLD_SIZE": "2"}
-    assert run_together(commands, tmp_path, **place) == ["", "0 is done\n", "1 is done\n"]
+    environment = {**os.environ, "WEIR_RENDEZVOUS": f"tcp://127.0.0.1:{port}", "WORLD_SIZE": "2"}
+    commands = [[sys.executable, "-m", "weir", "server"], *[[sys.executable, str(script)]] * 2]
+    processes = [
+        subprocess.Popen(
+            command,
+            env={**environment, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, command in enumerate(commands, start=-1)
+    ]
+    said = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], "\n".join(map("".join, said))
+    assert [out for out, _ in said] == ["", "0 is done\n", "1 is done\n"]
