@@ -13,8 +13,12 @@ LOSS: Final = 0.02
 _INTERVAL_NS: Final = 50_000_000
 _DOWN: Final = 0.75
 _UP: Final = 1.15
+_UP_AT_FIRST: Final = 1.5
 _BURST_NS: Final = 4_000_000
 _LEAST_BURST: Final = 16 * 1200  # bytes
+_AT_ONCE_NS: Final = 1_000_000
+_MOST_AT_ONCE: Final = 64 * 1024
+"""Bytes that are worth waking for: what may go within _AT_ONCE_NS, this much at most."""
 
 
 @dataclass(frozen=True)
@@ -37,25 +41,30 @@ class Pace:
         self._rates = rates
         self.rate = rates.first
         self._tokens, self._at = float(_LEAST_BURST), 0
-        self._began, self._sent, self._limited = 0, 0, False
+        self._began, self._sent, self._limited, self._blocked = 0, 0, False, False
         self._lost: dict[object, int] = {}
+        self._lossless = True  # so far: the rate grows faster
 
-    def may_send(self, now: int) -> bool:
-        """Return whether another packet may go now."""
+    def room(self, now: int) -> float:
+        """Return how many bytes may go now; a packet that begins within them goes whole."""
         burst = max(_LEAST_BURST, self.rate * _BURST_NS / 1e9)
         self._tokens = min(burst, self._tokens + self.rate * max(0, now - self._at) / 1e9)
         self._at = max(self._at, now)
         self._limited |= self._tokens <= 0
-        return self._tokens > 0
+        return self._tokens
 
-    def sent(self, size: int) -> None:
-        """Note bytes that went out."""
+    def sent(self, size: int, packets: int) -> None:
+        """Note bytes that went out, in this many packets."""
         self._tokens -= size
-        self._sent += 1
+        self._sent += packets
 
     def lost(self, whose: object, packets: int) -> None:
         """Note packets that a subscriber asks for although they were sent."""
         self._lost[whose] = self._lost.get(whose, 0) + packets
+
+    def blocked(self) -> None:
+        """Note that the carrier takes no more: something else than this rate is the limit."""
+        self._blocked = True
 
     def turn(self, now: int) -> None:
         """Settle the rate when an interval is over."""
@@ -64,11 +73,13 @@ class Pace:
         worst = max(self._lost.values(), default=0)
         if worst > max(2.0, LOSS * self._sent):
             self.rate = max(self._rates.least, self.rate * _DOWN)
-        elif self._limited:
-            self.rate = min(self._rates.most, self.rate * _UP)
-        self._began, self._sent, self._limited = now, 0, False
+            self._lossless = False
+        elif self._limited and not self._blocked:
+            self.rate = min(self._rates.most, self.rate * (_UP_AT_FIRST if self._lossless else _UP))
+        self._began, self._sent, self._limited, self._blocked = now, 0, False, False
         self._lost.clear()
 
     def next_ns(self, now: int) -> int:
-        """Return when the next packet may go."""
-        return now if self._tokens > 0 else now + int((1 - self._tokens) * 1e9 / self.rate) + 1
+        """Return when it is worth sending again."""
+        wanted = min(_MOST_AT_ONCE, self.rate * _AT_ONCE_NS / 1e9)
+        return now + max(0, int((wanted - self._tokens) * 1e9 / self.rate) + 1)

@@ -23,8 +23,8 @@ from weir.host_agent.torch.weights.members import (
     own_host,
     tensors_of,
 )
-from weir.host_agent.weights.packets import Verdict
-from weir.host_agent.weights.subscriber import Subscriber
+from weir.host_agent.weights.packets import Datagrams, Verdict
+from weir.host_agent.weights.subscriber import Digest, Forgotten, Message, Subscriber
 from weir.host_agent.weights.versions import BodyError, Replica
 
 log = logging.getLogger(__name__)
@@ -126,6 +126,9 @@ class Subscription:
             WeightsError: the subscription is refused.
         """
         with self._changed:
+            self._changed.wait_for(
+                lambda: not self._replica.waits
+            )  # for its digest, which follows it closely
             self._raise_failure()
             digest = self._replica.digest
             if digest is None:
@@ -179,31 +182,40 @@ class Subscription:
         member, machine = self._member, self._machine
         assert member is not None and machine is not None
         now = now_ns()
-        for payload, source in member.carrier.receive():
-            self._payload_bytes += len(payload)
-            machine.on_packet(payload, now, source)
+        for batch in member.carrier.receive():
+            self._payload_bytes += batch.nbytes
+            machine.on_batch(batch, now)
         if machine.verdicts[Verdict.WRONG_LAYOUT]:
             self._fail(WeightsError("the publisher's tensors have other names, dtypes or shapes"))
         for message in machine.messages():
-            self._follow(machine, message.name.number, message.body, snapshot=message.name.snapshot)
+            if not self._follow(machine, message):
+                break
         payloads, wake = machine.poll(now)
         for payload in payloads:
-            member.carrier.send(payload, machine_publisher(member.membership))
+            member.carrier.send(Datagrams.single(payload, machine_publisher(member.membership)))
         member.carrier.flush()
         return max(0.0, (wake - now) / 1e9)
 
-    def _follow(self, machine: Subscriber, number: int, body: memoryview, *, snapshot: bool) -> None:
+    def _follow(self, machine: Subscriber, message: Message | Digest | Forgotten) -> bool:
+        """Use a message, or have its digest confirm the version; return whether it is right."""
+        number = message.name.number
         with self._changed:
-            if not machine.version:
-                return  # it started again
             try:
-                self._replica.follow(body, snapshot=snapshot)
-                self._received = number
+                if isinstance(message, Message):
+                    self._replica.follow(message.code, snapshot=message.name.snapshot)
+                elif isinstance(message, Digest):
+                    self._replica.confirm(message.digest)
+                    self._received = number
+                else:
+                    self._replica.undo()
             except BodyError as error:
                 log.warning("%s: version %d: %s", self._name, number, error)
                 machine.restart()
                 self._received = 0
-            self._changed.notify_all()
+                return False
+            finally:
+                self._changed.notify_all()
+            return True
 
     def _enter(self) -> bool:
         def join(client: AgentClient, udp_port: int) -> Membership:
@@ -245,6 +257,8 @@ class Subscription:
             if machine is not None:
                 self._counts += machine.counts
                 self._verdicts += machine.verdicts
+            self._replica.undo()
+            self._changed.notify_all()
         if member is not None:
             member.leave()
 

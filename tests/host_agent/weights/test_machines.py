@@ -1,13 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Publisher and subscribers over a network with faults: every engine gets every version, in any case."""
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.host_agent.weights.world import JOB, KEY, LAYOUT, MS, TRAINER, Faults, S, World
-from weir.host_agent.weights.packets import Name, Packet, State, Verdict, bitmap, decode, indices
-from weir.host_agent.weights.subscriber import Subscriber
+from weir.host_agent.transport.datagram_batches import batch_of
+from weir.host_agent.weights.packets import (
+    DIGEST_BYTES,
+    DataWriter,
+    Name,
+    Packet,
+    State,
+    Verdict,
+    bitmap,
+    decode,
+    indices,
+    packets_of,
+)
+from weir.host_agent.weights.subscriber import Digest, Forgotten, Message, Subscriber
 from weir.wire.definition import WEIGHTS_DATA, WeightsType
 
 FAULTS = st.builds(
@@ -35,6 +48,58 @@ def test_all_get_all_versions(seed: int, faults: Faults, engines: int, lengths: 
         version = world.publish(length)
         assert world.run(lambda: world.all_have(version))  # noqa: B023
     assert all(engine.versions == list(range(1, version + 1)) for engine in world.engines.values())
+
+
+@given(st.integers(0, 10_000), FAULTS, st.integers(1, 60_000), st.integers(0, 300 * MS))
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+def test_a_digest_may_be_known_later_than_the_code(
+    seed: int, faults: Faults, length: int, later: int
+) -> None:
+    world = World(seed, faults)
+    engine = world.join("e")
+    assert world.run(lambda: world.all_have(1))
+    version = world.publish(length, later)
+    if not faults.loss and later > 250 * MS:
+        assert world.run(lambda: engine.code == world.codes[Name(version, snapshot=False)], most=later - 1)
+        assert engine.versions == [1]
+    assert world.run(lambda: world.all_have(version))
+
+
+def test_a_message_whose_digest_will_not_come_is_forgotten() -> None:
+    machine = subscriber()
+    machine.on_packet(data(data=b"weights").encode(KEY), 0, TRAINER)
+    (message,) = machine.messages()
+    assert isinstance(message, Message) and bytes(message.code) == b"weights"
+    state = State(9, 1, 8, 9, 2, LAYOUT)  # the update to version 2 is not kept any more
+    machine.on_packet(state.packet(JOB).encode(KEY), 1, TRAINER)
+    assert machine.messages() == [Forgotten(message.name)]
+
+
+@pytest.mark.parametrize("size", [1, 57, 58, 59, 200])
+def test_packets_that_come_together_are_as_good_as_one_by_one(size: int) -> None:
+    written = DataWriter(JOB, KEY)
+    code = bytes(range(256)) * 5 * size
+    packets = packets_of(len(code)) + 1
+    name = Name(2, snapshot=False)
+    payloads = written.write(name, packets, 0, np.frombuffer(code, np.uint8), None).split()
+    digest = written.write(name, packets, packets - 1, np.zeros(DIGEST_BYTES, np.uint8), None).split()
+    damaged = bytearray(payloads[0])
+    damaged[-1] ^= 1
+    foreign = data(number=1000).encode(KEY)
+    machine = Subscriber(JOB, KEY, LAYOUT, TRAINER, len(code))
+    machine.version = 1
+    machine.on_batch(batch_of([foreign, *payloads, bytes(damaged), *payloads[:3], *digest], TRAINER), 0)
+    message, end = machine.messages()
+    assert isinstance(message, Message) and bytes(message.code) == code
+    assert isinstance(end, Digest) and end.digest == bytes(DIGEST_BYTES)
+    assert machine.verdicts == {
+        Verdict.ACCEPTED: packets,
+        Verdict.DUPLICATE: len(payloads[:3]),
+        Verdict.BAD_CHECK: 1,
+        Verdict.NOT_WANTED: 1,
+    }
+    machine.on_batch(batch_of(payloads, ("stranger", 1)), 0)
+    assert machine.verdicts[Verdict.WRONG_SENDER] == len(payloads)
 
 
 @given(st.integers(0, 10_000), FAULTS)
@@ -125,7 +190,7 @@ def test_the_journal_is_bounded() -> None:
 
 
 def data(number: int = 2, **changes: object) -> Packet:
-    fields = {"number": number, "index": 0, "count": 1, "data": b"weights", **changes}
+    fields = {"number": number, "index": 0, "count": 2, "data": b"weights", **changes}
     return Packet(WeightsType.DATA, JOB, **fields)  # type: ignore[arg-type]
 
 
@@ -138,15 +203,17 @@ def subscriber(version: int = 1) -> Subscriber:
 @pytest.mark.parametrize(
     ("payload", "source", "verdict"),
     [
-        (data().encode(KEY), "stranger", Verdict.WRONG_SENDER),
+        (data().encode(KEY), ("stranger", 1), Verdict.WRONG_SENDER),
         (data().encode(b"another key"), TRAINER, Verdict.BAD_CHECK),
         (data().encode(KEY)[:-1], TRAINER, Verdict.MALFORMED),
         (data().encode(KEY) + b"!", TRAINER, Verdict.MALFORMED),
         (b"", TRAINER, Verdict.MALFORMED),
         (Packet(WeightsType.DATA, JOB + 1, 2, 0, 1, data=b"w").encode(KEY), TRAINER, Verdict.WRONG_JOB),
         (Packet(WeightsType.ASK, JOB, 2, 0, 1, data=b"w").encode(KEY), TRAINER, Verdict.MALFORMED),
+        (data(index=2).encode(KEY), TRAINER, Verdict.MALFORMED),
         (data(index=1).encode(KEY), TRAINER, Verdict.MALFORMED),
-        (data(count=2).encode(KEY), TRAINER, Verdict.MALFORMED),
+        (data(count=1).encode(KEY), TRAINER, Verdict.MALFORMED),
+        (data(count=3).encode(KEY), TRAINER, Verdict.MALFORMED),
         (data(data=b"").encode(KEY), TRAINER, Verdict.MALFORMED),
         (data(count=1 << 31, data=bytes(WEIGHTS_DATA)).encode(KEY), TRAINER, Verdict.TOO_LONG),
         (data(number=1).encode(KEY), TRAINER, Verdict.DUPLICATE),
@@ -159,7 +226,7 @@ def subscriber(version: int = 1) -> Subscriber:
         ),
     ],
 )
-def test_packets_that_a_subscriber_refuses(payload: bytes, source: str, verdict: Verdict) -> None:
+def test_packets_that_a_subscriber_refuses(payload: bytes, source: tuple[str, int], verdict: Verdict) -> None:
     machine = subscriber()
     assert machine.on_packet(payload, 0, source) is verdict
     assert machine.verdicts == {verdict: 1}
