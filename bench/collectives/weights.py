@@ -64,7 +64,7 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Spec:
-    """What ranks measure. switches: process ids. shaped: whether links have token buckets."""
+    """Work of the ranks. switches: process ids. shaped: links have token buckets."""
 
     values: int
     given: Parameters
@@ -76,8 +76,8 @@ class Spec:
 class Turn(NamedTuple):
     """A version as one host saw it.
 
-    began, ended: seconds of the machine's clock: when the trainer published, when an engine had it. processor,
-    switch, machine: seconds of processor time. sent: bytes that the host's link took.
+    began, ended: seconds of the machine's clock: when the trainer published, when an engine had it.
+    processor, switch, machine: seconds of processor time. sent: bytes that the host's link took.
     """
 
     began: float

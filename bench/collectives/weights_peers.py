@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Peers of published weights: ways to bring a trainer's message to all engines over TCP.
 
-Rank 0 is the trainer, the next ones are the engines, and the last rank of all is a host that may keep a store.
+Rank 0 is the trainer, the next ones are the engines; the last rank of all is a host that may keep a store.
 """
 
 import socket

@@ -13,7 +13,8 @@ LOSS: Final = 0.02
 _INTERVAL_NS: Final = 50_000_000
 _DOWN: Final = 0.75
 _UP: Final = 1.15
-_UP_AT_FIRST: Final = 1.5
+_AT_FIRST: Final = (20_000_000, 0.5, 2.0)
+"""The interval, and the factors down and up, until packets are lost for the first time."""
 _BURST_NS: Final = 4_000_000
 _LEAST_BURST: Final = 16 * 1200  # bytes
 _AT_ONCE_NS: Final = 1_000_000
@@ -68,14 +69,15 @@ class Pace:
 
     def turn(self, now: int) -> None:
         """Settle the rate when an interval is over."""
-        if now - self._began < _INTERVAL_NS:
+        interval, down, up = _AT_FIRST if self._lossless else (_INTERVAL_NS, _DOWN, _UP)
+        if now - self._began < interval:
             return
         worst = max(self._lost.values(), default=0)
         if worst > max(2.0, LOSS * self._sent):
-            self.rate = max(self._rates.least, self.rate * _DOWN)
+            self.rate = max(self._rates.least, self.rate * down)
             self._lossless = False
         elif self._limited and not self._blocked:
-            self.rate = min(self._rates.most, self.rate * (_UP_AT_FIRST if self._lossless else _UP))
+            self.rate = min(self._rates.most, self.rate * up)
         self._began, self._sent, self._limited, self._blocked = now, 0, False, False
         self._lost.clear()
 

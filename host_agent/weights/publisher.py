@@ -163,7 +163,7 @@ class Publisher(Generic[Address]):
 
     @property
     def _lacks_digest(self) -> bool:
-        """Whether nothing new can go before ``seal``."""
+        """True if nothing new can go before ``seal``."""
         message = self._journal[self._unsent[0]]
         return message.digest is None and message.sent == message.packets - 1
 

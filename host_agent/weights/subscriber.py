@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -131,6 +131,9 @@ class Forgotten:
     """The digest of the message before will not come; a snapshot does, instead."""
 
     name: Name
+
+
+Event: TypeAlias = Message | Digest | Forgotten
 
 
 class Subscriber:
@@ -329,14 +332,14 @@ class Subscriber:
 
     # ---- messages out
 
-    def messages(self) -> list[Message | Digest | Forgotten]:
+    def messages(self) -> list[Event]:
         """Return messages in the order of their versions, each once, and behind each one its digest."""
-        found: list[Message | Digest | Forgotten] = []
+        found: list[Event] = []
         while (message := self._following()) is not None:
             found.append(message)
         return found
 
-    def _following(self) -> Message | Digest | Forgotten | None:
+    def _following(self) -> Event | None:
         if self._open in self._parts:
             return self._digest_of(self._open)
         if self._open is not None:

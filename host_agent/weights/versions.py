@@ -3,8 +3,8 @@
 
 Weights are named tensors of any dtype. Values are compared bit by bit; an update has those that changed, in
 the code of ``compression.change_code``; a snapshot has the bytes of all tensors. The digest of a version is
-the SHA-256 of the tensors' layout and of the SHA-256 of each tensor. To compute it takes longer than to send a
-short update, so trainer and engines do it at the same time: a message's code is made and used without it.
+the SHA-256 of the tensors' layout and of the SHA-256 of each tensor. To compute it takes longer than to send
+a short update, so trainer and engines do it at the same time: a message's code is made and used without it.
 """
 
 import hashlib

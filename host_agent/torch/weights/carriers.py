@@ -2,6 +2,7 @@
 """Carriers of packets of weights: a shared-memory port of a switch on this machine, or the kernel's UDP."""
 
 import ipaddress
+import os
 import select
 import socket
 import struct
@@ -23,6 +24,11 @@ from weir.wire.definition import ECT, WEIGHTS_PORT, dscp
 TRAFFIC_CLASS: Final = dscp(3) << 2 | ECT
 """That of the back layers, which wait longest: weights disturb no sums."""
 
+_SEND_BUFFER: Final = 256 * 1024
+"""Bytes that wait in the kernel, at most twice that: less than queues of this host hold, so that a slow link
+makes the sender wait, and drops nothing.
+"""
+
 
 class Carrier(Protocol):
     """Carries packets of one member of a publisher's job. Sources and destinations are Addresses."""
@@ -38,6 +44,9 @@ class Carrier(Protocol):
 
     def wait(self, timeout_s: float) -> None:
         """Sleep until something may have come, or for so long."""
+
+    def wake(self) -> None:
+        """End another thread's ``wait``, where the carrier can."""
 
     def close(self) -> None:
         """Detach. Closing twice is harmless."""
@@ -113,6 +122,9 @@ class MemoryCarrier:
         """See Carrier."""
         self._port.wait(timeout_s)
 
+    def wake(self) -> None:
+        """See Carrier. A thread that waits for frames wakes by itself soon enough."""
+
     def close(self) -> None:
         """See Carrier."""
         self._port.close()
@@ -133,6 +145,7 @@ class SocketCarrier:
         self._group = (group, WEIGHTS_PORT)
         own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(ip))
         own.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, TRAFFIC_CLASS)
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         self._waiting = _Waiting(self._send)
         if listens:
             shared = datagram_socket(socket.AF_INET)
@@ -141,6 +154,7 @@ class SocketCarrier:
             shared.bind(self._group)
             request = struct.pack("4s4s", *(ipaddress.IPv4Address(each).packed for each in (group, ip)))
             shared.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, request)
+        self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._batches = [DatagramSocket(each) for each in self._sockets]
 
     def send(self, datagrams: Datagrams) -> None:
@@ -164,13 +178,23 @@ class SocketCarrier:
 
     def wait(self, timeout_s: float) -> None:
         """See Carrier."""
-        select.select(self._sockets, self._sockets[:1] if self._waiting else [], [], timeout_s)
+        blocked = self._sockets[:1] if self._waiting else []
+        ready, _, _ = select.select([*self._sockets, self._woken], blocked, [], timeout_s)
+        if self._woken in ready:
+            os.eventfd_read(self._woken)
+
+    def wake(self) -> None:
+        """See Carrier."""
+        os.eventfd_write(self._woken, 1)
 
     def close(self) -> None:
         """See Carrier."""
         for batches, each in zip(self._batches, self._sockets, strict=True):
             batches.close()
             each.close()
+        if self._woken >= 0:
+            os.close(self._woken)
+            self._woken = -1
 
 
 def _end(endpoint: Endpoint) -> EndPoint:

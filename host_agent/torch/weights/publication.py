@@ -137,6 +137,7 @@ class Publication:
             code = self._source.update()
             with self._lock:
                 number = self._machine.publish(code, now_ns())
+            self._member.carrier.wake()
             self._sealing = threading.Thread(target=self._seal, name=self._thread.name, daemon=True)
             self._sealing.start()
         except BaseException:
@@ -150,6 +151,7 @@ class Publication:
             digest = self._source.seal()
             with self._lock:
                 self._machine.seal(digest)
+            self._member.carrier.wake()
         finally:
             self._making.release()
 

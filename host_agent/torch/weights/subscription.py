@@ -14,6 +14,7 @@ import torch
 from weir.agent_service.client import AgentClient, AgentError, JoinRefused, Membership
 from weir.host_agent.flows.frames import Address
 from weir.host_agent.torch.weights.carriers import Carrier, address_of
+from weir.host_agent.torch.weights.follower import Follower
 from weir.host_agent.torch.weights.members import (
     Member,
     PacketThread,
@@ -24,7 +25,7 @@ from weir.host_agent.torch.weights.members import (
     tensors_of,
 )
 from weir.host_agent.weights.packets import Datagrams, Verdict
-from weir.host_agent.weights.subscriber import Digest, Forgotten, Message, Subscriber
+from weir.host_agent.weights.subscriber import Digest, Event, Message, Subscriber
 from weir.host_agent.weights.versions import BodyError, Replica
 
 log = logging.getLogger(__name__)
@@ -51,8 +52,9 @@ class SubscriberStats:
 class Subscription:
     """Published weights that come into a model when ``swap`` is called. Made by ``subscribe``.
 
-    A thread receives versions into a copy in main memory, and checks each by its SHA-256. The publisher may
-    come later than the subscriber, and go and come again: the engine goes on with the version that it has.
+    One thread receives messages, another puts them into a copy in main memory, and checks each version by its
+    SHA-256. The publisher may come later than the subscriber, and go and come again: the engine goes on with
+    the version that it has.
     """
 
     def __init__(
@@ -78,6 +80,8 @@ class Subscription:
         self._joining: AgentClient | None = None
         self._member: Member | None = None
         self._machine: Subscriber | None = None
+        self._follower = Follower(f"weir-follow-{name}", self._follow)
+        self._follower.start()
         self._thread = PacketThread(f"weir-subscribe-{name}", self._step, self._carrier)
         self._thread.start()
 
@@ -155,6 +159,7 @@ class Subscription:
         """End the subscription; the model keeps its version. Closing twice is harmless."""
         self._thread.end(self._give_up_joining)
         self._leave()
+        self._follower.end()
 
     def __enter__(self) -> "Subscription":
         return self
@@ -187,16 +192,19 @@ class Subscription:
             machine.on_batch(batch, now)
         if machine.verdicts[Verdict.WRONG_LAYOUT]:
             self._fail(WeightsError("the publisher's tensors have other names, dtypes or shapes"))
-        for message in machine.messages():
-            if not self._follow(machine, message):
-                break
+        if self._follower.failed:
+            self._follower.reset()
+            machine.restart()
+        if self._follower.has_room:
+            for message in machine.messages():
+                self._follower.give(message)
         payloads, wake = machine.poll(now)
         for payload in payloads:
             member.carrier.send(Datagrams.single(payload, machine_publisher(member.membership)))
         member.carrier.flush()
         return max(0.0, (wake - now) / 1e9)
 
-    def _follow(self, machine: Subscriber, message: Message | Digest | Forgotten) -> bool:
+    def _follow(self, message: Event) -> bool:
         """Use a message, or have its digest confirm the version; return whether it is right."""
         number = message.name.number
         with self._changed:
@@ -210,7 +218,6 @@ class Subscription:
                     self._replica.undo()
             except BodyError as error:
                 log.warning("%s: version %d: %s", self._name, number, error)
-                machine.restart()
                 self._received = 0
                 return False
             finally:
@@ -252,6 +259,7 @@ class Subscription:
             self._joining.close()
 
     def _leave(self) -> None:
+        self._follower.reset()
         with self._changed:
             member, machine, self._member, self._machine = self._member, self._machine, None, None
             if machine is not None:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Publisher and subscribers over a network with faults: every engine gets every version, in any case."""
 
+import struct
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -239,6 +241,48 @@ def test_every_flipped_bit_is_found() -> None:
         damaged = bytearray(payload)
         damaged[bit // 8] ^= 1 << bit % 8
         assert isinstance(decode(bytes(damaged), JOB, KEY), Verdict)
+
+
+def siphash(key: bytes, message: bytes) -> int:
+    """SipHash-2-4, written from the paper."""
+    low, high = struct.unpack("<QQ", key)
+    v = [
+        low ^ 0x736F6D6570736575,
+        high ^ 0x646F72616E646F6D,
+        low ^ 0x6C7967656E657261,
+        high ^ 0x7465646279746573,
+    ]
+
+    def turn(word: int, bits: int) -> int:
+        return (word << bits | word >> (64 - bits)) & (1 << 64) - 1
+
+    def rounds(count: int) -> None:
+        for _ in range(count):
+            for first, second, bits in ((0, 1, 13), (2, 3, 16)):
+                v[first] = (v[first] + v[second]) & (1 << 64) - 1
+                v[second] = turn(v[second], bits) ^ v[first]
+            v[0] = turn(v[0], 32)
+            for first, second, bits in ((2, 1, 17), (0, 3, 21)):
+                v[first] = (v[first] + v[second]) & (1 << 64) - 1
+                v[second] = turn(v[second], bits) ^ v[first]
+            v[2] = turn(v[2], 32)
+
+    whole = message + bytes(-(len(message) + 1) % 8) + bytes((len(message) % 256,))
+    for (word,) in struct.iter_unpack("<Q", whole):
+        v[3] ^= word
+        rounds(2)
+        v[0] ^= word
+    v[2] ^= 0xFF
+    rounds(4)
+    return v[0] ^ v[1] ^ v[2] ^ v[3]
+
+
+@given(st.binary(min_size=1, max_size=WEIGHTS_DATA))
+def test_the_check_is_that_of_the_definition(content: bytes) -> None:
+    assert siphash(bytes(range(16)), bytes(range(15))) == 0xA129CA6149BE45E5  # of the paper
+    payload = data(data=content).encode(KEY)
+    expected = siphash(KEY, payload[:20] + bytes(4) + content)
+    assert int.from_bytes(payload[20:28], "big") == expected
 
 
 def test_a_publisher_takes_questions_alone() -> None:
