@@ -31,16 +31,20 @@ from weir.netns.netlink import Links as Interfaces
 from weir.process.processor import ProcessorTime
 from weir.report.words import byte_count
 
-WEIR: Final = "Weir"
-DENSE: Final = "Gloo, dense"
-PEERS: Final = ("Gloo, coded", "chain, coded", "store, coded")
-CONTENDERS: Final = (WEIR, DENSE, *PEERS)
+CONTENDERS: Final = {
+    "weir": "Weir",
+    "gloo-dense": "Gloo, dense",
+    "gloo": "Gloo, coded",
+    "chain": "chain, coded",
+    "store": "store, coded",
+}
+"""Those that bring new weights, by name."""
 
 _MS: Final = "ms"
 _LAYERS: Final = 8
 _WAIT_S: Final = 300.0
 _PAUSE_S: Final = 0.05  # before a turn: what the last one left in queues is gone then
-_INTERFACES: Final = {WEIR: "eth0"}
+_LINK: Final = "eth0"
 _BRIDGED: Final = "eth1"
 _SIOCGIFADDR: Final = 0x8915
 
@@ -56,7 +60,7 @@ class Parameters:
         "unit", "How values change, but where all do: they get any bits then.", choices=("unit", "any")
     )
     rates: tuple[str, ...] = parameter(("1gbit",), RATES)
-    contenders: tuple[str, ...] = parameter(CONTENDERS, "Who takes part.", choices=CONTENDERS)
+    contenders: tuple[str, ...] = parameter(tuple(CONTENDERS), "Who takes part.", choices=CONTENDERS)
 
     def __post_init__(self) -> None:
         check_rates(self.rates)
@@ -100,7 +104,7 @@ def run(given: Parameters, run: Run) -> Iterator[Table]:
         for millions in given.millions:
             run.say(f"{millions:g} million values over {links.name} ...")
             spec = Spec(round(millions * 1e6), given, run.repeats, links.switches, links.rate is not None)
-            rows += _rows(run_ranks(measure, spec, links), spec, links)
+            rows += rows_of(run_ranks(measure, spec, links), spec, links)
     yield Table(
         "New weights, bfloat16, from a trainer to engines",
         (
@@ -113,7 +117,7 @@ def run(given: Parameters, run: Run) -> Iterator[Table]:
             Column("machine", "{:.1f}".format, "the same, of all that ran: softirqs, too"),
         ),
         tuple(rows),
-        peers=tuple(name for name in given.contenders if name != WEIR),
+        peers=tuple(CONTENDERS[name] for name in given.contenders if name != "weir"),
         floor="of the least",
         notes=(
             "of the least: what the bytes that the trainer sends take on its line, over the time",
@@ -126,7 +130,7 @@ def run(given: Parameters, run: Run) -> Iterator[Table]:
     )
 
 
-def _rows(ranks: Sequence[Mapping[Key, list[Turn]]], spec: Spec, links: Links) -> Iterator[Row]:
+def rows_of(ranks: Sequence[Mapping[Key, list[Turn]]], spec: Spec, links: Links) -> Iterator[Row]:
     gigabytes = 2 * spec.values / 1e9
     for (engines, share, name), of_trainer in ranks[0].items():
         hosts = [rank[engines, share, name] for rank in ranks[: engines + 1]]
@@ -134,7 +138,7 @@ def _rows(ranks: Sequence[Mapping[Key, list[Turn]]], spec: Spec, links: Links) -
         sent = [turn.sent for turn in of_trainer]
         floor = None if links.rate is None else 8e3 * median(sent) / links.rate
         yield Row(
-            name,
+            CONTENDERS[name],
             {
                 _MS: [1e3 * (max(each.ended for each in turn[1:]) - turn[0].began) for turn in turns],
                 "sent": [float(each) for each in sent],
@@ -331,7 +335,7 @@ def _host(
         return OverPeer(place, peer, weights)
     return (
         OverWeir(place, f"weights-{spec.values}-{engines}", weights)
-        if name == WEIR
+        if name == "weir"
         else Whole(group, weights)
     )
 
@@ -340,11 +344,11 @@ def _peer(
     name: str, place: Place, hosts: int, group: dist.ProcessGroup, addresses: Sequence[str]
 ) -> Peer | None:
     """Return a peer that brings Weir's code; None: it is none."""
-    if name == "chain, coded":
+    if name == "chain":
         return Chain(place, hosts, addresses)
-    if name == "store, coded":
+    if name == "store":
         return Store(place, hosts, addresses)
-    return Broadcast(group) if name == "Gloo, coded" else None
+    return Broadcast(group) if name == "gloo" else None
 
 
 def _weights(values: int) -> dict[str, torch.Tensor]:
@@ -357,7 +361,7 @@ def _turn(
     place: Place, host: Host | Store | None, name: str, share: float, turn: int, spec: Spec
 ) -> Turn | None:
     """Bring one version to all engines; None: this host has no version of its own."""
-    link = _Link(_INTERFACES.get(name, _BRIDGED) if spec.shaped and place.rank == 0 else None)
+    link = _Link((_LINK if name == "weir" else _BRIDGED) if spec.shaped and not place.rank else None)
     if host is not None and not isinstance(host, Store) and place.rank == 0:
         move = "any" if share == 1 else spec.given.moves
         for number, tensor in enumerate(host.weights.values()):

@@ -17,8 +17,8 @@ _AT_FIRST: Final = (20_000_000, 0.5, 2.0)
 """The interval, and the factors down and up, until packets are lost for the first time."""
 _BURST_NS: Final = 4_000_000
 _LEAST_BURST: Final = 16 * 1200  # bytes
-_AT_ONCE_NS: Final = 1_000_000
-_MOST_AT_ONCE: Final = 64 * 1024
+_AT_ONCE_NS: Final = 2_000_000
+_MOST_AT_ONCE: Final = 256 * 1024
 """Bytes that are worth waking for: what may go within _AT_ONCE_NS, this much at most."""
 
 

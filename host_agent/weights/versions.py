@@ -17,7 +17,7 @@ import torch
 
 from weir.host_agent.collectives.tensor_memory import byte_view
 from weir.host_agent.compression.change_code import CodeError, Form, read, write
-from weir.host_agent.compression.changes import Changes, apply, find, take
+from weir.host_agent.compression.changes import Changes, apply, renew, take
 
 _LENGTH: Final = struct.Struct("!Q")
 _WORDS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32, 16: torch.int32}
@@ -97,14 +97,12 @@ class Source:
         codes = []
         for at, (tensor, old) in enumerate(zip(self._tensors.values(), self._published, strict=True)):
             new = words_of(tensor)
-            changes = find(old, new)
+            changes, before = renew(old, new)
             if not changes.count:
                 codes.append(_LENGTH.pack(0))
                 continue
-            before = take(old, changes)
             there, past = changes.on_host(), before.cpu()
-            code = write(there, past, new, self.forms)
-            apply(old, changes)
+            code = write(there, past, old, self.forms)
             self._unsealed.add(at)
             self.changed += changes.count
             codes += [_LENGTH.pack(len(code)), code]

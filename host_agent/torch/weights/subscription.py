@@ -4,6 +4,7 @@
 import logging
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,6 +33,10 @@ log = logging.getLogger(__name__)
 
 _JOIN_S: Final = 30.0
 _PAUSE_S: Final = 0.25
+_TOGETHER_S: Final = 0.001
+_FEW, _MANY = 16, 400
+"""Packets that came together: from the one on, a long message is on its way; from the other on, the engine is
+late."""
 
 
 @dataclass(frozen=True)
@@ -186,9 +191,10 @@ class Subscription:
             return _PAUSE_S
         member, machine = self._member, self._machine
         assert member is not None and machine is not None
-        now = now_ns()
+        now, packets = now_ns(), 0
         for batch in member.carrier.receive():
             self._payload_bytes += batch.nbytes
+            packets += batch.count
             machine.on_batch(batch, now)
         if machine.verdicts[Verdict.WRONG_LAYOUT]:
             self._fail(WeightsError("the publisher's tensors have other names, dtypes or shapes"))
@@ -202,6 +208,8 @@ class Subscription:
         for payload in payloads:
             member.carrier.send(Datagrams.single(payload, machine_publisher(member.membership)))
         member.carrier.flush()
+        if _FEW <= packets < _MANY:  # more comes at once: to wake for each batch of it would cost more
+            time.sleep(_TOGETHER_S)
         return max(0.0, (wake - now) / 1e9)
 
     def _follow(self, message: Event) -> bool:
