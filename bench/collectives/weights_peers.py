@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from weir.bench.rank import Place
+from weir.host_agent.collectives.tensor_memory import byte_view
 
 _HEAD: Final = 8
 _CHUNK: Final = 1 << 18
@@ -47,7 +48,7 @@ class Broadcast:
         dist.broadcast(length := torch.tensor(0), 0, group=self._group)
         body = torch.empty(int(length), dtype=torch.uint8)
         dist.broadcast(body, 0, group=self._group)
-        return memoryview(body.numpy())
+        return byte_view(body).data
 
     def close(self) -> None:
         """See Peer."""

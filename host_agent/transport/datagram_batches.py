@@ -6,8 +6,9 @@ frames over a shared-memory port.
 import ipaddress
 import socket
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,8 @@ _ARRIVAL: Final = np.dtype([("source", np.uint64), ("at", np.uint32), ("length",
 Bytes = npt.NDArray[np.uint8]
 
 
-class Batch(NamedTuple):
+@dataclass(frozen=True)
+class Batch:
     """Payloads of datagrams that came from one address.
 
     memory: they are in it until more are received. places: uint32, of each one where it begins, and its

@@ -136,6 +136,7 @@ class Publisher(Generic[Address]):
         """The version that each subscriber had when it asked last."""
         self._fetchers: dict[Address, int] = {}  # who fetches a snapshot, and when each asked last
         self._news: deque[int] = deque((0,))
+        self._fell = 0, 0, 0  # when the rate fell, and what would have gone next
         self._repair_next, self._repaired = False, 1  # packets that the last repair had
 
     def publish(self, code: bytes, now: int, digest: bytes | None = None) -> int:
@@ -156,10 +157,6 @@ class Publisher(Generic[Address]):
     def seal(self, digest: bytes) -> None:
         """Say the newest version's digest."""
         self._journal[self.newest].digest = digest
-
-    def blocked(self) -> None:
-        """Note that the carrier takes no more for now: a higher rate would be in vain."""
-        self.pace.blocked()
 
     @property
     def _lacks_digest(self) -> bool:
@@ -226,17 +223,30 @@ class Publisher(Generic[Address]):
             if waiting is not None:
                 if waiting.whose != source:
                     waiting.whose = None
-                    lost += not name.snapshot
+                    lost += self._counts(name, index, None)
                 continue
             before = message.repaired.get(index)
             if (before is not None and now - before < _DEAF_NS) or len(self._repairs) >= _MOST_REPAIRS:
                 continue
-            lost += not name.snapshot or before is not None
+            lost += self._counts(name, index, before)
             self._repairs[key] = _Repair(source if alone else None, now + HOLD_NS)
         if lost:
             self.pace.lost(source, lost)
             self.counts["lost"] += lost
         return Verdict.ACCEPTED
+
+    def _counts(self, name: Name, index: int, repaired: int | None) -> bool:
+        """Return whether a packet was lost at the present rate, that is, sent since the rate fell last."""
+        when, number, first = self._fell
+        if repaired is not None:
+            return repaired >= when
+        return not name.snapshot and (name.number, index) >= (number, first)
+
+    @property
+    def _position(self) -> tuple[int, int]:
+        """Version and number of the packet that goes to all next."""
+        number = self._unsent[0] if self._unsent else self.newest + 1
+        return number, self._journal[number].sent if self._unsent else 0
 
     def _wanted(self, packet: Packet, now: int) -> _Message | None:
         """Return the message that a question is about; None: the answer is the state."""
@@ -258,7 +268,8 @@ class Publisher(Generic[Address]):
 
     def poll(self, now: int) -> tuple[list[Datagrams], int]:
         """Return the datagrams to send now, and when to poll again."""
-        self.pace.turn(now)
+        if self.pace.turn(now):
+            self._fell = now, *self._position
         out: list[Datagrams] = []
         state = None
         for asker in self._answers:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A subscriber without I/O: it puts messages together, and asks for what it lacks.
 
-Packets of a message come in order, so a gap that stays for a moment is a loss. After it asked for packets, it
-asks again when these are there or nothing has come for a while. Messages are handed out in order of their
-versions: after version n the update to n + 1, or a snapshot of any later one. A message's code is handed out
-as soon as it is whole, and its digest when that is there, too: meanwhile the code makes the version.
+Packets of a message come in order, so a gap that stays for a moment is a loss. After it asked for packets,
+it asks again when these are there or none of them has come for a while. Messages are handed out in order of
+their versions: after version n the update to n + 1, or a snapshot of any later one. The code of a message is
+handed out as soon as it is whole, and the digest when that is there, too.
 """
 
 import random
@@ -54,11 +54,12 @@ class _Part:
         packets: how many there are.
         known: they are: if not, the first one is asked for.
         fields: what C counts of it; reach: packets below this were sent: those that are missing were lost.
-        moved: when a packet came last, or the first question is due from.
+        moved: when a packet came that the last question asked for, or any if none is asked for.
+        gap: since when packets are known to be lost that no question asked for.
     """
 
     def __init__(self, job: int, name: Name, packets: int, moved: int) -> None:
-        self.packets, self.known, self.moved = packets, True, moved
+        self.packets, self.known, self.moved, self.gap = packets, True, moved, moved
         self.rto, self.window = _FIRST_RTO_NS, _WINDOW[0]
         self._body, self._there = bytearray(packets * WEIGHTS_DATA), bytearray(packets)
         addresses = (address_of(np.frombuffer(each, np.uint8)) for each in (self._body, self._there))
@@ -217,7 +218,7 @@ class Subscriber:
             The place of the first one that is none of it, and how many were not there before.
         """
         fields = part.fields
-        before, reach = fields.received, fields.reach
+        before, reach, asked, lost = fields.received, fields.reach, fields.asked, part.lost
         places = batch.places
         stopped = native.library().weir_weights_gather(
             self._key, address_of(batch.memory), address_of(places), start, end, fields
@@ -225,8 +226,10 @@ class Subscriber:
         came = fields.received - before
         if stopped > start:
             self._heard(now)
-        if came:
+        if fields.asked < asked or (came and not asked):
             part.moved, part.rto = now, _FIRST_RTO_NS
+        if not lost:
+            part.gap = now
         if fields.reach > reach and not name.snapshot:
             self._all_sent_before(name.number, now)
         return int(stopped), int(came)
@@ -293,6 +296,7 @@ class Subscriber:
         """Note that all packets of updates before this one were sent."""
         for name, part in self._parts.items():
             if not name.snapshot and name.number < number and part.fields.reach < part.packets:
+                part.gap = part.gap if part.lost else now
                 part.fields.reach, part.moved = part.packets, now
 
     def _plan(self, now: int) -> None:
@@ -397,7 +401,7 @@ class Subscriber:
     def _due(self, part: _Part) -> int:
         if part.fields.asked:
             return part.moved + part.rto
-        return part.moved + (_GAP_NS if part.lost else _SILENCE_NS)
+        return part.gap + _GAP_NS if part.lost else part.moved + _SILENCE_NS
 
     def _ask_for(self, name: Name, part: _Part, now: int) -> list[bytes]:
         if now < self._due(part) and not (name.snapshot and not part.fields.asked):
@@ -410,7 +414,7 @@ class Subscriber:
             part.window = max(_WINDOW[0], part.window // 2) if again else min(2 * part.window, _WINDOW[1])
         some = part.missing(part.window if name.snapshot else ASK_BITS)
         part.rto = min(2 * part.rto, _MOST_RTO_NS) if again else _FIRST_RTO_NS
-        part.moved = now + self._random.randrange(part.rto // 8 + 1)
+        part.gap, part.moved = now, now + self._random.randrange(part.rto // 8 + 1)
         self.counts["asked again" if again else "asked"] += len(some)
         return [self._ask(name, some[0], bitmap(some[0], some))]
 

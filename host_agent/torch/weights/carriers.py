@@ -178,8 +178,8 @@ class SocketCarrier:
 
     def wait(self, timeout_s: float) -> None:
         """See Carrier."""
-        blocked = self._sockets[:1] if self._waiting else []
-        ready, _, _ = select.select([*self._sockets, self._woken], blocked, [], timeout_s)
+        files = [each.fileno() for each in self._sockets]
+        ready, _, _ = select.select([*files, self._woken], files[:1] if self._waiting else [], [], timeout_s)
         if self._woken in ready:
             os.eventfd_read(self._woken)
 

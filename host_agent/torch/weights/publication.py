@@ -199,7 +199,6 @@ class Publication:
                 for at in range(batch.count):
                     self._machine.on_packet(batch.payload(at), now, Address(*batch.source))
             if not sent:
-                self._machine.blocked()
                 return _BLOCKED_S
             datagrams, wake = self._machine.poll(now)
         for each in datagrams:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.host_agent.weights.world import JOB, KEY, LAYOUT, MS, TRAINER, Faults, S, World
 from weir.host_agent.transport.datagram_batches import batch_of
+from weir.host_agent.weights.pace import Rates
 from weir.host_agent.weights.packets import (
     DIGEST_BYTES,
     DataWriter,
@@ -138,6 +139,20 @@ def test_the_trainer_sends_as_much_to_many_as_to_one() -> None:
     assert one < 1.04 * 2 * 500_000
     for engines in (2, 8, 16):
         assert abs(sent(engines) / one - 1) < 0.03
+
+
+def test_the_rate_falls_once_for_what_is_lost_together() -> None:
+    world = World(1, Faults(), size=1000, rates=Rates(first=5e6, most=5e6))
+    world.join("e")
+    world.run(lambda: world.all_have(1))
+    world.publish(WEIGHTS_DATA * 900)
+    world.run(most=50 * MS)
+    world.down = True
+    world.run(most=50 * MS)  # 220 packets
+    world.down = False
+    assert world.run(lambda: world.all_have(2))
+    assert 150 < world.publisher.counts["lost"] < 300
+    assert world.publisher.pace.rate > 2e6
 
 
 def test_what_several_lack_is_repaired_once_for_all() -> None:
@@ -314,6 +329,26 @@ def test_a_bitmap_names_what_it_was_made_of(base: int, some: set[int]) -> None:
 
 def test_a_message_has_a_name() -> None:
     assert data(snapshot=True).name == Name(2, snapshot=True)
+
+
+def test_a_loss_is_asked_for_while_the_stream_goes_on() -> None:
+    machine, whole, asked = (
+        Subscriber(JOB, KEY, LAYOUT, TRAINER, 1000 * WEIGHTS_DATA),
+        bytes(WEIGHTS_DATA),
+        [],
+    )
+    machine.version = 1
+    for index in range(100):
+        if index not in (10, 60):
+            packet = data(index=index, count=200, data=whole)
+            machine.on_packet(packet.encode(KEY), index * MS, TRAINER)
+        for payload in machine.poll(index * MS)[0]:
+            question = decode(payload, JOB, KEY)
+            assert isinstance(question, Packet)
+            asked.append((index, indices(question.index, question.data)))
+    first, again = asked
+    assert first == (14, [10])
+    assert 70 < again[0] < 90 and again[1] == [10, 60]
 
 
 def test_messages_under_way_are_bounded() -> None:
