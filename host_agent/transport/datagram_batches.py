@@ -19,7 +19,7 @@ from weir.host_agent.transport.arrays import address_of
 from weir.host_agent.transport.frames import Addresses
 from weir.host_agent.transport.memory_port import MemoryPort
 
-_ARRIVING_BYTES: Final = 1 << 20  # as in csrc/arrivals.h, like the next two
+_ARRIVING_BYTES: Final = 1 << 24  # hardly any of it is ever touched, as in csrc/arrivals.h, like the next two
 _MOST_ARRIVALS: Final = 2048
 _ARRIVAL: Final = np.dtype([("source", np.uint64), ("at", np.uint32), ("length", np.uint32)])
 

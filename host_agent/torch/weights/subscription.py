@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 _JOIN_S: Final = 30.0
 _PAUSE_S: Final = 0.25
 _TOGETHER_S: Final = 0.001
-_FEW, _MANY = 16, 400
+_FEW, _MANY = 16, 200
 """Packets that came together: from the one on, a long message is on its way; from the other on, the engine is
 late."""
 

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-enum { WEIR_ARRIVING_BYTES = 1 << 20, LONGEST_MESSAGE = 1 << 16, WEIR_MOST_ARRIVALS = 2048 };
+enum { WEIR_ARRIVING_BYTES = 1 << 24, LONGEST_MESSAGE = 1 << 16, WEIR_MOST_ARRIVALS = 2048 };
 
 typedef struct {
     uint64_t source; /* address << 16 | port */
