@@ -81,7 +81,7 @@ class Way:
 
 @dataclass(frozen=True)
 class WayResult:
-    """The result of a way to train. switch_memory: the most bytes that a switch ever held; None of bridges."""
+    """The result of a way to train. switch_memory: the most bytes that a switch held; None of bridges."""
 
     way: Way
     record: RunRecord

@@ -19,7 +19,9 @@ Model = Literal[
     "resnet18", "cnn", "mlp", "lm", "bag",
     "gpt", "gpt-10m", "gpt2-small", "lstm", "unet", "gnn", "dlrm", "vit", "autoencoder",
 ]  # fmt: skip
-Data = Literal["digits", "stdlib", "modules", "bytes", "byte-pairs", "scenes", "graphs", "clicks", "restored-digits"]
+Data = Literal[
+    "digits", "stdlib", "modules", "bytes", "byte-pairs", "scenes", "graphs", "clicks", "restored-digits"
+]
 OF_THE_COMMAND: Final = frozenset({"resume", "out", "name", "reference", "save_every", "pcap"})
 """Settings that do not change what is trained: a run that goes on may have others."""
 

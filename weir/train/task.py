@@ -12,7 +12,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from weir.train.config import Data, TrainConfig
-from weir.train.data import Dataset, Split, digits, library_bytes, library_pairs, modules, restored_digits, stdlib
+from weir.train.data import (
+    Dataset,
+    Split,
+    digits,
+    library_bytes,
+    library_pairs,
+    modules,
+    restored_digits,
+    stdlib,
+)
 from weir.train.models import make_model
 from weir.train.models.dlrm import clicks
 from weir.train.models.gnn import graphs
