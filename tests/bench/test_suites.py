@@ -24,6 +24,7 @@ NEEDS_ROOT = {"training/flows", "training/links", "training/servers"}
 SIMILAR = {  # to another case of the same module
     "collectives/allreduce",
     "gradients/dfs",
+    "training/big",
     *(f"simulated/{name}" for name in ("tail-grid", "incast", "dlcp", "dlcp-testbed", "mlt")),
 }
 MINUTES = {  # tested in parts, in files of their own
