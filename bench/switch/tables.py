@@ -18,6 +18,7 @@ from weir.bench.case import Run, parameter
 from weir.bench.results import Column, Line, Panel, Plot, Row, Table
 from weir.p4src import PROGRAM
 from weir.process.child import tied
+from weir.process.memory import memory_of
 
 MIB: Final = 1 << 20
 
@@ -129,12 +130,10 @@ def held_bytes(program: Path) -> dict[str, int]:
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise RuntimeError("weir switch does not start")
                 time.sleep(0.05)
-            status = Path(f"/proc/{process.pid}/status").read_text()
+            return memory_of(process.pid)
         finally:
             process.terminate()
             process.wait(10)
-    lines = (line.split() for line in status.splitlines())
-    return {words[0][:-1]: 1024 * int(words[1]) for words in lines if words[-1] == "kB"}
 
 
 def declared_bytes(program: Path) -> int:

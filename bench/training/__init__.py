@@ -49,6 +49,28 @@ CASES: Final[tuple[Case, ...]] = (
     ),
     Case(
         "training",
+        "big",
+        "Steps of GPT-2 small, 124 million parameters: time and memory of Weir's methods, Gloo and torch's "
+        "hooks.",
+        "15 minutes, with root and 20 GB of memory",
+        {"model": "mlp", "workers": "2", "max_steps": "3", "peers": "gloo,gloo-powersgd"},
+        seeds=1,
+        module="links",
+        values={
+            "model": "gpt2-small",
+            "epochs": "1",
+            "max_steps": "6",
+            "methods": "dense,dfs,compress",
+            "peers": "gloo,gloo-fp16,gloo-powersgd",
+            "topology": "single",
+            "links": "1gbit",
+            "loss": "0",
+            "background": "none",
+            "budget": "0",
+        },
+    ),
+    Case(
+        "training",
         "incast",
         "One job under an incast in its own class, over real links: lossless, with a loss budget; Gloo in "
         "the same queues with the same least time-out.",

@@ -21,6 +21,7 @@ from weir.bench.rank import Place
 from weir.bench.ranks import in_memory, run_ranks
 from weir.bench.results import Column, Row, Table
 from weir.report.words import byte_count, duration
+from weir.train.data import pairs_of
 from weir.train.models.gpt import SHAPES, Gpt, Shape
 from weir.train.peers import DENSE_STEPS
 
@@ -42,8 +43,7 @@ def read_tokens(vocabulary: int) -> torch.Tensor:
         text += path.read_bytes()
         if len(text) >= _LEAST_BYTES:
             break
-    pairs = torch.frombuffer(text[: len(text) // 2 * 2], dtype=torch.uint8).to(torch.int64).view(-1, 2)
-    return (pairs[:, 0] * 256 + pairs[:, 1]) % vocabulary
+    return pairs_of(text, vocabulary)
 
 
 def batches(tokens: torch.Tensor, rank: int, steps: int, batch: int, length: int) -> torch.Tensor:

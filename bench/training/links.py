@@ -226,6 +226,10 @@ def report(
         *_savings(outcomes, reached),
         "worker, switches, machine: processor seconds for each GB of a worker's gradients, the worker's with "
         "forward and backward pass, the machine's with all that ran",
+        "memory: the most that was resident of a worker in its steps (VmHWM), beyond what its process held "
+        "before it joined the group (VmRSS): model, gradients, optimizer and activations are in it; the "
+        "switch's: VmHWM",
+        *_memory(outcomes),
         "peers: on the kernel's bridges, over links with the same rate, losses and bursts, spread over "
         "the spines without collision; their packets "
         + (
@@ -251,6 +255,8 @@ def report(
             Column("marks", note="packets that switches marked"),
             Column("line", lambda part: f"{part:.0%}", "of its link's rate that a worker's packets take up"),
             *(Column(name, lambda seconds: f"{seconds:.1f}") for name in _USE),
+            Column("memory", byte_count, "of the worker with most"),
+            Column("switch memory", byte_count, "of the switch with most"),
         ),
         tuple(_row(outcome, goal, reached) for outcome in outcomes),
         peers=(*(o.name for o in outcomes if o.way.kind != "weir"), first.name),
@@ -288,6 +294,8 @@ def _row(outcome: WayResult, column: str, reached: Mapping[str, float | None]) -
             "marks": None if outcome.counts is None else outcome.counts.marks,
             "line": outcome.of_line,
             **{name: each or None for name, each in zip(_USE, seconds, strict=True)},
+            "memory": record.memory or None,
+            "switch memory": outcome.switch_memory,
         },
         counts=mechanisms(outcome.way.config, record),
     )
@@ -353,6 +361,13 @@ def _savings(outcomes: Sequence[WayResult], reached: Mapping[str, float | None])
         if parts:
             notes.append(f"less time than {peer.name}: {'; '.join(parts)}")
     return notes
+
+
+def _memory(outcomes: Sequence[WayResult]) -> list[str]:
+    """Return the memory of each way's workers, in that of plain DDP's over Gloo."""
+    plain = next((o.record.memory for o in outcomes if o.way.kind == "gloo"), 0)
+    parts = [f"{o.name} {o.record.memory / plain:.2f}" for o in outcomes if o.way.kind != "gloo" and plain]
+    return [f"memory, in Gloo's: {'; '.join(parts)}"] if parts else []
 
 
 def _counted(outcome: WayResult) -> str:

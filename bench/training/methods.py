@@ -52,7 +52,9 @@ WAYS: Final = (
 )
 """Methods, each with those of its settings that are not ``weir train``'s own."""
 
-_UNTUNED: Final = tuple(name for name in PRESETS if name not in SGD_MODELS and name != "gpt-10m")
+_UNTUNED: Final = tuple(
+    name for name in PRESETS if name not in SGD_MODELS and name not in ("gpt-10m", "gpt2-small")
+)
 _LINE_EVERY_S: Final = 10.0
 _DIVERGED: Final = re.compile(r"\b(NaN|infinity|diverged)\b")
 _EDGE: Final = "a best rate that is the lowest or highest tried (marked <, >) may not be the best there is"

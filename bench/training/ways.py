@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 from softp4.native.scratch import scratch_folder
 from weir.netns.cluster import BridgedNetwork, NetworkCluster
 from weir.process.child import ChildError, end, how_it_ended, log_tail, spawn
+from weir.process.memory import memory_of
 from weir.process.processor import ProcessorTime
 from weir.report.words import duration
 from weir.train.config import PRESETS, TrainConfig
@@ -80,10 +81,11 @@ class Way:
 
 @dataclass(frozen=True)
 class WayResult:
-    """The result of a way to train."""
+    """The result of a way to train. switch_memory: the most bytes that a switch held; None of bridges."""
 
     way: Way
     record: RunRecord
+    switch_memory: int | None = None
 
     @property
     def counts(self) -> NetworkCounts | None:
@@ -194,8 +196,9 @@ def train(way: Way, network: NetworkCluster | BridgedNetwork, say: Callable[[str
                     break
             else:
                 record.status = "complete"
+            switch_memory = max((memory_of(pid)["VmHWM"] for pid in network.switch_pids()), default=None)
     record.counts = _counts(network) if isinstance(network, NetworkCluster) else None
-    return WayResult(way, record)
+    return WayResult(way, record, switch_memory)
 
 
 @dataclass(frozen=True)

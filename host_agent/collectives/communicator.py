@@ -164,17 +164,25 @@ class Communicator(ABC):
                 worker does not want keep what they held, or hold nothing of use. Not together with budgets.
         """
 
-    def sum_floats(self, values: npt.NDArray[np.float32], scales: FloatScales, block: int) -> bool:
+    def sum_floats(
+        self,
+        values: npt.NDArray[np.float32],
+        scales: FloatScales,
+        block: int,
+        service: ServiceClass = LOSSLESS,
+    ) -> ReduceReport | None:
         """Replace float32 values by their sums over all workers, where this can be done in their own memory.
 
-        Return whether it was; otherwise nothing has happened. The same on every worker.
+        Return how it was done; None: it cannot be, and nothing has happened. Which, is the same on every
+        worker.
 
         Args:
             values: C-contiguous; undefined if the reduction fails.
             scales: that all workers agreed on.
             block: as in ``reduce_lanes``; or WIDE_LANES, where ``wide`` allows.
+            service: the packets' class, without budgets.
         """
-        return False
+        return None
 
     def reduce_vector(
         self,

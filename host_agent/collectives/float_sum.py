@@ -337,6 +337,27 @@ def contribute(
     )
 
 
+def add_in_place(
+    communicator: Communicator,
+    values: Floats,
+    scales: Scales,
+    form: WholeLanes,
+    packet_block: int,
+    service: ServiceClass = LOSSLESS,
+) -> ReduceReport | None:
+    """Replace ``values`` by their sum over all workers, without memory for lanes; None: this cannot be done.
+
+    The sum is that of ``contribute`` and ``Contribution.add``, bit for bit. The same on every worker.
+
+    Args:
+        communicator, form, packet_block, service: as there.
+        values: undefined if the network fails.
+        scales: that all workers agreed on, of all blocks.
+    """
+    exponents = FloatScales(scales.values, scales.unit, quantize.headroom(form.workers))
+    return communicator.sum_floats(values, exponents, packet_block, service)
+
+
 def sum_float32(
     communicator: Communicator,
     values: npt.NDArray[np.float32],
@@ -382,8 +403,7 @@ def sum_float32(
     if whole is not None and scales.rows is None:
         looks = communicator.warns and not _has_warned
         looked_at = Sample(values, scales.values, scale_block, whole.workers) if looks else None
-        exponents = FloatScales(scales.values, scale_block, quantize.headroom(whole.workers))
-        if communicator.sum_floats(values, exponents, block or _sum_block(values.size, most_zeros)):
+        if add_in_place(communicator, values, scales, whole, block or _sum_block(values.size, most_zeros)):
             if looked_at is not None:
                 _warn_once(looked_at.coarse_block(values), scale_block, name)
             if scales.apart is not None:

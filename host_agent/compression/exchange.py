@@ -214,12 +214,14 @@ class GradientExchange:
             else gradients.nothing(layout, bucket.device)
         )
         agreed = stages.agree(place, self.encoder, self.predictions, plan, choice, clock)
-        encoded = stages.encode(place, plan, agreed, self.step)
-        keep = place.contributes and gradients.keeps_rounding
-        total = stages.add(place, plan, agreed, encoded, keep=keep)
+        total = stages.add_in_place(place, plan, agreed) if gradients.feedback is None else None
+        if total is None:
+            encoded = stages.encode(place, plan, agreed, self.step)
+            keep = place.contributes and gradients.keeps_rounding
+            total = stages.add(place, plan, agreed, encoded, keep=keep)
+            if place.contributes:
+                self._keep(choice, agreed, encoded, total.report)
         self._overwrite(bucket, total.summed)
-        if place.contributes:
-            self._keep(choice, agreed, encoded, total.report)
         self._learn(place, plan, agreed, total, clock)
         for direction in Direction:
             self.ledger.record(self.step, f"bucket {layout.index}", direction, total.report)
@@ -230,7 +232,7 @@ class GradientExchange:
             chosen_elements=agreed.chosen,
             union_elements=self._union(plan, agreed, total),
             selection=agreed.selection,
-            blocks=max(total.report.blocks, encoded.blocks),
+            blocks=total.blocks,
             summed=total.summed,
             notes=agreed.notes.size // place.workers,
             report=total.report,
@@ -278,6 +280,7 @@ class GradientExchange:
         summed = total.summed
         if summed.packed.is_cpu or not (self.gradients.observes or self.encoder.learns):
             return summed
+        assert total.lanes is not None, "a sum on a device is made of lanes"
         return Summed(summed.selection, torch.from_numpy(total.lanes.values()))
 
     def _union(self, plan: Plan, agreed: Agreed, total: Total) -> int:

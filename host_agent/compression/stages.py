@@ -25,7 +25,7 @@ from weir.host_agent.collectives import float_sum
 from weir.host_agent.collectives.communicator import Audience, Communicator
 from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.collectives.float_sum import Contribution, Scales
-from weir.host_agent.collectives.packing import LaneFormat
+from weir.host_agent.collectives.packing import LaneFormat, WholeLanes
 from weir.host_agent.compression.bucket_layout import BucketLayout, Segment, Span
 from weir.host_agent.compression.classes import LayerClasses, shared_magnitude_classes
 from weir.host_agent.compression.destination import Destination
@@ -133,12 +133,6 @@ class Encoded:
     service: ServiceClass
     audience: Audience | None
 
-    @property
-    def blocks(self) -> int:
-        """Return how many blocks of packets the values take, zero ones included."""
-        lanes = -(-self.mine.count // SCALE_BLOCK) * self.mine.form.lanes(SCALE_BLOCK)
-        return -(-lanes // self.mine.packet_block)
-
 
 @dataclass(frozen=True)
 class Total:
@@ -146,12 +140,14 @@ class Total:
 
     Attributes:
         summed: its values, those that this member was given.
-        lanes: that these are made of, in main memory.
+        lanes: that these are made of, in main memory; None where the values themselves are there.
+        blocks: of packets that the values take, zero ones included.
         report: of the reduction.
     """
 
     summed: Summed
-    lanes: Contribution
+    lanes: Contribution | None
+    blocks: int
     report: ReduceReport
 
 
@@ -265,7 +261,36 @@ def add(place: Place, plan: Plan, agreed: Agreed, encoded: Encoded, *, keep: boo
     packed = plan.destination.given(
         agreed.selection.layout, agreed.vector.decoded(lanes), place.communicator.rank
     )
-    return Total(Summed(agreed.selection, packed), lanes, report)
+    blocks = _blocks(place.form, agreed.vector.size, encoded.mine.packet_block)
+    return Total(Summed(agreed.selection, packed), lanes, max(report.blocks, blocks), report)
+
+
+def add_in_place(place: Place, plan: Plan, agreed: Agreed) -> Total | None:
+    """Do ``encode`` and ``add`` in the vector's own memory, which becomes the sum; None: not of this one.
+
+    So are sums of whole lanes that all members are given, where no block is left out, and none may go
+    missing. It saves the memory of the lanes, and of the sum.
+    """
+    form, selection, destination = place.form, agreed.selection, plan.destination
+    block = destination.packet_block(form, selection, lossless=place.policy.lossless)
+    whole = agreed.scales.rows is None and not agreed.piggybacks.size and agreed.packed.is_cpu
+    if not (whole and block and place.policy.lossless and destination.reaches_all):
+        return None
+    if not isinstance(form, WholeLanes):
+        return None
+    values = agreed.vector.numbers()
+    report = float_sum.add_in_place(place.communicator, values, agreed.scales, form, block, plan.service)
+    if report is None:
+        return None
+    packed = destination.given(selection.layout, agreed.packed, place.communicator.rank)
+    blocks = _blocks(form, values.size, block)
+    return Total(Summed(selection, packed), None, max(report.blocks, blocks), report)
+
+
+def _blocks(form: LaneFormat, values: int, packet_block: int) -> int:
+    """Return how many blocks of packets this many values take, zero ones included."""
+    lanes = -(-values // SCALE_BLOCK) * form.lanes(SCALE_BLOCK)
+    return -(-lanes // packet_block)
 
 
 def undelivered(choice: Choice, agreed: Agreed, encoded: Encoded, report: ReduceReport) -> torch.Tensor:

@@ -31,7 +31,7 @@ from weir.host_agent.transport.growth import BASE_SLOTS, rate_of
 from weir.host_agent.transport.ports import Port
 from weir.host_agent.transport.reducer import Reducer, ReducerStats
 from weir.host_agent.transport.report import ReduceReport
-from weir.host_agent.transport.service_class import ServiceClass
+from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.host_agent.transport.slot_transport import Congestion, FloatScales, TransportConfig
 from weir.wire.definition import Op
 
@@ -223,16 +223,21 @@ class JobConnection(Connection):
             return audience_codes(audience, self._paths)
         return self._known_codes(audience.tobytes())
 
-    def sum_floats(self, values: npt.NDArray[np.float32], scales: FloatScales, block: int) -> bool:
+    def sum_floats(
+        self,
+        values: npt.NDArray[np.float32],
+        scales: FloatScales,
+        block: int,
+        service: ServiceClass = LOSSLESS,
+    ) -> ReduceReport:
         """See Communicator.sum_floats; errors as of ``reduce_lanes``."""
 
         def reduction() -> ReduceReport:
             return self._slots.reduce_in_slots(
-                self.fingerprint, values.view(np.uint32), Op.ADD, block, floats=scales
+                self.fingerprint, values.view(np.uint32), Op.ADD, block, service, floats=scales
             )
 
-        self._watched(reduction)
-        return True
+        return self._watched(reduction)
 
     def retire(self) -> None:
         """Tell the other workers that this one takes part in nothing any more: a rank of its host left."""

@@ -24,6 +24,7 @@ NEEDS_ROOT = {"training/flows", "training/links", "training/servers"}
 SIMILAR = {  # to another case of the same module
     "collectives/allreduce",
     "gradients/dfs",
+    "training/big",
     *(f"simulated/{name}" for name in ("tail-grid", "incast", "dlcp", "dlcp-testbed", "mlt")),
 }
 MINUTES = {  # tested in parts, in files of their own
@@ -37,7 +38,7 @@ MINUTES = {  # tested in parts, in files of their own
 LONG = {
     *(f"training/{name}" for name in ("servers", "gpt", "methods", "links", "accuracy", "flows")),
     *(f"collectives/{name}" for name in ("latency", "fsdp", "allreduce-gpu", "copy", "spines", "weights")),
-    *("training/incast", "gradients/exchange", "switch/threads"),
+    *("training/incast", "gradients/exchange", "switch/threads", "simulated/placement"),
 }
 
 

@@ -126,6 +126,18 @@ def test_a_table_and_a_plot_come_out() -> None:
     ]  # fmt: skip
 
 
+def test_memory_is_told_beside_that_of_plain_ddp_over_gloo() -> None:
+    runs = [outcome(way, 1.0, [0.5]) for way in (GLOO, DENSE, SPARSE)]
+    for run, held in zip(runs, (2e9, 2.5e9, 3e9), strict=True):
+        run.record.memory = int(held)
+    runs[1] = replace(runs[1], switch_memory=10**8)
+    table = next(iter(report(runs, CONFIGS["dense"], None)))
+    assert isinstance(table, Table)
+    assert [row.values["memory"] for row in table.rows] == [2e9, 2.5e9, 3e9]
+    assert [row.values["switch memory"] for row in table.rows] == [None, 10**8, None]
+    assert "memory, in Gloo's: Weir, dense 1.25; Weir, topk 1.50" in table.notes
+
+
 def test_of_a_loss_less_is_better() -> None:
     peers = ["gloo", "gloo-powersgd:powersgd_rank=4:lr=0.002:epochs=2"]
     found = ways([make_config(model="gpt", method="compress", lr=0.006)], peers)

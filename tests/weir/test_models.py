@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from weir.train.config import PRESETS, SGD_MODELS, Model, make_config
-from weir.train.data import library_bytes
+from weir.train.data import PAIRS, library_bytes, library_pairs, pairs_of
 from weir.train.models import make_model, parameter_count
 from weir.train.models.dlrm import ROWS, TABLES, clicks
 from weir.train.models.gnn import NODES, graphs
@@ -15,7 +15,7 @@ from weir.train.models.unet import scenes
 from weir.train.task import DivergedError, evaluate, make_optimizer, make_task, mean_loss
 
 UNTUNED: list[Model] = [name for name in PRESETS if name not in SGD_MODELS]
-SMALL = [name for name in UNTUNED if name != "gpt-10m"]
+SMALL = [name for name in UNTUNED if name not in ("gpt-10m", "gpt2-small")]
 
 
 @pytest.mark.parametrize("model", SMALL)
@@ -42,11 +42,19 @@ def test_a_model_learns_by_its_own_optimizer_what_it_is_tested_on(model: Model) 
 @pytest.mark.parametrize("model", UNTUNED)
 def test_models_have_the_size_and_the_samples_that_are_documented(model: Model) -> None:
     millions = {
-        "gpt": 0.37, "gpt-10m": 10.77, "lstm": 0.41, "unet": 0.12, "gnn": 0.05, "dlrm": 0.07, "vit": 0.20,
-        "autoencoder": 0.33,
+        "gpt": 0.37, "gpt-10m": 10.77, "gpt2-small": 124.44, "lstm": 0.41, "unet": 0.12, "gnn": 0.05,
+        "dlrm": 0.07, "vit": 0.20, "autoencoder": 0.33,
     }  # fmt: skip
     assert parameter_count(make_model(model)) / 1e6 == pytest.approx(millions[model], abs=0.006)
     assert len(make_task(make_config(model=model)).data.train) == PRESETS[model].samples
+
+
+def test_pairs_of_bytes_are_tokens_of_gpt2() -> None:
+    assert SHAPES["gpt2"].vocabulary == PAIRS
+    assert pairs_of(b"\x00\x01\xff\xfe\x07", PAIRS).tolist() == [1, 0xFFFE - PAIRS]
+    found = library_pairs()
+    assert torch.equal(found.train.inputs[:, 1:], found.train.targets[:, :-1])
+    assert len(found.test) == 32
 
 
 def test_gpt_predicts_a_byte_from_those_before_it_alone() -> None:

@@ -55,6 +55,13 @@ def test_processor_time_is_of_the_steps_after_the_first_for_each_gigabyte_of_gra
     assert record.processor_per_gigabyte() is None
 
 
+def test_memory_is_that_of_the_worker_that_ever_held_most() -> None:
+    record = RunRecord("weir", ranks=range(2), epochs=1)
+    for rank, number, held in ((0, 1, 5), (1, 1, 9), (0, 2, 7), (1, 2, 8)):
+        record.add(step(rank, number, memory=held))
+    assert record.memory == 9
+
+
 def test_build_up_and_imbalance_are_of_what_all_workers_chose_and_sent() -> None:
     def two(*sent: Sent) -> tuple[float | None, float | None]:
         record = RunRecord("weir", ranks=range(2), epochs=1)

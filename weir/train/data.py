@@ -21,9 +21,12 @@ OUTPUTS: Final = 2048  # what it predicts: the most frequent of them; index 0 st
 LINE: Final = 33  # words in one line: 32 inputs, each with its successor as target
 _TEXT_LINES: Final = 4096
 _HELD_OUT: Final = 8  # one line in this many
-BYTES: Final = 64  # in one line of a language model of bytes
+BYTES: Final = 64  # in one line of a language model of bytes, or pairs in one of pairs
 _BYTE_LINES: Final = 12_800  # less than the library has, so that lines do not overlap
 _HELD_OUT_BYTES: Final = 25
+PAIRS: Final = 50257  # tokens of a language model of two bytes each: as many as GPT-2 has
+_PAIR_LINES: Final = 6_176
+_HELD_OUT_PAIRS: Final = 193  # few: a score for each of so many tokens takes memory
 _WORD = re.compile(r"[A-Za-z_]+|[0-9]+|\n|[^\sA-Za-z0-9_]")
 
 # Large modules of the standard library that every supported Python has.
@@ -121,10 +124,38 @@ def library_bytes() -> Dataset:
 
     inputs, targets: int64 (N, 64) in [0, 256). One line in 25 is held out, all over the library.
     """
-    text = np.frombuffer("\n".join(_library().values()).encode(), np.uint8).astype(np.int64)
-    starts = np.arange(_BYTE_LINES) * (len(text) - BYTES - 1) // _BYTE_LINES
-    table = torch.from_numpy(text[starts[:, None] + np.arange(BYTES + 1)])
-    held = torch.arange(_BYTE_LINES) % _HELD_OUT_BYTES == 0
+    text = np.frombuffer(_library_text(), np.uint8).astype(np.int64)
+    return _lines(torch.from_numpy(text), _BYTE_LINES, _HELD_OUT_BYTES)
+
+
+@functools.cache
+def library_pairs() -> Dataset:
+    """Return pairs of bytes of Python's standard library in lines of 64, each with its successor as target.
+
+    inputs, targets: int64 (N, 64) in [0, PAIRS). One line in 193 is held out, all over the library.
+    """
+    return _lines(pairs_of(_library_text(), PAIRS), _PAIR_LINES, _HELD_OUT_PAIRS)
+
+
+def pairs_of(text: bytes, vocabulary: int) -> Tensor:
+    """Return a text as int64 tokens in [0, vocabulary), one for each two bytes."""
+    pairs = torch.from_numpy(np.frombuffer(text, np.uint8, len(text) // 2 * 2).astype(np.int64)).view(-1, 2)
+    return (pairs[:, 0] * 256 + pairs[:, 1]) % vocabulary
+
+
+def _library_text() -> bytes:
+    """Return the source text of all modules, one after the other."""
+    return "\n".join(_library().values()).encode()
+
+
+def _lines(text: Tensor, lines: int, held_out: int) -> Dataset:
+    """Return lines of BYTES tokens, each with its successor as target, from all over a text.
+
+    held_out: one line in that many is.
+    """
+    starts = torch.arange(lines) * (len(text) - BYTES - 1) // lines
+    table = text[starts[:, None] + torch.arange(BYTES + 1)]
+    held = torch.arange(lines) % held_out == 0
     return Dataset(
         train=Split(table[~held, :-1].contiguous(), table[~held, 1:].contiguous()),
         test=Split(table[held, :-1].contiguous(), table[held, 1:].contiguous()),

@@ -139,8 +139,9 @@ class Step:
     """One training step is done. ``step`` counts from 1 through the whole run, ``epoch`` from 1.
 
     communication_s: time in which at least one bucket was under way. processor_s: processor time of all of
-    the worker's threads. checksum: of all parameters after the
-    step, equal on every rank; None where the method lets them differ.
+    the worker's threads. memory: the most bytes that were resident until then, beyond those of the process
+    before it joined its group. checksum: of all parameters after the step, equal on every rank; None where
+    the method lets them differ.
     """
 
     rank: int
@@ -155,6 +156,7 @@ class Step:
     checksum: int | None
     delivery: Delivery = field(default_factory=Delivery)
     processor_s: float = 0.0
+    memory: int = 0
 
 
 @dataclass(frozen=True)

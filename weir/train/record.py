@@ -75,6 +75,7 @@ class RunRecord:
         evaluations: one after each epoch, and any in between.
         seconds: rank -> what each of its steps took.
         totals: rank -> what that worker put on the wire in all its steps.
+        memory: the most that a worker ever held, see ``Step.memory``.
         counts: what the switches counted, lately; None where nobody asks them.
         processor: processor time of the switches (``others``) and of this machine since the first step ended;
             None where the workers are not all on it.
@@ -92,6 +93,7 @@ class RunRecord:
         self.evaluations: list[Evaluated] = []
         self.seconds: dict[int, list[float]] = {rank: [] for rank in sorted(ranks)}
         self.totals: dict[int, WireCounters] = dict.fromkeys(sorted(ranks), WireCounters())
+        self.memory = 0
         self.counts: NetworkCounts | None = None
         self.processor: ProcessorTime | None = None
         self.status: Status = "running"
@@ -212,6 +214,7 @@ class RunRecord:
     def _add_step(self, step: Step) -> StepSummary | None:
         self.totals[step.rank] += step.traffic
         self.seconds[step.rank].append(step.seconds)
+        self.memory = max(self.memory, step.memory)
         heard = self._pending.setdefault(step.step, {})
         heard[step.rank] = step
         if heard.keys() != self.ranks:

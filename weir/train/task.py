@@ -12,7 +12,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from weir.train.config import Data, TrainConfig
-from weir.train.data import Dataset, Split, digits, library_bytes, modules, restored_digits, stdlib
+from weir.train.data import (
+    Dataset,
+    Split,
+    digits,
+    library_bytes,
+    library_pairs,
+    modules,
+    restored_digits,
+    stdlib,
+)
 from weir.train.models import make_model
 from weir.train.models.dlrm import clicks
 from weir.train.models.gnn import graphs
@@ -29,6 +38,7 @@ _DATA: Final[dict[Data, Callable[[], Dataset]]] = {
     "stdlib": stdlib,
     "modules": modules,
     "bytes": library_bytes,
+    "byte-pairs": library_pairs,
     "scenes": scenes,
     "graphs": graphs,
     "clicks": clicks,

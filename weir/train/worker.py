@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import weir.torch
 from weir.host_agent.collectives.non_finite import NonFiniteError
+from weir.process.memory import memory_of
 from weir.train import checkpoint
 from weir.train.backends import Exchange
 from weir.train.config import TrainConfig
@@ -128,7 +129,7 @@ def train(
         with _reported(rank, send):
             serve(spec, rank - workers)
         return
-    options = None
+    held, options = memory_of()["VmRSS"], None
     if spec.backend == "weir":
         slots = _FEW_SLOTS if spec.config.mode == "ps" else 0
         options = weir.torch.GroupOptions(slots=slots, non_finite="raise")
@@ -137,7 +138,7 @@ def train(
     )
     try:
         with _reported(rank, send):  # before leaving: others hear of that, and fail in turn
-            _Training(spec, rank, workers, send, make).run()
+            _Training(spec, rank, workers, send, make, held).run()
     finally:
         dist.destroy_process_group()
 
@@ -152,8 +153,10 @@ class _Training:
         workers: int,
         send: Callable[[Message], None],
         make: MakeExchange,
+        held: int,
     ) -> None:
-        config = spec.config
+        """held: bytes of this process before it joined its group."""
+        config, self._held = spec.config, held
         self.spec, self.rank, self.workers, self.send = spec, rank, workers, send
         self.task: Task = make_task(config)
         # BatchNorm's statistics are averaged before each evaluation instead of broadcast at every step.
@@ -285,6 +288,7 @@ class _Training:
                 checksum=checksum,
                 delivery=self.exchange.delivery(),
                 processor_s=processor_s,
+                memory=memory_of()["VmHWM"] - self._held,
             )
         )
 

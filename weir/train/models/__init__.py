@@ -27,6 +27,7 @@ _MODELS: Final[dict[str, Callable[[], nn.Module]]] = {
     "bag": lambda: WordBag(WORDS, MODULES),
     "gpt": lambda: Gpt(SHAPES["small"]),
     "gpt-10m": lambda: Gpt(SHAPES["medium"]),
+    "gpt2-small": lambda: Gpt(SHAPES["gpt2"]),
     "lstm": ByteLstm,
     "unet": UNet,
     "gnn": Gcn,
