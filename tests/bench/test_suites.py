@@ -38,7 +38,7 @@ MINUTES = {  # tested in parts, in files of their own
 LONG = {
     *(f"training/{name}" for name in ("servers", "gpt", "methods", "links", "accuracy", "flows")),
     *(f"collectives/{name}" for name in ("latency", "fsdp", "allreduce-gpu", "copy", "spines")),
-    *("training/incast", "gradients/exchange", "switch/threads"),
+    *("training/incast", "gradients/exchange", "switch/threads", "simulated/placement"),
 }
 
 

@@ -1,20 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes forked from a server that has torch imported: each begins in a fraction of a second."""
+"""Processes forked from one that has imported what takes long: each begins in a fraction of a second."""
 
 import multiprocessing
 import os
 import runpy
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from tests.harness.ports import free_port
+from tests.harness.source import source_path
+from weir.process.template import Forked, shared_template
 
 FORKED: Final = multiprocessing.get_context("forkserver")
-# DistributedDataParallel imports torch._dynamo, which takes seconds.
-_PRELOADED: Final = ["torch", "torch.distributed", "torch._dynamo", "weir.torch", "tests.harness.frozen"]
+_PRELOADED: Final = [
+    "torch",
+    "torch._dynamo",  # DistributedDataParallel imports it, which takes seconds
+    "pytest",  # modules of tests import it: a sixth of a second in every process
+    "weir.torch",
+    "weir.cluster",
+    "numpy.ma",
+    "weir.host_agent.torch.parameter_server.serve",
+    "tests.harness.frozen",
+]
 FORKED.set_forkserver_preload(_PRELOADED)
 
 _TIMEOUT_S: Final = 120.0
@@ -59,3 +71,17 @@ def _run(script: Path, arguments: tuple[str, ...], place: dict[str, str], said: 
     os.chdir(script.parent)
     sys.argv, sys.path[0] = [str(script), *arguments], str(script.parent)
     runpy.run_path(str(script), run_name="__main__")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forked_clusters() -> Iterator[None]:
+    """Fork switches and controllers of this process's local clusters, in tests of whoever imports this."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("weir.cluster.spawn", _fork)
+        yield
+
+
+def _fork(program: str, arguments: Sequence[str], *, log: Path, remove: Path) -> Forked:
+    """Start a program as ``weir.process.child.spawn`` does, except that nothing removes ``remove``."""
+    template = shared_template("tests.harness.programs", {"PYTHONPATH": source_path()}, log)
+    return template.fork([program, *arguments], log=log, environment={})

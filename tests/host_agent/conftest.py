@@ -6,8 +6,11 @@ from collections.abc import Iterator
 import pytest
 
 import weir
+from tests.harness.forked import forked_clusters
 from tests.host_agent.torch.worlds import World
 from weir.cluster import LocalCluster
+
+__all__ = ["cluster", "forked_clusters", "pair", "world"]
 
 
 @pytest.fixture(scope="module")
@@ -24,3 +27,11 @@ def world(cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[Wor
     device = getattr(request.module, "DEVICE", None)
     with World(request.module.SIZE, cluster.environment, device=device) as world:
         yield world
+
+
+@pytest.fixture
+def pair(cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[World]:
+    """Yield two ranks of the test's own, on hosts of the cluster that ``world`` leaves free."""
+    taken: int = request.module.SIZE
+    with World(2, lambda rank: cluster.environment(taken + rank)) as pair:
+        yield pair

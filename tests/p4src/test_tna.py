@@ -203,7 +203,7 @@ def in_their_class(sent: list[Sent]) -> list[Sent]:
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(effort(3, 4)))  # an operator each
 def test_it_decides_as_the_program_for_v1model(
     targets: tuple[SoftTarget, NarrowTarget], groups: int, place: str, seed: int
 ) -> None:

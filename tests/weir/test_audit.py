@@ -12,6 +12,7 @@ from scapy.utils import PcapNgWriter, wrpcap
 from typer.testing import CliRunner
 
 from tests.harness.effort import effort
+from tests.harness.forked import forked_clusters  # noqa: F401
 from tests.weir.captures import (
     BLOCKS,
     CALM,

@@ -2,7 +2,6 @@
 """``weir calibrate``: loss is injected where it is said, searches find what holds, policies can be read."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -33,6 +32,7 @@ from weir.calibrate.search import (
 from weir.calibrate.trial import Trial, TrialOutcome
 from weir.cli import app
 from weir.host_agent.compression.loss_policy import LossPolicy
+from weir.host_agent.compression.sparsifiers import base
 from weir.train.config import PRESETS, ConfigError, make_config
 from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
 
@@ -206,7 +206,10 @@ def test_wrong_settings_are_named(settings: dict[str, Any], complaint: str) -> N
         make_calibration(**settings)
 
 
-def test_the_command_writes_a_policy_a_picture_and_a_table(tmp_path: Path) -> None:
+def test_the_command_writes_a_policy_a_picture_and_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "_REGISTRY", {**base._REGISTRY})
     out = tmp_path / "new" / "policy.json"
     plugin = tmp_path / "plugin.py"
     plugin.write_text(
@@ -217,21 +220,11 @@ def test_the_command_writes_a_policy_a_picture_and_a_table(tmp_path: Path) -> No
         "    def encode(self, gradient, span):\n"
         "        return gradient\n"
     )
-    command = [sys.executable, "-m", "weir", "calibrate", "--model", "mlp", "--quick", "--workers", "2"]
-    command += [
-        "--epochs",
-        "1",
-        "--max-steps",
-        "4",
-        "--tolerance",
-        "100",
-        "--policy",
-        str(out),
-    ]
+    command = ["calibrate", "--model", "mlp", "--quick", "--workers", "2"]
+    command += ["--epochs", "1", "--max-steps", "4", "--tolerance", "100", "--policy", str(out)]
     command += ["--processes", "1", "--plugin", str(plugin), "--method", "everything"]
-    environment = {**os.environ, "COLUMNS": "160"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = CliRunner().invoke(app, command, env={"COLUMNS": "160"}, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
     for words in ("layer class 0 (front)", "magnitude class 2 (large)", "not sent again", "whole tensor"):
         assert words in done.stdout
     assert "One seed: differences in accuracy may be chance" in done.stdout
@@ -292,9 +285,8 @@ def test_an_interrupt_ends_every_process(tmp_path: Path) -> None:
 
 
 def test_the_command_refuses_wrong_options() -> None:
-    command = [sys.executable, "-m", "weir", "calibrate", "--model", "vgg"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 2
+    done = CliRunner().invoke(app, ["calibrate", "--model", "vgg"])
+    assert done.exit_code == 2
     assert "weir calibrate: --model" in done.stderr
 
 

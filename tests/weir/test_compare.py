@@ -29,7 +29,7 @@ from weir.train.record import RunRecord
 from weir.train.wirebytes import dense_bytes
 
 BETWEEN = effort((), ("ds-sync",))  # the first methods and the last
-STEPS = 80  # enough that the last training is still under way when it is interrupted
+STEPS = 40  # enough that the last training is still under way when it is interrupted
 
 
 def start(out: Path, *options: str) -> "subprocess.Popen[str]":

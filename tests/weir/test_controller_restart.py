@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A controller that is killed and started again in the middle of a torchrun job, all in real processes."""
+"""A controller that is killed and started again in the middle of a job, all in real processes."""
 
 import contextlib
 import os
@@ -7,9 +7,11 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from tests.harness.forked import run_ranks
 from weir.agent_service.client import AgentClient
 from weir.controller.topology import single_switch
 
@@ -35,11 +37,17 @@ def _running(log: Path, module: str, *arguments: object) -> "Iterator[subprocess
         process.wait(_TIMEOUT_S)
 
 
-def _until(condition: Callable[[], bool], needed: "Sequence[subprocess.Popen[bytes]]", folder: Path) -> None:
+def _all_run(*parts: "subprocess.Popen[bytes] | Future[str]") -> Callable[[], bool]:
+    """Return what tells whether no process and no job has ended."""
+    return lambda: (
+        not any(part.done() if isinstance(part, Future) else part.poll() is not None for part in parts)
+    )
+
+
+def _until(condition: Callable[[], bool], alive: Callable[[], bool], folder: Path) -> None:
     deadline = time.monotonic() + _TIMEOUT_S
     while not condition():
-        alive = all(process.poll() is None for process in needed)
-        assert alive and time.monotonic() < deadline, _logs(folder)
+        assert alive() and time.monotonic() < deadline, _logs(folder)
         time.sleep(0.02)
 
 
@@ -47,7 +55,7 @@ def _logs(folder: Path) -> str:
     return "\n".join(f"{path.name}:\n{path.read_text()[-3000:]}" for path in folder.glob("*.log"))
 
 
-def test_a_torchrun_job_outlives_its_controller_and_sums_exactly(short_path: Path) -> None:
+def test_a_job_outlives_its_controller_and_sums_exactly(short_path: Path) -> None:
     folder = short_path
     (folder / "ports").mkdir()
     topology, state = folder / "topology.json", folder / "state.json"
@@ -71,29 +79,29 @@ def test_a_torchrun_job_outlives_its_controller_and_sums_exactly(short_path: Pat
 
     ports = [word for port in (1, 2) for word in ("--port", f"{port}=shm")]
     switch_options = ("--grpc", switch_at, "--shm", folder / "ports", "--no-control", *ports)
-    launched = ("--standalone", "--nproc-per-node", 2, _SCRIPT, folder)
     with (
         _running(folder / "switch.log", "softp4", "run", *switch_options) as switch,
-        contextlib.ExitStack() as jobs,
+        ThreadPoolExecutor(1) as pool,
     ):
         with controller() as first:
-            _until((folder / "controller.ready").exists, [switch, first], folder)
-            job = jobs.enter_context(_running(folder / "job.log", "torch.distributed.run", *launched))
-            _until(lambda: rounds() > 20, [switch, first, job], folder)
+            _until((folder / "controller.ready").exists, _all_run(switch, first), folder)
+            place = {"WEIR_CONTROLLER": address}
+            job = pool.submit(run_ranks, 2, _SCRIPT, str(folder), environment=place)
+            _until(lambda: rounds() > 20, _all_run(switch, first, job), folder)
             first.kill()
             first.wait(_TIMEOUT_S)
         without = rounds()
-        _until(lambda: rounds() > without + 50, [switch, job], folder)
+        _until(lambda: rounds() > without + 50, _all_run(switch, job), folder)
         (folder / "controller.ready").unlink(missing_ok=True)
         with controller() as second:
-            _until((folder / "controller.ready").exists, [switch, second, job], folder)
-            _until(lambda: members() == ["attending"] * 2, [switch, second, job], folder)
+            needed = _all_run(switch, second, job)
+            _until((folder / "controller.ready").exists, needed, folder)
+            _until(lambda: members() == ["attending"] * 2, needed, folder)
             back, now = rounds(), time.monotonic()
-            _until(lambda: time.monotonic() > now + _LEASE_S + 1, [switch, second, job], folder)
+            _until(lambda: time.monotonic() > now + _LEASE_S + 1, needed, folder)
             assert rounds() > back, _logs(folder)
             (folder / "stop").touch()
-            assert job.wait(_TIMEOUT_S) == 0, _logs(folder)
-            _until(lambda: members() == [], [switch, second], folder)
-    said = re.findall(r"rank (\d): (\d+) exact sums", (folder / "job.log").read_text())
+            said = re.findall(r"rank (\d): (\d+) exact sums", job.result(_TIMEOUT_S))
+            _until(lambda: members() == [], _all_run(switch, second), folder)
     assert sorted(rank for rank, _ in said) == ["0", "1"]
     assert len({count for _, count in said}) == 1

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tests.harness.effort import effort
+from tests.harness.forked import forked_clusters  # noqa: F401
 from tests.weir.test_train import VARIABLES
 from tests.weir.test_train import folder as only
 from weir.cli import app
@@ -66,6 +67,7 @@ def test_a_run_that_goes_on_ends_with_the_same_bits(whole: Path, tmp_path: Path)
     assert [run["resumed_after_step"] for run in runs.values()] == [6] * RUNS
 
 
+@pytest.mark.long
 def test_a_run_from_a_written_config_ends_with_the_same_bits(whole: Path, tmp_path: Path) -> None:
     weir("train", "--config", str(only(whole) / "config.json"), "--out", str(tmp_path / "runs"))
     assert checksums(tmp_path / "runs") == checksums(whole)
@@ -73,8 +75,11 @@ def test_a_run_from_a_written_config_ends_with_the_same_bits(whole: Path, tmp_pa
     assert {**written[0], "out": ""} == {**written[1], "out": ""}
 
 
-def test_options_replace_the_settings_of_a_written_config(whole: Path) -> None:
-    config = configured(only(whole) / "config.json", {"lr": 0.5, "method": "topk"})
+def test_a_written_config_has_all_settings_and_options_replace_them(whole: Path) -> None:
+    written = only(whole) / "config.json"
+    same = make_config(**configured(written, {})).model_dump(mode="json")
+    assert same.items() <= json.loads(written.read_text()).items()
+    config = configured(written, {"lr": 0.5, "method": "topk"})
     assert make_config(**config).model_dump(include={"lr", "method", "density", "name", "resume"}) == {
         "lr": 0.5, "method": "topk", "density": 0.1, "name": "mlp-topk", "resume": None,
     }  # fmt: skip

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 import weir
 from tests.harness.confined import Capability, without
+from tests.harness.forked import forked_clusters  # noqa: F401
 from tests.harness.ports import free_port
 from tests.harness.processes import children, name, wait_until_gone
 from weir.cli import app

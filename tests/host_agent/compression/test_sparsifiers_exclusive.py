@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.harness.effort import effort
 from tests.host_agent.compression.sparsified_job import Job, Step, spans_of
 from weir.host_agent.compression.sparsifiers import Span, Sparsifier, create_sparsifier
 from weir.host_agent.compression.sparsifiers.exclusive import Exclusive, corrected_factor, published_factor
@@ -47,7 +48,7 @@ def mean_density(steps: list[Step]) -> float:
     return statistics.fmean(step.density for step in steps)
 
 
-@pytest.mark.parametrize("workers", [4, 8])
+@pytest.mark.parametrize("workers", [4, *effort([], [8])])
 def test_exdyna_holds_density_and_balance_without_build_up(workers: int) -> None:
     steps = trained("exdyna", workers, 300, 0.05, fading=0.002)
     assert all(int(step.union.sum()) == sum(step.counts) for step in steps)

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.harness.effort import effort, examples
+from tests.harness.effort import effort
 from tests.host_agent.parameter_server.world import Exact, Momentum, Sum, alone
 from weir.host_agent.parameter_server import feed, server_machine
 from weir.host_agent.parameter_server.clocks import Consistency
@@ -420,7 +420,7 @@ COMBINATIONS = {
 
 @pytest.mark.parametrize("name", COMBINATIONS)
 def test_invariants(name: str) -> None:
-    live(COMBINATIONS[name], range(examples(3)))
+    live(COMBINATIONS[name], range(effort(2, 3)))
 
 
 @pytest.mark.parametrize("mistake", ["is not refunded", "is refunded twice"])

@@ -2,7 +2,6 @@
 """Warnings about gradients held back beside Adam: on rank 0, once, with a way out; and no others."""
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -38,12 +37,6 @@ class _Said(logging.Handler):
 def make(kind: str, **options: float) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     model = torch.nn.Linear(20, 20)
     return model, getattr(torch.optim, kind)(model.parameters(), lr=0.01, **options)
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with World(SIZE) as world:
-        yield world
 
 
 def said_of_hook(sparsifier: str, kind: str, **options: float) -> list[str]:

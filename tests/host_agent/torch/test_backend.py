@@ -422,7 +422,7 @@ ABANDONED = """
     ("end", "status"),
     [
         ("", 0),
-        ("raise SystemExit(3)", 3),
+        pytest.param("raise SystemExit(3)", 3, marks=pytest.mark.long),
         pytest.param("dist.destroy_process_group()", 0, marks=pytest.mark.long),
     ],
 )

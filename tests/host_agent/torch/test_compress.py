@@ -3,7 +3,7 @@
 
 import io
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,14 +19,9 @@ from tests.host_agent.torch.worlds import World
 from weir.host_agent.torch.compress.timing import Timing
 
 SIZE = 3
+HOSTS = SIZE + 2
 STEPS = 6
 EXACT: dict[str, Any] = {"bits": 32, "sample_share": 1.0, "sample_bits": 32}
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with weir.local_cluster(workers=SIZE) as cluster, World(SIZE, cluster.environment) as world:
-        yield world
 
 
 def make(kind: str) -> tuple[Model, torch.optim.Optimizer]:
@@ -273,9 +268,8 @@ def elsewhere() -> str:
     return "nothing was raised"
 
 
-def test_ranks_that_go_on_from_other_points_are_told() -> None:
-    with World(2) as world:
-        assert all("weir.torch.compress(step" in said for said in world.run(elsewhere))
+def test_ranks_that_go_on_from_other_points_are_told(pair: World) -> None:
+    assert all("weir.torch.compress(step" in said for said in pair.run(elsewhere))
 
 
 def in_other_memory(layout: torch.memory_format) -> bytes:
@@ -367,11 +361,10 @@ def with_rates(*rates: float) -> str:
     return "nothing was raised"
 
 
-def test_ranks_with_other_rates_are_told() -> None:
+def test_ranks_with_other_rates_are_told(pair: World) -> None:
     """Otherwise, their shared points would no longer be one."""
-    with World(2) as world:
-        assert world.run(with_rates, 0.1, 0.1) == ["nothing was raised"] * 2
-        assert all("weir.torch.compress(step" in said for said in world.run(with_rates, 0.1, 0.2))
+    assert pair.run(with_rates, 0.1, 0.1) == ["nothing was raised"] * 2
+    assert all("weir.torch.compress(step" in said for said in pair.run(with_rates, 0.1, 0.2))
 
 
 def one_rank_cannot() -> str:
@@ -388,8 +381,7 @@ def one_rank_cannot() -> str:
     return "nothing was raised"
 
 
-def test_a_rank_that_cannot_make_a_step_tells_the_others() -> None:
-    with World(2) as world:
-        found = world.run(one_rank_cannot)
+def test_a_rank_that_cannot_make_a_step_tells_the_others(pair: World) -> None:
+    found = pair.run(one_rank_cannot)
     assert found[1].startswith("weight has a sparse gradient")
     assert "weight has a sparse gradient" in found[0]

@@ -9,7 +9,7 @@ import itertools
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +39,10 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 
 
 @pytest.fixture(scope="module")
-def bare_world() -> Iterator[World]:
-    with weir.local_cluster(workers=SIZE) as cluster, World(SIZE, cluster.environment) as world:
-        yield world
-
-
-@pytest.fixture(scope="module")
-def world(bare_world: World, request: pytest.FixtureRequest, tmp_path_factory: Any) -> World:
+def world(world: World, request: pytest.FixtureRequest, tmp_path_factory: Any) -> World:
     """Return a world whose default group has the backend that the test names."""
-    bare_world.run(begin, request.param, str(tmp_path_factory.mktemp("store") / "store"))
-    return bare_world
+    world.run(begin, request.param, str(tmp_path_factory.mktemp("store") / "store"))
+    return world
 
 
 def begin(backend: str, store: str) -> None:

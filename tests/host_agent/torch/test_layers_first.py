@@ -4,7 +4,7 @@
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -19,15 +19,10 @@ from weir.host_agent.torch.overlap.bucket import Bucket
 from weir.host_agent.torch.overlap.exchange import Exchange
 from weir.host_agent.torch.process_group import WeirProcessGroup
 
+SIZE = 3
 WIDTH = 160
 PIECE = 4096
 STEPS = 4
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with World(3) as world:
-        yield world
 
 
 class Tied(nn.Module):

@@ -5,7 +5,6 @@ import io
 import os
 import re
 import signal
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,14 +21,9 @@ from tests.host_agent.models import Model, batch, flat, loss_of
 from tests.host_agent.torch.worlds import World
 
 SIZE = 3
+HOSTS = SIZE + 2
 PAGE = Path(__file__).parents[3] / "docs" / "guides" / "outer-steps.md"
 LIMIT = timedelta(seconds=20)
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with weir.local_cluster(workers=SIZE) as cluster, World(SIZE, cluster.environment) as world:
-        yield world
 
 
 def make(kind: str = "AdamW", **options: Any) -> tuple[Model, torch.optim.Optimizer]:
@@ -257,10 +251,9 @@ def test_what_does_not_fit_is_refused_in_words(world: World, what: str, words: s
 
 
 @pytest.mark.parametrize("what", ["every", "point"])
-def test_ranks_of_other_settings_or_another_point_are_told(what: str) -> None:
+def test_ranks_of_other_settings_or_another_point_are_told(pair: World, what: str) -> None:
     """The shared point of one is off by a millionth, which no loss would show."""
-    with World(2) as world:
-        assert all("weir.torch.OuterStep(" in said for said in world.run(refused, what))
+    assert all("weir.torch.OuterStep(" in said for said in pair.run(refused, what))
 
 
 def as_the_page_says() -> tuple[bytes, int]:

@@ -37,17 +37,11 @@ DEFAULTS = ["gloo", "weir", "cpu:gloo,cuda:weir"]
 Model = torch.nn.Module
 
 
-@pytest.fixture(scope="module")
-def bare_world() -> Iterator[World]:
-    with weir.local_cluster(workers=SIZE) as cluster, World(SIZE, cluster.environment) as world:
-        yield world
-
-
 @pytest.fixture(scope="module", params=DEFAULTS)
-def world(bare_world: World, request: pytest.FixtureRequest, tmp_path_factory: Any) -> World:
+def world(world: World, request: pytest.FixtureRequest, tmp_path_factory: Any) -> World:
     """Return a world whose default group has another backend; not all tests need all of them."""
-    bare_world.run(begin, request.param, str(tmp_path_factory.mktemp("store") / "store"))
-    return bare_world
+    world.run(begin, request.param, str(tmp_path_factory.mktemp("store") / "store"))
+    return world
 
 
 def begin(backend: str, store: str) -> None:
