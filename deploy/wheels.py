@@ -36,6 +36,7 @@ from weir.host_agent.compression import bindings as compression
 from weir.host_agent.flows import native as flows
 from weir.host_agent.placement.partitioners import local_search
 from weir.host_agent.transport import bindings as transport
+from weir.host_agent.weights import native as weights
 from weir.p4src import BUILD, manifest
 from weir.simulator import fabric
 
@@ -50,7 +51,7 @@ def switch_parts() -> list[build.Parts]:
 
 def weir_parts() -> list[build.Parts]:
     """Return the C of Weir's wheel: that of its hosts, of the simulator, and its P4 programs'."""
-    rooms = (transport, collectives, compression, flows, local_search, fabric)
+    rooms = (transport, collectives, compression, flows, weights, local_search, fabric)
     loads = (partial(load_switch_library, program) for program in _programs())
     return _asked(*(room.library for room in rooms), *loads)
 

@@ -74,7 +74,8 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = {
         "weir.host_agent.placement": "softp4.native",
         "weir.host_agent.parameter_server": "weir.host_agent.collectives weir.host_agent.compression "
         "weir.host_agent.flows weir.host_agent.transport softp4.native weir.wire",
-        "weir.host_agent.weights": "weir.host_agent.collectives weir.host_agent.compression weir.wire",
+        "weir.host_agent.weights": "weir.host_agent.collectives weir.host_agent.compression "
+        "weir.host_agent.transport softp4.native weir.wire",
         "weir.host_agent.torch": "weir.agent_service weir.host_agent.collectives weir.host_agent.compression "
         "weir.host_agent.flows weir.host_agent.parameter_server weir.host_agent.transport "
         "weir.host_agent.weights softp4.native weir.wire",

@@ -31,7 +31,7 @@ VERSION: Final = 3
 UDP_PORT: Final = 9347  # "WEIR" on a telephone keypad
 FLOW_PORT: Final = 9348
 WEIGHTS_PORT: Final = 9349
-WEIGHTS_DATA: Final = 1088  # bytes of weights in a packet, the last one's of a message apart
+WEIGHTS_DATA: Final = 1088  # bytes of weights in a packet; the last two of a message may have fewer
 KEY_BYTES: Final = 16  # of a job's key, with which the check of its packets is made
 
 GROUP_LANES: Final = 32  # lanes in one group: the unit of presence in a packet
@@ -327,7 +327,7 @@ WEIGHTS: Final = Header(
             "index", 32, "data: the packet's; state: oldest update kept; question: packet of the first bit"
         ),
         Field("count", 32, "data, state: packets of the message; question: the version that the asker has"),
-        Field("check", 64, "keyed fingerprint of the rest of the packet"),
+        Field("check", 64, "SipHash-2-4, by the job's key, of the fields before, four zeros and the data"),
     ),
 )
 

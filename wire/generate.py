@@ -70,6 +70,14 @@ def _wide_constants() -> Iterator[tuple[str, int, int]]:
     yield "WIDE_LANES", d.WIDE_LANES, 32
 
 
+def _host_constants() -> Iterator[tuple[str, int, int]]:
+    """Yield those that hosts alone know."""
+    yield "KEY_BYTES", d.KEY_BYTES, 32
+    yield "WEIGHTS_MOST_DATA", d.WEIGHTS_DATA, 32
+    for kind in d.WeightsType:
+        yield f"WEIGHTS_TYPE_{kind.name}", kind, 4
+
+
 def p4() -> str:
     """Return the P4 include: constants and header types."""
     lines = [
@@ -135,9 +143,9 @@ def c() -> str:
         "#define WEIR_WIRE_H",
         "",
     ]
-    constants = (*_constants(), *_wide_constants(), ("KEY_BYTES", d.KEY_BYTES, 32))
+    constants = (*_constants(), *_wide_constants(), *_host_constants())
     lines += [f"#define WEIR_{name} {value}u" for name, value, _ in constants]
-    for header in d.HEADERS:
+    for header in (*d.HEADERS, d.WEIGHTS):
         lines += ["", f"/* {header.doc} */", f"#define WEIR_{header.name.upper()}_SIZE {header.size}u"]
         bit = 0
         for field in header.fields:

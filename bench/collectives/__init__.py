@@ -74,6 +74,14 @@ CASES: Final = (
     ),
     Case(
         "collectives",
+        "weights",
+        "New weights from a trainer to engines, over Weir, Gloo, a chain and a store, over shaped links.",
+        "minutes, with root",
+        {"millions": "0.2", "engines": "2", "changed": "0.01", "rates": ""},
+        repeats=3,
+    ),
+    Case(
+        "collectives",
         "spines",
         "Sums of two jobs across racks, over real links: slots sprayed over spines, or jobs hashed to one.",
         "minutes, with root",

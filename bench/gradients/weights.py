@@ -23,13 +23,13 @@ from weir.bench.results import Column, Row, Table
 from weir.host_agent.transport.report import FRAME_OVERHEAD
 from weir.host_agent.weights.pace import Rates
 from weir.host_agent.weights.publisher import Publisher
-from weir.host_agent.weights.subscriber import Subscriber
+from weir.host_agent.weights.subscriber import Digest, Message, Subscriber
 from weir.host_agent.weights.versions import Replica, Source
 from weir.report.words import byte_count
 from weir.train.wirebytes import TCP_PAYLOAD
 
 _DELAY_NS: Final = 100_000
-_TRAINER: Final = "trainer"
+_TRAINER: Final = ("trainer", 1)
 _WORDS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 _UPDATE: Final = "bytes a value"
 _MOST_NS: Final = 600_000_000_000
@@ -166,7 +166,9 @@ class Publishing:
             assert self.weights is not None
             machine = Subscriber(1, b"k" * 16, layout.fingerprint, _TRAINER, layout.most_bytes, number)
             replica = Replica({"weights": self.weights})
-            replica.follow(memoryview(self.source.snapshot()), snapshot=True)
+            code, digest = self.source.snapshot()
+            replica.follow(memoryview(code), snapshot=True)
+            replica.confirm(digest)
             machine.version = 1
             self._engines.append(Engine(machine, replica))
 
@@ -177,7 +179,7 @@ class Publishing:
 
     def update_bytes(self) -> tuple[int, float]:
         """Publish the weights; return the bytes of the trainer, and of an engine, until all have them."""
-        self.publisher.publish(self.source.update(), self.now)
+        self.publisher.publish(self.source.update(), self.now, self.source.seal())
         self._pump()
         while self.events and self.now < _MOST_NS:
             self.now, _, what = heapq.heappop(self.events)
@@ -195,24 +197,29 @@ class Publishing:
 
     def _pump(self) -> None:
         datagrams, wake = self.publisher.poll(self.now)
-        for datagram in datagrams:
-            self.sent += len(datagram.payload) + FRAME_OVERHEAD
-            if self._lost():
-                continue
-            to = range(self.engines) if datagram.to is None else (datagram.to,)
-            for number in to:
+        for each in datagrams:
+            self.sent += each.payloads.size + each.count * FRAME_OVERHEAD
+            for payload in each.split():
                 if not self._lost():
-                    self._at(self.now + _DELAY_NS, lambda n=number, p=datagram.payload: self._arrive(n, p))  # type: ignore[misc]
+                    self._copy(payload, each.to)
         if wake != self.wake:
             self.wake = wake
             self._at(wake, lambda: self._pump() if self.wake == wake else None)
+
+    def _copy(self, payload: bytes, to: object) -> None:
+        for number in range(self.engines):
+            if to in (None, number) and not self._lost():
+                self._at(self.now + _DELAY_NS, lambda n=number: self._arrive(n, payload))  # type: ignore[misc]
 
     def _arrive(self, number: int, payload: bytes) -> None:
         engine = self._engines[number]
         engine.bytes += len(payload) + FRAME_OVERHEAD
         engine.machine.on_packet(payload, self.now, _TRAINER)
         for message in engine.machine.messages():
-            engine.replica.follow(message.body, snapshot=message.name.snapshot)
+            if isinstance(message, Message):
+                engine.replica.follow(message.code, snapshot=message.name.snapshot)
+            elif isinstance(message, Digest):
+                engine.replica.confirm(message.digest)
         self._poll(number)
 
     def _poll(self, number: int) -> None:

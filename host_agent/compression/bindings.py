@@ -54,6 +54,7 @@ SIGNATURES: Final[native.Signatures] = {
     "weir_copy_blocks": (None, (pointer, c_uint64, c_uint64, pointer, c_uint64, pointer)),
     "weir_energies": (None, (pointer, c_uint64, c_uint32, pointer)),
     "weir_changes_find": (c_uint64, (pointer, pointer, c_uint64, c_uint32, c_int, pointer)),
+    "weir_changes_renew": (c_uint64, (pointer, pointer, c_uint64, c_uint32, *[pointer] * 3)),
     "weir_changes_count": (c_uint64, (pointer, c_uint64)),
     "weir_changes_take": (None, (pointer, c_uint64, c_uint32, pointer, pointer)),
     "weir_changes_put": (None, (pointer, c_uint64, c_uint32, pointer, pointer)),

@@ -41,7 +41,7 @@ PIECE: Final = 1 << 18
 """Values of a piece: whole words of the mask."""
 
 _HEAD: Final = struct.Struct("<BBII")  # form, divisor, changes, bytes of the values
-_AS_THEY_ARE: Final = 255  # instead of a divisor
+_AS_THEY_ARE: Final = 255  # instead of a divisor, also in csrc/deltas.c
 _WORD_BYTES: Final = WORD_BITS // 8
 
 Bytes = npt.NDArray[np.uint8]
@@ -109,6 +109,8 @@ def _coded(old: Bytes, values: Bytes, count: int, size: int) -> tuple[int, memor
     """Return the divisor's logarithm and the code of new values, given the old ones."""
     library, ends = bindings.library(), (address_of(old), address_of(values))
     divisor = int(library.weir_deltas_divisor(*ends, count, size))
+    if divisor == _AS_THEY_ARE:
+        return divisor, values.data
     room = np.empty(values.size, np.uint8)
     taken = library.weir_deltas_write(*ends, count, size, divisor, address_of(room), room.size)
     return (divisor, room[:taken].data) if taken else (_AS_THEY_ARE, values.data)

@@ -87,6 +87,27 @@ def find(old: torch.Tensor | None, new: torch.Tensor, *, update: bool = False) -
     return Changes(mask, values.numel(), values.view(new.dtype))
 
 
+def renew(old: torch.Tensor, new: torch.Tensor) -> tuple[Changes, torch.Tensor]:
+    """Make an old version the new one.
+
+    Args:
+        old, new: as for ``find``.
+
+    Returns:
+        The changes, and the old values at their places, in order, on the device.
+
+    Raises:
+        TypeError, ValueError: as ``find`` does.
+    """
+    _check_alike(old, new)
+    if old.device.type == "cpu":
+        return _Native.renew(_integers(old), _integers(new), new.dtype)
+    changes = find(old, new)
+    before = take(old, changes)
+    apply(old, changes)
+    return changes, before
+
+
 def apply(vector: torch.Tensor, changes: Changes) -> None:
     """Put changes into the old version of a vector, in place, which makes it the new one.
 
@@ -128,6 +149,17 @@ def take(vector: torch.Tensor, changes: Changes) -> torch.Tensor:
 
 class _Native:
     """C, in main memory."""
+
+    @staticmethod
+    def renew(old: torch.Tensor, new: torch.Tensor, dtype: torch.dtype) -> tuple[Changes, torch.Tensor]:
+        """Do it in one pass. Memory for all values is asked for; what is not needed is never touched."""
+        mask = torch.empty(words_for(new.numel(), 1), dtype=torch.uint32)
+        before, after = torch.empty_like(new), torch.empty_like(new)
+        count = bindings.library().weir_changes_renew(
+            *(old.data_ptr(), new.data_ptr(), new.numel(), new.element_size()),
+            *(mask.data_ptr(), before.data_ptr(), after.data_ptr()),
+        )
+        return Changes(mask, count, after[:count].view(dtype)), before[:count].view(dtype)
 
     @staticmethod
     def find(old: torch.Tensor | None, new: torch.Tensor, update: bool, mask: torch.Tensor) -> torch.Tensor:

@@ -13,8 +13,15 @@ LOSS: Final = 0.02
 _INTERVAL_NS: Final = 50_000_000
 _DOWN: Final = 0.75
 _UP: Final = 1.15
+_AT_FIRST: Final = (20_000_000, 0.5, 1.5)
+"""The interval, and the factors down and up, until packets are lost for the first time."""
 _BURST_NS: Final = 4_000_000
 _LEAST_BURST: Final = 16 * 1200  # bytes
+_MOST_BURST: Final = 256 * 1024
+_USED: Final = 0.75
+_AT_ONCE_NS: Final = 2_000_000
+_MOST_AT_ONCE: Final = 128 * 1024
+"""Bytes that are worth waking for: what may go within _AT_ONCE_NS, this much at most."""
 
 
 @dataclass(frozen=True)
@@ -37,38 +44,58 @@ class Pace:
         self._rates = rates
         self.rate = rates.first
         self._tokens, self._at = float(_LEAST_BURST), 0
-        self._began, self._sent, self._limited = 0, 0, False
+        self._began = 0
+        self._now, self._last = _Interval(), _Interval()
         self._lost: dict[object, int] = {}
+        self._lossless = True  # so far: the rate grows faster
 
-    def may_send(self, now: int) -> bool:
-        """Return whether another packet may go now."""
-        burst = max(_LEAST_BURST, self.rate * _BURST_NS / 1e9)
+    def room(self, now: int) -> float:
+        """Return how many bytes may go now; a packet that begins within them goes whole."""
+        burst = min(_MOST_BURST, max(_LEAST_BURST, self.rate * _BURST_NS / 1e9))
         self._tokens = min(burst, self._tokens + self.rate * max(0, now - self._at) / 1e9)
         self._at = max(self._at, now)
-        self._limited |= self._tokens <= 0
-        return self._tokens > 0
+        return self._tokens
 
-    def sent(self, size: int) -> None:
-        """Note bytes that went out."""
+    def sent(self, size: int, packets: int) -> None:
+        """Note bytes that went out, in this many packets."""
         self._tokens -= size
-        self._sent += 1
+        self._now.size += size
+        self._now.packets += packets
 
     def lost(self, whose: object, packets: int) -> None:
-        """Note packets that a subscriber asks for although they were sent."""
+        """Note packets that a subscriber asks for although they were sent since the rate fell last."""
         self._lost[whose] = self._lost.get(whose, 0) + packets
 
-    def turn(self, now: int) -> None:
-        """Settle the rate when an interval is over."""
-        if now - self._began < _INTERVAL_NS:
-            return
+    def turn(self, now: int) -> bool:
+        """Settle the rate when an interval is over; return whether it fell.
+
+        It grows only where it is used: a carrier may take less. A loss is of this interval or of the one
+        before, and the rate falls from what was sent then.
+        """
+        interval, down, up = _AT_FIRST if self._lossless else (_INTERVAL_NS, _DOWN, _UP)
+        if now - self._began < interval:
+            return False
+        used = max(self._now.size, self._last.size) * 1e9 / interval
         worst = max(self._lost.values(), default=0)
-        if worst > max(2.0, LOSS * self._sent):
-            self.rate = max(self._rates.least, self.rate * _DOWN)
-        elif self._limited:
-            self.rate = min(self._rates.most, self.rate * _UP)
-        self._began, self._sent, self._limited = now, 0, False
+        fell = worst > max(2.0, LOSS * (self._now.packets + self._last.packets))
+        if fell:
+            self.rate = max(self._rates.least, min(self.rate, used or self.rate) * down)
+            self._lossless = False
+        elif self._now.size * 1e9 / (now - self._began) > _USED * self.rate:
+            self.rate = min(self._rates.most, self.rate * up)
+        self._began, self._last, self._now = now, self._now, _Interval()
         self._lost.clear()
+        return fell
 
     def next_ns(self, now: int) -> int:
-        """Return when the next packet may go."""
-        return now if self._tokens > 0 else now + int((1 - self._tokens) * 1e9 / self.rate) + 1
+        """Return when it is worth sending again."""
+        wanted = min(_MOST_AT_ONCE, self.rate * _AT_ONCE_NS / 1e9)
+        return now + max(0, int((wanted - self._tokens) * 1e9 / self.rate) + 1)
+
+
+@dataclass
+class _Interval:
+    """Bytes and packets that were sent in an interval."""
+
+    size: int = 0
+    packets: int = 0

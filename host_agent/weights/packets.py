@@ -2,21 +2,29 @@
 """Packets of published weights, and why one is refused. The format is ``wire.definition.WEIGHTS``.
 
 A *message* makes a version of the weights: an update from the version before, or a snapshot, which is whole.
-It travels in DATA packets. STATE says which messages there are; ASK says which packets of one are missing.
+It travels in DATA packets: its code, and in a last packet the digest of the version, which may be known later
+than the code. STATE says which messages there are; ASK says which packets of one are missing.
 """
 
-import hashlib
 import struct
+from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from weir.host_agent.transport.arrays import address_of
+from weir.host_agent.weights import native
 from weir.wire.definition import VERSION, WEIGHTS, WEIGHTS_DATA, WeightsType
 
 _HEAD: Final = struct.Struct("!BBHIIII")  # all but the check
 _CHECK_BYTES: Final = 8
 _STATE: Final = struct.Struct("!II8s")
 HEADER_BYTES: Final = WEIGHTS.size
+PACKET_BYTES: Final = HEADER_BYTES + WEIGHTS_DATA
+DIGEST_BYTES: Final = 32
 ASK_BITS: Final = 8 * 512
 """Packets that one question covers."""
 
@@ -72,7 +80,9 @@ class Packet:
             self.index,
             self.count,
         )
-        return b"".join((head, _check(key, head, self.data), self.data))
+        packet = np.frombuffer(bytearray(b"".join((head, bytes(_CHECK_BYTES), self.data))), np.uint8)
+        native.library().weir_weights_sign(key, address_of(packet), packet.size)
+        return packet.tobytes()
 
 
 def decode(payload: bytes, job: int, key: bytes) -> Packet | Verdict:
@@ -87,8 +97,7 @@ def decode(payload: bytes, job: int, key: bytes) -> Packet | Verdict:
         return Verdict.MALFORMED
     if theirs != job:
         return Verdict.WRONG_JOB
-    head = payload[: _HEAD.size]
-    if _check(key, head, data) != payload[_HEAD.size : HEADER_BYTES]:
+    if not native.library().weir_weights_is_signed(key, payload, len(payload)):
         return Verdict.BAD_CHECK
     return Packet(WeightsType(kind), job, number, index, count, bool(snapshot), data)
 
@@ -96,10 +105,55 @@ def decode(payload: bytes, job: int, key: bytes) -> Packet | Verdict:
 _KINDS: Final = frozenset(WeightsType)
 
 
-def _check(key: bytes, head: bytes, data: bytes | memoryview) -> bytes:
-    made = hashlib.blake2b(head, digest_size=_CHECK_BYTES, key=key)
-    made.update(data)
-    return made.digest()
+@dataclass(frozen=True)
+class Datagrams:
+    """UDP payloads of one size, the last of which may be shorter, one behind the other.
+
+    payloads: uint8. size: of each. to: one subscriber's address; None: all of them.
+    """
+
+    payloads: npt.NDArray[np.uint8]
+    size: int
+    to: Hashable | None
+
+    @classmethod
+    def single(cls, payload: bytes, to: Hashable | None) -> "Datagrams":
+        """Return one payload."""
+        return cls(np.frombuffer(bytearray(payload), np.uint8), len(payload), to)
+
+    @property
+    def count(self) -> int:
+        """Number of datagrams."""
+        return -(-self.payloads.size // self.size)
+
+    def split(self) -> list[bytes]:
+        """Return each payload."""
+        whole = self.payloads.tobytes()
+        return [whole[at : at + self.size] for at in range(0, len(whole), self.size)]
+
+
+class DataWriter:
+    """Writes DATA packets of a job. key: the job's."""
+
+    def __init__(self, job: int, key: bytes) -> None:
+        self._job, self._key = job, key
+
+    def write(
+        self, name: Name, packets: int, first: int, data: npt.NDArray[np.uint8], to: Hashable | None
+    ) -> Datagrams:
+        """Return packets that follow one another.
+
+        Args:
+            name, packets: of the message.
+            first: index of the first packet.
+            data: in them; whole ones but for the last.
+            to: see Datagrams.
+        """
+        out = np.empty(data.size + HEADER_BYTES * packets_of(data.size), np.uint8)
+        of = native.Message(self._job, name.number, name.snapshot, packets)
+        library = native.library()
+        library.weir_weights_write(self._key, of, first, address_of(data), data.size, address_of(out))
+        return Datagrams(out, min(PACKET_BYTES, out.size), to)
 
 
 @dataclass(frozen=True)
@@ -147,5 +201,5 @@ def indices(first: int, bits: bytes | memoryview) -> list[int]:
 
 
 def packets_of(length: int) -> int:
-    """Return how many packets a message of this many bytes takes."""
+    """Return how many packets this many bytes of data take."""
     return -(-length // WEIGHTS_DATA)

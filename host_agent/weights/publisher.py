@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """A publisher without I/O: messages to all in order, repairs to those who ask, and news of what there is.
 
-Each packet of a new message goes out once, to all. What a subscriber lacks it asks for; a packet that several
-ask for within a moment goes to all again, else to the one. Repairs take at most every other packet, so a
-subscriber with a bad path slows nobody more than that. The last updates are kept (the journal); who lacks an
-older one gets a snapshot, which is made when it is first asked for and kept while somebody fetches it.
+Each packet of a new message goes out once, to all; that with the digest goes when the digest is known. What
+a subscriber lacks it asks for; a packet that several ask for within a moment goes to all again, else to the
+one. Repairs take at most every other packet, so a subscriber with a bad path slows nobody more than that. The
+last updates are kept (the journal); who lacks an older one gets a snapshot, which is made when it is first
+asked for and kept while somebody fetches it.
 """
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from weir.host_agent.weights.pace import Pace, Rates
 from weir.host_agent.weights.packets import (
     ASK_BITS,
+    PACKET_BYTES,
+    Datagrams,
+    DataWriter,
     Name,
     Packet,
     State,
@@ -48,18 +55,38 @@ _MOST_REPAIRS: Final = 1 << 16
 _MOST_ASKERS: Final = 1 << 12
 
 
-@dataclass
 class _Message:
-    """A message that is kept. sent: packets that went to all. repaired: when a packet was repaired last."""
+    """A message that is kept.
 
-    body: bytes
-    packets: int
-    sent: int = 0
-    repaired: dict[int, int] = field(default_factory=dict)
+    Attributes:
+        digest: of the version; None: not known yet.
+        packets: of the code, and one for the digest.
+        sent: packets that went to all.
+        repaired: when a packet was repaired last.
+    """
+
+    def __init__(self, code: bytes, digest: bytes | None) -> None:
+        self._code = np.frombuffer(code, np.uint8)
+        self.digest = digest
+        self.packets = packets_of(len(code)) + 1
+        self.sent = 0
+        self.repaired: dict[int, int] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the code."""
+        return self._code.size
 
     @property
     def done(self) -> bool:
+        """True once all packets went to all."""
         return self.sent == self.packets
+
+    def run(self, first: int, most: int) -> npt.NDArray[np.uint8]:
+        """Return the data of some packets that follow one another; empty: that is not known yet."""
+        if first < self.packets - 1:
+            return self._code[first * WEIGHTS_DATA : (first + most) * WEIGHTS_DATA]
+        return np.frombuffer(self.digest or b"", np.uint8)
 
 
 @dataclass
@@ -70,21 +97,13 @@ class _Repair(Generic[Address]):
     due: int
 
 
-@dataclass(frozen=True)
-class Datagram(Generic[Address]):
-    """A payload to send. to: one subscriber's address; None: all of them."""
-
-    payload: bytes
-    to: Address | None
-
-
 class Publisher(Generic[Address]):
     """One publisher's part of the protocol.
 
     Args:
         job, key: of the controller's job.
         layout: fingerprint of the tensors.
-        snapshot: returns a snapshot of the newest version; None: not now.
+        snapshot: returns the code and the digest of a snapshot of the newest version; None: not now.
         journal_bytes: of updates kept beyond those that are being sent.
         rates: of sending.
     """
@@ -94,12 +113,13 @@ class Publisher(Generic[Address]):
         job: int,
         key: bytes,
         layout: bytes,
-        snapshot: Callable[[], bytes | None],
+        snapshot: Callable[[], tuple[bytes, bytes] | None],
         *,
         journal_bytes: int = 256 << 20,
         rates: Rates | None = None,
     ) -> None:
         self.job, self._key, self._layout = job, key, layout
+        self._writer = DataWriter(job, key)
         self._make_snapshot, self._journal_bytes = snapshot, journal_bytes
         self.pace = Pace(rates or Rates())
         self.counts: Counter[str] = Counter()
@@ -116,24 +136,39 @@ class Publisher(Generic[Address]):
         """The version that each subscriber had when it asked last."""
         self._fetchers: dict[Address, int] = {}  # who fetches a snapshot, and when each asked last
         self._news: deque[int] = deque((0,))
-        self._repair_next = False
+        self._fell = 0, 0, 0  # when the rate fell, and what would have gone next
+        self._repair_next, self._repaired = False, 1  # packets that the last repair had
 
-    def publish(self, body: bytes, now: int) -> int:
-        """Send the update to the next version to all; return that version's number."""
+    def publish(self, code: bytes, now: int, digest: bytes | None = None) -> int:
+        """Send the update to the next version to all; return that version's number.
+
+        Args:
+            code: of the update.
+            now: the time.
+            digest: of the version; None: ``seal`` says it later.
+        """
         self.newest += 1
-        self._journal[self.newest] = _Message(body, packets_of(len(body)))
+        self._journal[self.newest] = _Message(code, digest)
         self._unsent.append(self.newest)
         self._shorten(now)
-        self.pace.may_send(now)
+        self.pace.room(now)
         return self.newest
+
+    def seal(self, digest: bytes) -> None:
+        """Say the newest version's digest."""
+        self._journal[self.newest].digest = digest
+
+    @property
+    def _lacks_digest(self) -> bool:
+        """True if nothing new can go before ``seal``."""
+        message = self._journal[self._unsent[0]]
+        return message.digest is None and message.sent == message.packets - 1
 
     @property
     def backlog(self) -> int:
         """Bytes of updates that were not sent yet."""
-        return sum(
-            len(self._journal[number].body) - self._journal[number].sent * WEIGHTS_DATA
-            for number in self._unsent
-        )
+        unsent = (self._journal[number] for number in self._unsent)
+        return sum(max(0, message.nbytes - message.sent * WEIGHTS_DATA) for message in unsent)
 
     @property
     def oldest(self) -> int:
@@ -142,10 +177,10 @@ class Publisher(Generic[Address]):
 
     def _shorten(self, now: int) -> None:
         """Forget the oldest updates beyond what the journal holds."""
-        total = sum(len(message.body) for message in self._journal.values())
+        total = sum(message.nbytes for message in self._journal.values())
         while total > self._journal_bytes and len(self._journal) > 1 and self.oldest not in self._unsent:
             _, message = self._journal.popitem(last=False)
-            total -= len(message.body)
+            total -= message.nbytes
             self.counts["forgotten"] += 1
         if self._snapshot is not None:
             idle = now - self._snapshot_used > _SNAPSHOT_NS
@@ -188,17 +223,30 @@ class Publisher(Generic[Address]):
             if waiting is not None:
                 if waiting.whose != source:
                     waiting.whose = None
-                    lost += not name.snapshot
+                    lost += self._counts(name, index, None)
                 continue
             before = message.repaired.get(index)
             if (before is not None and now - before < _DEAF_NS) or len(self._repairs) >= _MOST_REPAIRS:
                 continue
-            lost += not name.snapshot or before is not None
+            lost += self._counts(name, index, before)
             self._repairs[key] = _Repair(source if alone else None, now + HOLD_NS)
         if lost:
             self.pace.lost(source, lost)
             self.counts["lost"] += lost
         return Verdict.ACCEPTED
+
+    def _counts(self, name: Name, index: int, repaired: int | None) -> bool:
+        """Return whether a packet was lost at the present rate, that is, sent since the rate fell last."""
+        when, number, first = self._fell
+        if repaired is not None:
+            return repaired >= when
+        return not name.snapshot and (name.number, index) >= (number, first)
+
+    @property
+    def _position(self) -> tuple[int, int]:
+        """Version and number of the packet that goes to all next."""
+        number = self._unsent[0] if self._unsent else self.newest + 1
+        return number, self._journal[number].sent if self._unsent else 0
 
     def _wanted(self, packet: Packet, now: int) -> _Message | None:
         """Return the message that a question is about; None: the answer is the state."""
@@ -206,10 +254,10 @@ class Publisher(Generic[Address]):
             return self._journal.get(packet.number) if packet.data else None
         stale = self._snapshot is not None and self._snapshot[0] < self.newest
         if self._snapshot is None or (stale and now - self._snapshot_used > _UNUSED_NS):
-            body = self._make_snapshot()
-            if body is None:
+            made = self._make_snapshot()
+            if made is None:
                 return None
-            self._snapshot = self.newest, _Message(body, packets_of(len(body)))
+            self._snapshot = self.newest, _Message(*made)
             self.counts["snapshots"] += 1
         self._snapshot_used = now
         if self._snapshot[0] != packet.number or not packet.data:
@@ -218,66 +266,87 @@ class Publisher(Generic[Address]):
 
     # ---- packets out
 
-    def poll(self, now: int) -> tuple[list[Datagram[Address]], int]:
+    def poll(self, now: int) -> tuple[list[Datagrams], int]:
         """Return the datagrams to send now, and when to poll again."""
-        self.pace.turn(now)
-        out: list[Datagram[Address]] = []
+        if self.pace.turn(now):
+            self._fell = now, *self._position
+        out: list[Datagrams] = []
         state = None
         for asker in self._answers:
             state = state or self._state()
-            out.append(Datagram(state, asker))
+            out.append(Datagrams.single(state, asker))
         self.counts["answers"] += len(self._answers)
         self._answers.clear()
         while self._news and self._news[0] <= now:
             self._news.popleft()
             if not self._news:
                 self._news.append(now + HEARTBEAT_NS)
-            out.append(Datagram(self._state(), None))
+            out.append(Datagrams.single(self._state(), None))
             self.counts["states"] += 1
-        while self.pace.may_send(now):
-            datagram = self._next(now)
-            if datagram is None:
+        while (room := self.pace.room(now)) > 0:
+            found = self._next(now, 1 + int(room // PACKET_BYTES))
+            if found is None:
                 break
-            self.pace.sent(len(datagram.payload))
-            out.append(datagram)
+            self.pace.sent(found.payloads.size, found.count)
+            out.append(found)
         return out, self._deadline(now)
 
-    def _next(self, now: int) -> Datagram[Address] | None:
-        """Return a repair or a packet of a new message, alternately where there are both."""
+    def _next(self, now: int, most: int) -> Datagrams | None:
+        """Return repairs or packets of a new message, alternately and one for one where there are both."""
         self._repair_next = not self._repair_next
+        if not self._repairs:
+            return self._new(now, most)
         if self._repair_next:
-            return self._repair(now) or self._new(now)
-        return self._new(now) or self._repair(now)
+            return self._repair(now, most) or self._new(now, most)
+        return self._new(now, min(most, self._repaired)) or self._repair(now, most)
 
-    def _new(self, now: int) -> Datagram[Address] | None:
+    def _new(self, now: int, most: int) -> Datagrams | None:
         if not self._unsent:
             return None
         number = self._unsent[0]
         message = self._journal[number]
-        payload = self._data(Name(number, snapshot=False), message, message.sent)
-        message.sent += 1
-        self.counts["sent"] += 1
+        found = self._data(Name(number, snapshot=False), message, message.sent, most, None)
+        if found is None:
+            return None
+        message.sent += found.count
+        self.counts["sent"] += found.count
         if message.done:
             self._unsent.popleft()
             self._news = deque(now + after for after in _NEWS_NS)
-        return Datagram(payload, None)
+        return found
 
-    def _repair(self, now: int) -> Datagram[Address] | None:
+    def _repair(self, now: int, most: int) -> Datagrams | None:
         while self._repairs:
-            (name, index), repair = next(iter(self._repairs.items()))
+            (name, first), repair = next(iter(self._repairs.items()))
             if repair.due > now:
                 return None
-            del self._repairs[name, index]
             message = self._find(name)
-            if message is None:
+            count = self._take_repairs(name, first, repair, most)
+            if message is None or (found := self._data(name, message, first, count, repair.whose)) is None:
                 continue  # forgotten meanwhile: whoever still lacks it asks again, and is told
-            message.repaired[index] = now
+            message.repaired.update(dict.fromkeys(range(first, first + count), now))
             what = "snapshot" if name.snapshot else "repairs"
-            self.counts[f"{what} to {'all' if repair.whose is None else 'one'}"] += 1
+            self.counts[f"{what} to {'all' if repair.whose is None else 'one'}"] += count
             if name.snapshot:
                 self._snapshot_used = now
-            return Datagram(self._data(name, message, index), repair.whose)
+            self._repaired = count
+            return found
         return None
+
+    def _take_repairs(self, name: Name, first: int, repair: _Repair[Address], most: int) -> int:
+        """Take the first repair, and those that follow it and are due for the same, out of the queue; return
+        how many these are. The digest's packet is of another size: it goes by itself.
+        """
+        message = self._find(name)
+        end = first + 1 if message is None else max(first + 1, message.packets - 1)
+        index = first
+        while True:
+            del self._repairs[name, index]
+            index += 1
+            following = self._repairs.get((name, index))
+            due = following is not None and (following.whose, following.due) == (repair.whose, repair.due)
+            if not due or index == end or index == first + most:
+                return index - first
 
     def _find(self, name: Name) -> _Message | None:
         if not name.snapshot:
@@ -285,12 +354,11 @@ class Publisher(Generic[Address]):
         kept = self._snapshot
         return kept[1] if kept is not None and kept[0] == name.number else None
 
-    def _data(self, name: Name, message: _Message, index: int) -> bytes:
-        data = memoryview(message.body)[index * WEIGHTS_DATA : (index + 1) * WEIGHTS_DATA]
-        kind = WeightsType.DATA
-        return Packet(kind, self.job, name.number, index, message.packets, name.snapshot, data).encode(
-            self._key
-        )
+    def _data(
+        self, name: Name, message: _Message, first: int, most: int, to: Address | None
+    ) -> Datagrams | None:
+        data = message.run(first, most)
+        return self._writer.write(name, message.packets, first, data, to) if data.size else None
 
     def _state(self) -> bytes:
         sent = self._unsent[0] - 1 if self._unsent else self.newest
@@ -309,7 +377,7 @@ class Publisher(Generic[Address]):
         times = [now + HEARTBEAT_NS]
         if self._news:
             times.append(self._news[0])
-        if self._unsent:
+        if self._unsent and not self._lacks_digest:
             times.append(self.pace.next_ns(now))
         if self._repairs:
             due = next(iter(self._repairs.values())).due

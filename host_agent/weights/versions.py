@@ -2,8 +2,9 @@
 """Versions of weights: what a trainer sends of a new one, and an engine's copy, which follows.
 
 Weights are named tensors of any dtype. Values are compared bit by bit; an update has those that changed, in
-the code of ``compression.change_code``; a snapshot has the bytes of all tensors. Each message begins with the
-digest of the version that it makes: the SHA-256 of the tensors' layout and of the SHA-256 of each tensor.
+the code of ``compression.change_code``; a snapshot has the bytes of all tensors. The digest of a version is
+the SHA-256 of the tensors' layout and of the SHA-256 of each tensor. To compute it takes longer than to send
+a short update, so trainer and engines do it at the same time: a message's code is made and used without it.
 """
 
 import hashlib
@@ -16,10 +17,9 @@ import torch
 
 from weir.host_agent.collectives.tensor_memory import byte_view
 from weir.host_agent.compression.change_code import CodeError, Form, read, write
-from weir.host_agent.compression.changes import apply, find, take
+from weir.host_agent.compression.changes import Changes, apply, renew, take
 
 _LENGTH: Final = struct.Struct("!Q")
-DIGEST_BYTES: Final = 32
 _WORDS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32, 16: torch.int32}
 
 
@@ -44,8 +44,8 @@ class Layout:
 
     @property
     def most_bytes(self) -> int:
-        """Bytes of the longest message."""
-        return DIGEST_BYTES + self.nbytes + self.nbytes // 1024 + 64 * (self.description.count(b"\n") + 2)
+        """Bytes of the longest message's code."""
+        return self.nbytes + self.nbytes // 1024 + 64 * (self.description.count(b"\n") + 2)
 
 
 def words_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -78,6 +78,7 @@ class Source:
         self.layout = Layout(tensors)
         self._published = [words_of(tensor).clone() for tensor in tensors.values()]
         self._digests = [_sha256(words.cpu()) for words in self._published]
+        self._unsealed: set[int] = set()  # tensors whose digests are those of the version before
         self.forms: Counter[Form] = Counter()
         """Pieces of updates, by their form."""
         self.changed = 0
@@ -85,30 +86,38 @@ class Source:
 
     @property
     def digest(self) -> bytes:
-        """Digest of the version that was published last."""
+        """Digest of the version that was sealed last."""
         return _whole(self.layout, self._digests)
 
     def update(self) -> bytes:
-        """Make the weights as they are now the published version; return the message that makes it."""
+        """Make the weights as they are now the published version; return the code of what changed.
+
+        The weights may change again. ``seal`` comes before the next call.
+        """
         codes = []
         for at, (tensor, old) in enumerate(zip(self._tensors.values(), self._published, strict=True)):
             new = words_of(tensor)
-            changes = find(old, new)
+            changes, before = renew(old, new)
             if not changes.count:
                 codes.append(_LENGTH.pack(0))
                 continue
-            before = take(old, changes)
             there, past = changes.on_host(), before.cpu()
-            code = write(there, past, new, self.forms)
-            apply(old, changes)
-            self._digests[at] = _sha256(old.cpu())
+            code = write(there, past, old, self.forms)
+            self._unsealed.add(at)
             self.changed += changes.count
             codes += [_LENGTH.pack(len(code)), code]
-        return b"".join((self.digest, *codes))
+        return b"".join(codes)
 
-    def snapshot(self) -> bytes:
-        """Return the message that makes the published version from any other."""
-        return b"".join((self.digest, *(byte_view(words.cpu()).data for words in self._published)))
+    def seal(self) -> bytes:
+        """Compute and return the published version's digest."""
+        for at in self._unsealed:
+            self._digests[at] = _sha256(self._published[at].cpu())
+        self._unsealed.clear()
+        return self.digest
+
+    def snapshot(self) -> tuple[bytes, bytes]:
+        """Return the code that makes the published version from any other, and its digest."""
+        return b"".join(byte_view(words.cpu()).data for words in self._published), self.digest
 
 
 class Replica:
@@ -123,26 +132,53 @@ class Replica:
         self._words = [torch.zeros_like(words_of(tensor), device="cpu") for tensor in tensors.values()]
         self._digests = [b""] * len(self._words)
         self._fresh: set[int] = set()
+        self._made: bytes | None = None  # digest of what is here, while it is not confirmed
+        self._before: bytes | None = None  # digest of the version before
+        self._undo: list[tuple[int, Changes, bytes]] = []  # for each tensor: what makes it the one before
         self.digest: bytes | None = None
-        """Digest of the version that is here; None: none is."""
+        """Digest of the version that is here, if ``confirm`` said that it is one; else None."""
 
-    def follow(self, body: memoryview, *, snapshot: bool) -> None:
-        """Become the version that a message makes.
+    def follow(self, code: memoryview, *, snapshot: bool) -> None:
+        """Become the version that a message makes, which is none until ``confirm``.
 
         Raises:
-            BodyError: the message does not fit, or makes something else. No version is here then.
+            BodyError: the message does not fit. No version is here then.
         """
-        self.digest = None
-        if len(body) < DIGEST_BYTES:
-            raise BodyError(f"a message of {len(body)} bytes")
+        self._before, self.digest, self._made = None if snapshot else self.digest, None, None
+        self._undo.clear()
         try:
-            (self._replace if snapshot else self._patch)(body[DIGEST_BYTES:])
+            (self._replace if snapshot else self._patch)(code)
         except CodeError as error:
             raise BodyError(str(error)) from None
-        digest = _whole(self.layout, self._digests)
-        if digest != body[:DIGEST_BYTES]:
-            raise BodyError("these weights are not the version that the message names")
-        self.digest = digest
+        self._made = _whole(self.layout, self._digests)
+
+    def confirm(self, digest: bytes) -> None:
+        """Compare what is here with the publisher's digest of the version.
+
+        Raises:
+            BodyError: this is something else. No version is here then.
+        """
+        if digest != self._made:
+            raise BodyError("these weights are not the version that the message makes")
+        self.digest, self._made = digest, None
+        self._undo.clear()
+
+    @property
+    def waits(self) -> bool:
+        """True between ``follow`` and ``confirm``."""
+        return self._made is not None
+
+    def undo(self) -> None:
+        """Become the version before again, if nobody will confirm what is here. None is here if that was a
+        snapshot.
+        """
+        if not self.waits:
+            return
+        for at, changes, digest in self._undo:
+            apply(self._words[at], changes)
+            self._digests[at] = digest
+        self.digest, self._made = self._before, None
+        self._undo.clear()
 
     def _replace(self, body: memoryview) -> None:
         if len(body) != self.layout.nbytes:
@@ -164,7 +200,10 @@ class Replica:
             if len(code) != length:
                 raise BodyError("the message is too short")
             if length:
-                apply(words, read(code, words))
+                changes = read(code, words)
+                before = Changes(changes.mask, changes.count, take(words, changes))
+                self._undo.append((at, before, self._digests[at]))
+                apply(words, changes)
                 self._digests[at] = _sha256(words)
                 self._fresh.add(at)
 

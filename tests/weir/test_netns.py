@@ -91,6 +91,7 @@ class TestLinks:
 
         here.links.shape("left", TokenBucket(4000, burst=2000, latency_s=2))  # 1000 bytes may wait besides
         assert accepted(here, "left", 20) == 2 + 3
+        assert here.links.shaped_bytes("left") == 2000
         here.links.unshape("left")
         assert accepted(here, "left", 20) == 20
 

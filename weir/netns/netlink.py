@@ -114,6 +114,18 @@ class Links:
         """Remove an interface, and the other end of a pair with it."""
         self._ask(f"remove {name}", lambda route: route.link("del", ifname=name))
 
+    def shaped_bytes(self, name: str) -> int:
+        """Return the bytes of all packets that an interface's token bucket has let through, each one with
+        its headers, also where the kernel handles several as one.
+        """
+
+        def look(route: Any) -> int:
+            index = _index(route, name)
+            (root,) = (one for one in route.get_qdiscs(index=index) if one["handle"] == _BUCKET)
+            return int(root.get_attr("TCA_STATS2").get_attr("TCA_STATS_BASIC")["bytes"])
+
+        return self._ask(f"find the token bucket of {name}", look)
+
     def find(self, name: str) -> Link:
         """Return an interface by name."""
         (found,) = self._ask(f"find {name}", lambda route: route.link("get", ifname=name))

@@ -49,9 +49,39 @@ static inline uint32_t gather(const uint8_t *flags)
         return found;                                                                                        \
     }
 
+/* The same, and old becomes new; its values that differ, and the new ones, go one after another to before and after.
+ * Where all of a word's values differ they are copied at once. */
+#define DEFINE_RENEW(name, differing, type)                                                                  \
+    static uint64_t name(type *restrict old, const type *restrict new, uint64_t length, uint32_t *mask,      \
+                         type *restrict before, type *restrict after)                                        \
+    {                                                                                                        \
+        uint64_t found = 0;                                                                                  \
+        for (uint64_t at = 0; at < length; at += WORD_BITS, mask++) {                                        \
+            const uint64_t left = length - at, count = left < WORD_BITS ? left : WORD_BITS;                  \
+            const uint32_t word = count == WORD_BITS ? differing(old + at, new + at, WORD_BITS)              \
+                                                     : differing(old + at, new + at, (uint32_t)count);       \
+            *mask = word;                                                                                    \
+            if (!word) continue;                                                                             \
+            if (word == UINT32_MAX) {                                                                        \
+                memcpy(before + found, old + at, WORD_BITS * sizeof *old);                                   \
+                memcpy(after + found, new + at, WORD_BITS * sizeof *new);                                    \
+                found += WORD_BITS;                                                                          \
+            }                                                                                                \
+            else                                                                                             \
+                for (uint32_t bits = word; bits; bits &= bits - 1) {                                         \
+                    const uint64_t i = at + (uint32_t)__builtin_ctz(bits);                                   \
+                    before[found] = old[i];                                                                  \
+                    after[found++] = new[i];                                                                 \
+                }                                                                                            \
+            memcpy(old + at, new + at, count * sizeof *new);                                                 \
+        }                                                                                                    \
+        return found;                                                                                        \
+    }
+
 #define DEFINE_ALL(bits)                                                                                     \
     DEFINE_DIFFERING(differing_##bits, uint##bits##_t)                                                       \
     DEFINE_FIND(find_##bits, differing_##bits, uint##bits##_t)                                               \
+    DEFINE_RENEW(renew_##bits, differing_##bits, uint##bits##_t)                                             \
     static void take_##bits(const uint32_t *mask, uint64_t words, const uint##bits##_t *restrict from,       \
                             uint##bits##_t *restrict to)                                                     \
     {                                                                                                        \
@@ -75,6 +105,15 @@ uint64_t weir_changes_find(void *old, const void *new, uint64_t length, uint32_t
     return size == 1   ? find_8(old, new, length, update, mask)
            : size == 2 ? find_16(old, new, length, update, mask)
                        : find_32(old, new, length, update, mask);
+}
+
+/* The same, and old becomes new. before, after: room for `length` values; they get those that differ. */
+uint64_t weir_changes_renew(void *old, const void *new, uint64_t length, uint32_t size, uint32_t *mask,
+                            void *before, void *after)
+{
+    return size == 1   ? renew_8(old, new, length, mask, before, after)
+           : size == 2 ? renew_16(old, new, length, mask, before, after)
+                       : renew_32(old, new, length, mask, before, after);
 }
 
 /* How many bits of a mask are set. */

@@ -6,7 +6,8 @@
 
 enum {
     MOST_ONES = 24, /* of a quotient in unary; behind that many, the number follows as it is */
-    SAMPLE = 4096   /* values from which the divisor is chosen */
+    SAMPLE = 1024,  /* values from which the divisor is chosen */
+    AS_THEY_ARE = 255
 };
 
 /* A value of `width` bits, floats being numbers with a sign, as an unsigned number in the order of the values. */
@@ -67,14 +68,15 @@ static inline void set_value(uint8_t *values, uint64_t index, uint32_t size, uin
 
 static inline uint32_t all_bits(uint32_t width) { return width < 32 ? (1u << width) - 1 : UINT32_MAX; }
 
-/* The divisor's logarithm that makes the code of some of the values shortest. size: 1, 2 or 4 bytes. */
+/* The divisor's logarithm that makes the code of some of the values shortest, or AS_THEY_ARE where the values are no
+ * longer. size: 1, 2 or 4 bytes. */
 uint32_t weir_deltas_divisor(const uint8_t *old, const uint8_t *new, uint64_t count, uint32_t size)
 {
     const uint32_t width = 8 * size, all = all_bits(width);
     const uint64_t step = count / SAMPLE + 1;
-    uint64_t bits[32] = {0};
+    uint64_t bits[32] = {0}, plain = 0;
     uint32_t best = 0;
-    for (uint64_t i = 0; i < count; i += step) {
+    for (uint64_t i = 0; i < count; i += step, plain += width) {
         const uint32_t number = folded(value_at(old, i, size), value_at(new, i, size), width, all);
         for (uint32_t k = 0; k < width; k++) {
             const uint32_t ones = number >> k;
@@ -83,10 +85,10 @@ uint32_t weir_deltas_divisor(const uint8_t *old, const uint8_t *new, uint64_t co
     }
     for (uint32_t k = 1; k < width; k++)
         if (bits[k] < bits[best]) best = k;
-    return best;
+    return bits[best] < plain ? best : AS_THEY_ARE;
 }
 
-/* Bits that have no whole byte yet. */
+/* Bits that have no whole word yet. */
 typedef struct {
     uint64_t bits;
     uint32_t count;
@@ -94,10 +96,22 @@ typedef struct {
     uint8_t *out;
 } sink;
 
+/* Put bits, up to 32 of them, behind fewer than 32 others. */
 static inline int put_bits(sink *s, uint64_t bits, uint32_t count)
 {
     s->bits |= bits << s->count;
-    for (s->count += count; s->count >= 8; s->count -= 8, s->bits >>= 8) {
+    s->count += count;
+    if (s->count < 32) return 1;
+    if (s->room - s->at < 4) return 0;
+    for (uint32_t i = 0; i < 4; i++) s->out[s->at++] = (uint8_t)(s->bits >> 8 * i);
+    s->bits >>= 32;
+    s->count -= 32;
+    return 1;
+}
+
+static inline int end_bits(sink *s)
+{
+    for (; s->count; s->count -= s->count < 8 ? s->count : 8, s->bits >>= 8) {
         if (s->at == s->room) return 0;
         s->out[s->at++] = (uint8_t)s->bits;
     }
@@ -120,7 +134,7 @@ uint64_t weir_deltas_write(const uint8_t *old, const uint8_t *new, uint64_t coun
             return 0;
         }
     }
-    return put_bits(&s, 0, (8 - s.count) % 8) ? s.at : 0;
+    return end_bits(&s) ? s.at : 0;
 }
 
 /* Up to 56 bits from bit `at` on; zeros behind the end. */
@@ -128,7 +142,10 @@ static inline uint64_t peek(const uint8_t *in, uint64_t bytes, uint64_t at)
 {
     uint64_t word = 0;
     const uint64_t byte = at / 8;
-    if (byte < bytes) memcpy(&word, in + byte, bytes - byte < sizeof word ? bytes - byte : sizeof word);
+    if (byte + sizeof word <= bytes)
+        memcpy(&word, in + byte, sizeof word);
+    else if (byte < bytes)
+        memcpy(&word, in + byte, bytes - byte);
     return word >> at % 8;
 }
 

@@ -2,45 +2,84 @@
 """Carriers of packets of weights: a shared-memory port of a switch on this machine, or the kernel's UDP."""
 
 import ipaddress
+import os
 import select
 import socket
 import struct
 from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, Protocol
 
 from weir.agent_service.client import Endpoint, Membership
-from weir.host_agent.flows.frames import Address, unwrap, wrap
+from weir.host_agent.flows.frames import Address
 from weir.host_agent.torch.link_choice import LinkKind
-from weir.host_agent.transport.frame_port import FramePort
-from weir.host_agent.transport.frames import Datagram
+from weir.host_agent.transport.datagram_batches import Batch, DatagramSocket, FramePort
+from weir.host_agent.transport.frames import Addresses
+from weir.host_agent.transport.frames import Endpoint as EndPoint
 from weir.host_agent.transport.links import datagram_socket
-from weir.wire.addresses import mac_bytes
+from weir.host_agent.weights.packets import Datagrams
 from weir.wire.definition import ECT, WEIGHTS_PORT, dscp
 
 TRAFFIC_CLASS: Final = dscp(3) << 2 | ECT
 """That of the back layers, which wait longest: weights disturb no sums."""
 
-_MOST: Final = 2048
-_BATCH: Final = 64
+_SEND_BUFFER: Final = 256 * 1024
+"""Bytes that wait in the kernel, at most twice that: less than queues of this host hold, so that a slow link
+makes the sender wait, and drops nothing.
+"""
 
 
 class Carrier(Protocol):
     """Carries packets of one member of a publisher's job. Sources and destinations are Addresses."""
 
-    def send(self, payload: bytes, to: Address | None) -> None:
-        """Send a payload to one member, or with None to all subscribers, when there is room."""
+    def send(self, datagrams: Datagrams) -> None:
+        """Send datagrams to one member, or to all subscribers, when there is room."""
 
     def flush(self) -> bool:
         """Send what waits; return whether nothing does."""
 
-    def receive(self) -> list[tuple[bytes, Address]]:
-        """Return payloads that came, some of them, and where from."""
+    def receive(self) -> list[Batch]:
+        """Return packets that came, some of them; the next call uses their memory again."""
 
     def wait(self, timeout_s: float) -> None:
         """Sleep until something may have come, or for so long."""
 
+    def wake(self) -> None:
+        """End another thread's ``wait``, where the carrier can."""
+
     def close(self) -> None:
         """Detach. Closing twice is harmless."""
+
+
+class _Waiting:
+    """Datagrams that wait until there is room.
+
+    Args:
+        send: takes datagrams, and returns how many bytes of them are gone.
+    """
+
+    def __init__(self, send: Callable[[Datagrams], int]) -> None:
+        self._send = send
+        self._waiting: deque[Datagrams] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def append(self, datagrams: Datagrams) -> None:
+        """Let datagrams wait."""
+        self._waiting.append(datagrams)
+
+    def flush(self) -> bool:
+        """Send what there is room for; return whether nothing waits."""
+        while self._waiting:
+            first = self._waiting[0]
+            gone = self._send(first)
+            if gone < first.payloads.size:
+                self._waiting[0] = replace(first, payloads=first.payloads[gone:])
+                return False
+            self._waiting.popleft()
+        return True
 
 
 def address_of(endpoint: Endpoint) -> Address:
@@ -54,41 +93,37 @@ class MemoryCarrier:
     def __init__(self, membership: Membership) -> None:
         assert membership.shm_dir is not None and membership.group is not None
         host, switch, group = membership.host, membership.aggregation, membership.group
-        self._port = FramePort(membership.shm_dir, membership.switch_port, membership.job_id)
-        self._here, self._mac = address_of(host), mac_bytes(host.mac)
-        self._switch_mac = mac_bytes(switch.mac)
-        self._group, self._group_mac = address_of(group), mac_bytes(group.mac)
-        self._waiting: deque[bytes] = deque()
+        here, self._switch_mac, there = _end(host), switch.mac, _end(group)
+        listens = Addresses(here, there), Addresses(there, here)  # the first of each: where datagrams come to
+        self._port = FramePort(membership.shm_dir, membership.switch_port, membership.job_id, listens)
+        self._here, self._to_all = here, Addresses(here, there).native()
+        self._waiting = _Waiting(self._send)
 
-    def send(self, payload: bytes, to: Address | None) -> None:
+    def send(self, datagrams: Datagrams) -> None:
         """See Carrier."""
-        to_mac = self._group_mac if to is None else self._switch_mac
-        datagram = Datagram(payload, TRAFFIC_CLASS)
-        self._waiting.append(wrap(datagram, self._here, self._mac, to or self._group, to_mac))
+        self._waiting.append(datagrams)
+
+    def _send(self, datagrams: Datagrams) -> int:
+        to, addresses = datagrams.to, self._to_all
+        if to is not None:
+            assert isinstance(to, Address)
+            addresses = Addresses(self._here, EndPoint(self._switch_mac, to.ip, to.port)).native()
+        return self._port.send(datagrams.payloads, datagrams.size, addresses, TRAFFIC_CLASS)
 
     def flush(self) -> bool:
         """See Carrier."""
-        while self._waiting:
-            batch = [self._waiting[at] for at in range(min(_BATCH, len(self._waiting)))]
-            sent = self._port.send(batch)
-            for _ in range(sent):
-                self._waiting.popleft()
-            if sent < len(batch):
-                return False
-        return True
+        return self._waiting.flush()
 
-    def receive(self) -> list[tuple[bytes, Address]]:
+    def receive(self) -> list[Batch]:
         """See Carrier."""
-        found = []
-        for frame in self._port.receive():
-            arrival = unwrap(frame, self._here, self._mac) or unwrap(frame, self._group, self._group_mac)
-            if arrival is not None:
-                found.append((arrival.payload, arrival.source))
-        return found
+        return self._port.receive()
 
     def wait(self, timeout_s: float) -> None:
         """See Carrier."""
         self._port.wait(timeout_s)
+
+    def wake(self) -> None:
+        """See Carrier. A thread that waits for frames wakes by itself soon enough."""
 
     def close(self) -> None:
         """See Carrier."""
@@ -106,58 +141,65 @@ class SocketCarrier:
     def __init__(self, own: socket.socket, membership: Membership, *, listens: bool) -> None:
         assert membership.group is not None
         self._own, self._sockets = own, [own]
-        own.setblocking(False)
         group, ip = membership.group.ip, membership.host.ip
         self._group = (group, WEIGHTS_PORT)
         own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(ip))
         own.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, TRAFFIC_CLASS)
-        self._waiting: deque[tuple[bytes, tuple[str, int]]] = deque()
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        self._waiting = _Waiting(self._send)
         if listens:
             shared = datagram_socket(socket.AF_INET)
             self._sockets.append(shared)
-            shared.setblocking(False)
             shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             shared.bind(self._group)
             request = struct.pack("4s4s", *(ipaddress.IPv4Address(each).packed for each in (group, ip)))
             shared.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, request)
+        self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._batches = [DatagramSocket(each) for each in self._sockets]
 
-    def send(self, payload: bytes, to: Address | None) -> None:
+    def send(self, datagrams: Datagrams) -> None:
         """See Carrier."""
-        self._waiting.append((payload, self._group if to is None else (to.ip, to.port)))
+        self._waiting.append(datagrams)
+
+    def _send(self, datagrams: Datagrams) -> int:
+        to = self._group
+        if datagrams.to is not None:
+            assert isinstance(datagrams.to, Address)
+            to = datagrams.to
+        return self._batches[0].send(datagrams.payloads, datagrams.size, to)
 
     def flush(self) -> bool:
         """See Carrier."""
-        while self._waiting:
-            payload, to = self._waiting[0]
-            try:
-                self._own.sendto(payload, to)
-            except BlockingIOError:
-                return False
-            except OSError:
-                pass  # as good as lost on the way
-            self._waiting.popleft()
-        return True
+        return self._waiting.flush()
 
-    def receive(self) -> list[tuple[bytes, Address]]:
+    def receive(self) -> list[Batch]:
         """See Carrier."""
-        found: list[tuple[bytes, Address]] = []
-        for each in self._sockets:
-            for _ in range(_BATCH):
-                try:
-                    payload, (ip, port) = each.recvfrom(_MOST)
-                except OSError:
-                    break
-                found.append((payload, Address(ip, port)))
-        return found
+        return [batch for each in self._batches for batch in each.receive()]
 
     def wait(self, timeout_s: float) -> None:
         """See Carrier."""
-        select.select(self._sockets, self._sockets[:1] if self._waiting else [], [], timeout_s)
+        files = [each.fileno() for each in self._sockets]
+        ready, _, _ = select.select([*files, self._woken], files[:1] if self._waiting else [], [], timeout_s)
+        if self._woken in ready:
+            os.eventfd_read(self._woken)
+
+    def wake(self) -> None:
+        """See Carrier."""
+        os.eventfd_write(self._woken, 1)
 
     def close(self) -> None:
         """See Carrier."""
-        for each in self._sockets:
+        for batches, each in zip(self._batches, self._sockets, strict=True):
+            batches.close()
             each.close()
+        if self._woken >= 0:
+            os.close(self._woken)
+            self._woken = -1
+
+
+def _end(endpoint: Endpoint) -> EndPoint:
+    """Return an address as the transport has it."""
+    return EndPoint(endpoint.mac, endpoint.ip, endpoint.udp_port)
 
 
 def open_socket(wanted: LinkKind | None) -> socket.socket | None:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
@@ -23,6 +24,8 @@ from weir.host_agent.torch.weights.members import (
 from weir.host_agent.weights.pace import Rates
 from weir.host_agent.weights.publisher import Publisher
 from weir.host_agent.weights.versions import Source
+
+_BLOCKED_S: Final = 0.001
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,8 @@ class Publication:
         place = own_host(host)
         self._source = Source(tensors_of(model))
         self._backlog_bytes, self._payload_bytes = backlog_bytes, 0
-        self._making = threading.Lock()  # of a version
+        self._making = threading.Lock()  # of a version, until it has its digest
+        self._sealing: threading.Thread | None = None
         self._lock = threading.Lock()  # of the machine
 
         def join(client: AgentClient, udp_port: int) -> Membership:
@@ -110,7 +114,8 @@ class Publication:
     @property
     def digest(self) -> str:
         """SHA-256 of the newest version, as ``weights_digest`` computes it, in hexadecimal."""
-        return self._source.digest.hex()
+        with self._making:
+            return self._source.digest.hex()
 
     def update(self) -> int:
         """Publish the weights as they are now; return the version's number.
@@ -127,10 +132,28 @@ class Publication:
                 if self._machine.backlog <= self._backlog_bytes:
                     break
             time.sleep(0.001)
-        with self._making:
-            body = self._source.update()
+        self._making.acquire()
+        try:
+            code = self._source.update()
             with self._lock:
-                return self._machine.publish(body, now_ns())
+                number = self._machine.publish(code, now_ns())
+            self._member.carrier.wake()
+            self._sealing = threading.Thread(target=self._seal, name=self._thread.name, daemon=True)
+            self._sealing.start()
+        except BaseException:
+            self._making.release()
+            raise
+        return number
+
+    def _seal(self) -> None:
+        """Add the digest to the newest version, while its packets are sent."""
+        try:
+            digest = self._source.seal()
+            with self._lock:
+                self._machine.seal(digest)
+            self._member.carrier.wake()
+        finally:
+            self._making.release()
 
     @property
     def stats(self) -> PublisherStats:
@@ -148,6 +171,8 @@ class Publication:
 
     def close(self) -> None:
         """End the publication. Closing twice is harmless."""
+        if self._sealing is not None:
+            self._sealing.join()
         self._thread.end()
         self._member.leave()
 
@@ -157,7 +182,7 @@ class Publication:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _snapshot(self) -> bytes | None:
+    def _snapshot(self) -> tuple[bytes, bytes] | None:
         if not self._making.acquire(blocking=False):
             return None  # a version is being made: anyone who asks will ask again
         try:
@@ -167,18 +192,20 @@ class Publication:
 
     def _step(self) -> float:
         carrier = self._member.carrier
-        if not carrier.flush():
-            return 0.001
+        sent = carrier.flush()
         with self._lock:
             now = now_ns()
-            for payload, source in carrier.receive():
-                self._machine.on_packet(payload, now, source)
+            for batch in carrier.receive():
+                for at in range(batch.count):
+                    self._machine.on_packet(batch.payload(at), now, Address(*batch.source))
+            if not sent:
+                return _BLOCKED_S
             datagrams, wake = self._machine.poll(now)
-        for datagram in datagrams:
-            self._payload_bytes += len(datagram.payload)
-            carrier.send(datagram.payload, datagram.to)
+        for each in datagrams:
+            self._payload_bytes += each.payloads.size
+            carrier.send(each)
         carrier.flush()
-        return max(0.0, (wake - now) / 1e9)
+        return max(0.0, (wake - now_ns()) / 1e9)
 
 
 def publish(

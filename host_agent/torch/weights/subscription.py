@@ -4,6 +4,7 @@
 import logging
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import torch
 from weir.agent_service.client import AgentClient, AgentError, JoinRefused, Membership
 from weir.host_agent.flows.frames import Address
 from weir.host_agent.torch.weights.carriers import Carrier, address_of
+from weir.host_agent.torch.weights.follower import Follower
 from weir.host_agent.torch.weights.members import (
     Member,
     PacketThread,
@@ -23,14 +25,18 @@ from weir.host_agent.torch.weights.members import (
     own_host,
     tensors_of,
 )
-from weir.host_agent.weights.packets import Verdict
-from weir.host_agent.weights.subscriber import Subscriber
+from weir.host_agent.weights.packets import Datagrams, Verdict
+from weir.host_agent.weights.subscriber import Digest, Event, Message, Subscriber
 from weir.host_agent.weights.versions import BodyError, Replica
 
 log = logging.getLogger(__name__)
 
 _JOIN_S: Final = 30.0
 _PAUSE_S: Final = 0.25
+_TOGETHER_S: Final = 0.001
+_FEW, _MANY = 16, 200
+"""Packets that came together: from the one on, a long message is on its way; from the other on, the engine is
+late."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +57,9 @@ class SubscriberStats:
 class Subscription:
     """Published weights that come into a model when ``swap`` is called. Made by ``subscribe``.
 
-    A thread receives versions into a copy in main memory, and checks each by its SHA-256. The publisher may
-    come later than the subscriber, and go and come again: the engine goes on with the version that it has.
+    One thread receives messages, another puts them into a copy in main memory, and checks each version by its
+    SHA-256. The publisher may come later than the subscriber, and go and come again: the engine goes on with
+    the version that it has.
     """
 
     def __init__(
@@ -78,6 +85,8 @@ class Subscription:
         self._joining: AgentClient | None = None
         self._member: Member | None = None
         self._machine: Subscriber | None = None
+        self._follower = Follower(f"weir-follow-{name}", self._follow)
+        self._follower.start()
         self._thread = PacketThread(f"weir-subscribe-{name}", self._step, self._carrier)
         self._thread.start()
 
@@ -126,6 +135,9 @@ class Subscription:
             WeightsError: the subscription is refused.
         """
         with self._changed:
+            self._changed.wait_for(
+                lambda: not self._replica.waits
+            )  # for its digest, which follows it closely
             self._raise_failure()
             digest = self._replica.digest
             if digest is None:
@@ -152,6 +164,7 @@ class Subscription:
         """End the subscription; the model keeps its version. Closing twice is harmless."""
         self._thread.end(self._give_up_joining)
         self._leave()
+        self._follower.end()
 
     def __enter__(self) -> "Subscription":
         return self
@@ -178,32 +191,46 @@ class Subscription:
             return _PAUSE_S
         member, machine = self._member, self._machine
         assert member is not None and machine is not None
-        now = now_ns()
-        for payload, source in member.carrier.receive():
-            self._payload_bytes += len(payload)
-            machine.on_packet(payload, now, source)
+        now, packets = now_ns(), 0
+        for batch in member.carrier.receive():
+            self._payload_bytes += batch.nbytes
+            packets += batch.count
+            machine.on_batch(batch, now)
         if machine.verdicts[Verdict.WRONG_LAYOUT]:
             self._fail(WeightsError("the publisher's tensors have other names, dtypes or shapes"))
-        for message in machine.messages():
-            self._follow(machine, message.name.number, message.body, snapshot=message.name.snapshot)
+        if self._follower.failed:
+            self._follower.reset()
+            machine.restart()
+        if self._follower.has_room:
+            for message in machine.messages():
+                self._follower.give(message)
         payloads, wake = machine.poll(now)
         for payload in payloads:
-            member.carrier.send(payload, machine_publisher(member.membership))
+            member.carrier.send(Datagrams.single(payload, machine_publisher(member.membership)))
         member.carrier.flush()
+        if _FEW <= packets < _MANY:  # more comes at once: to wake for each batch of it would cost more
+            time.sleep(_TOGETHER_S)
         return max(0.0, (wake - now) / 1e9)
 
-    def _follow(self, machine: Subscriber, number: int, body: memoryview, *, snapshot: bool) -> None:
+    def _follow(self, message: Event) -> bool:
+        """Use a message, or have its digest confirm the version; return whether it is right."""
+        number = message.name.number
         with self._changed:
-            if not machine.version:
-                return  # it started again
             try:
-                self._replica.follow(body, snapshot=snapshot)
-                self._received = number
+                if isinstance(message, Message):
+                    self._replica.follow(message.code, snapshot=message.name.snapshot)
+                elif isinstance(message, Digest):
+                    self._replica.confirm(message.digest)
+                    self._received = number
+                else:
+                    self._replica.undo()
             except BodyError as error:
                 log.warning("%s: version %d: %s", self._name, number, error)
-                machine.restart()
                 self._received = 0
-            self._changed.notify_all()
+                return False
+            finally:
+                self._changed.notify_all()
+            return True
 
     def _enter(self) -> bool:
         def join(client: AgentClient, udp_port: int) -> Membership:
@@ -240,11 +267,14 @@ class Subscription:
             self._joining.close()
 
     def _leave(self) -> None:
+        self._follower.reset()
         with self._changed:
             member, machine, self._member, self._machine = self._member, self._machine, None, None
             if machine is not None:
                 self._counts += machine.counts
                 self._verdicts += machine.verdicts
+            self._replica.undo()
+            self._changed.notify_all()
         if member is not None:
             member.leave()
 

@@ -58,23 +58,42 @@ static inline void weir_frame_header(uint8_t *out, const weir_addresses *a, uint
 /* DSCP << 2 | ECN of a frame that weir_frame_payload took. */
 static inline uint8_t weir_frame_traffic_class(const uint8_t *frame) { return frame[WEIR_ETHERNET + 1]; }
 
-/* The length of the payload that the switch sent us in this frame (it starts at WEIR_FRAME_OVERHEAD), or -1
- * when the frame is something else: then it is none of ours. */
-static inline int32_t weir_frame_payload(const uint8_t *frame, uint32_t length, const weir_addresses *a)
+/* The length of the payload of a datagram in this frame to a host's MAC address, IPv4 address and UDP port (it starts at
+ * WEIR_FRAME_OVERHEAD), or -1 when the frame is something else. */
+static inline int32_t weir_frame_datagram(const uint8_t *frame, uint32_t length, const uint8_t *mac,
+                                          uint32_t address, uint16_t port)
 {
     const uint8_t *ip = frame + WEIR_ETHERNET, *udp = ip + WEIR_IPV4;
-    if (length < WEIR_FRAME_OVERHEAD || memcmp(frame, a->host_mac, 6) != 0 ||
+    if (length < WEIR_FRAME_OVERHEAD || memcmp(frame, mac, 6) != 0 ||
         weir_get16(frame + 12) != WEIR_ETHERTYPE_IPV4 || ip[0] != 0x45 || ip[9] != WEIR_PROTOCOL_UDP ||
         (weir_get16(ip + 6) & 0x3fff) != 0 || weir_ipv4_sum(ip) != 0xffff)
         return -1;
     uint32_t total = weir_get16(ip + 2), datagram = weir_get16(udp + 4);
-    if (total > length - WEIR_ETHERNET || datagram < WEIR_UDP || datagram > total - WEIR_IPV4 ||
-        total < WEIR_IPV4 + WEIR_UDP)
+    if (total > length - WEIR_ETHERNET || total < WEIR_IPV4 + WEIR_UDP || datagram < WEIR_UDP ||
+        datagram > total - WEIR_IPV4)
         return -1;
-    if (weir_get32(ip + 12) != a->switch_ip || weir_get32(ip + 16) != a->host_ip ||
-        weir_get16(udp) != a->switch_port || weir_get16(udp + 2) != a->host_port)
-        return -1;
+    if (weir_get32(ip + 16) != address || weir_get16(udp + 2) != port) return -1;
     return (int32_t)(datagram - WEIR_UDP);
+}
+
+static inline uint32_t weir_frame_source_ip(const uint8_t *frame)
+{
+    return weir_get32(frame + WEIR_ETHERNET + 12);
+}
+
+static inline uint16_t weir_frame_source_port(const uint8_t *frame)
+{
+    return weir_get16(frame + WEIR_ETHERNET + WEIR_IPV4);
+}
+
+/* The length of the payload that the switch sent us in this frame, or -1: then it is none of ours. */
+static inline int32_t weir_frame_payload(const uint8_t *frame, uint32_t length, const weir_addresses *a)
+{
+    const int32_t found = weir_frame_datagram(frame, length, a->host_mac, a->host_ip, a->host_port);
+    if (found < 0 || weir_frame_source_ip(frame) != a->switch_ip ||
+        weir_frame_source_port(frame) != a->switch_port)
+        return -1;
+    return found;
 }
 
 #endif

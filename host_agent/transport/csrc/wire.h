@@ -81,6 +81,10 @@
 #define WEIR_WIDE_BLOCK_LOG2 10u
 #define WEIR_WIDE_LANES 1024u
 #define WEIR_KEY_BYTES 16u
+#define WEIR_WEIGHTS_MOST_DATA 1088u
+#define WEIR_WEIGHTS_TYPE_DATA 1u
+#define WEIR_WEIGHTS_TYPE_STATE 2u
+#define WEIR_WEIGHTS_TYPE_ASK 3u
 
 /* what every Weir packet starts with */
 #define WEIR_WEIR_SIZE 28u
@@ -129,5 +133,19 @@
 #define WEIR_FLOW_INDEX_OFFSET 12u /* chunk: its index; probe: its number, from 1; bitmap, stop: the probe answered, or zero */
 #define WEIR_FLOW_COUNT_OFFSET 16u /* chunks of the tensor */
 #define WEIR_FLOW_FIRST_OFFSET 20u /* chunk: its account; probe: first chunk asked about; bitmap, stop: chunk of the first bit */
+
+/* what every packet of published weights starts with (docs/guides/weights.md) */
+#define WEIR_WEIGHTS_SIZE 28u
+#define WEIR_WEIGHTS_VERSION_OFFSET 0u /* VERSION */
+#define WEIR_WEIGHTS_VERSION_SHIFT 4u
+#define WEIR_WEIGHTS_TYPE_OFFSET 0u /* WeightsType */
+#define WEIR_WEIGHTS_TYPE_SHIFT 0u
+#define WEIR_WEIGHTS_SNAPSHOT_OFFSET 1u /* 1: of the whole weights of a version; 0: of the update that makes the version */
+#define WEIR_WEIGHTS_SIZE_OFFSET 2u /* bytes of data that follow */
+#define WEIR_WEIGHTS_JOB_OFFSET 4u /* job of the publisher */
+#define WEIR_WEIGHTS_NUMBER_OFFSET 8u /* version of the weights; state: the newest; question: 0 asks for the state */
+#define WEIR_WEIGHTS_INDEX_OFFSET 12u /* data: the packet's; state: oldest update kept; question: packet of the first bit */
+#define WEIR_WEIGHTS_COUNT_OFFSET 16u /* data, state: packets of the message; question: the version that the asker has */
+#define WEIR_WEIGHTS_CHECK_OFFSET 20u /* SipHash-2-4, by the job's key, of the fields before, four zeros and the data */
 
 #endif

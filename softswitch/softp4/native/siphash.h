@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* SipHash-2-4 (Aumasson and Bernstein, 2012) of one word: who lacks the key cannot tell it from a random number. */
+/* SipHash-2-4 (Aumasson and Bernstein, 2012) of a word, or of bytes: who lacks the key cannot tell it from a random number. */
 #ifndef SOFTP4_SIPHASH_H
 #define SOFTP4_SIPHASH_H
 
 #include <stdint.h>
+#include <string.h>
 
 static inline uint64_t sp4_little64(const uint8_t *bytes)
 {
-    uint64_t word = 0;
-    for (int i = 7; i >= 0; i--) word = word << 8 | bytes[i];
+    uint64_t word;
+    memcpy(&word, bytes, sizeof word);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    word = __builtin_bswap64(word);
+#endif
     return word;
 }
 
@@ -30,20 +34,40 @@ static inline void sp4_sip_rounds(uint64_t v[4], int rounds)
     }
 }
 
-static inline uint64_t sp4_siphash(const uint8_t key[16], uint64_t word)
+static inline void sp4_sip_begin(uint64_t v[4], const uint8_t key[16])
 {
     const uint64_t k0 = sp4_little64(key), k1 = sp4_little64(key + 8);
-    uint64_t v[4] = {k0 ^ 0x736f6d6570736575, k1 ^ 0x646f72616e646f6d, k0 ^ 0x6c7967656e657261,
-                     k1 ^ 0x7465646279746573};
-    const uint64_t message[] = {word, (uint64_t)sizeof word << 56}; /* the last one holds the length */
-    for (int i = 0; i < 2; i++) {
-        v[3] ^= message[i];
-        sp4_sip_rounds(v, 2);
-        v[0] ^= message[i];
-    }
+    v[0] = k0 ^ 0x736f6d6570736575;
+    v[1] = k1 ^ 0x646f72616e646f6d;
+    v[2] = k0 ^ 0x6c7967656e657261;
+    v[3] = k1 ^ 0x7465646279746573;
+}
+
+static inline void sp4_sip_word(uint64_t v[4], uint64_t word)
+{
+    v[3] ^= word;
+    sp4_sip_rounds(v, 2);
+    v[0] ^= word;
+}
+
+/* The last `count` bytes of a message of `length` bytes, after words for all bytes before them. */
+static inline uint64_t sp4_sip_end(uint64_t v[4], const uint8_t *bytes, uint64_t count, uint64_t length)
+{
+    for (; count >= 8; count -= 8, bytes += 8) sp4_sip_word(v, sp4_little64(bytes));
+    uint8_t last[8] = {0};
+    memcpy(last, bytes, count);
+    sp4_sip_word(v, sp4_little64(last) | length << 56);
     v[2] ^= 0xff;
     sp4_sip_rounds(v, 4);
     return v[0] ^ v[1] ^ v[2] ^ v[3];
+}
+
+static inline uint64_t sp4_siphash(const uint8_t key[16], uint64_t word)
+{
+    uint64_t v[4];
+    sp4_sip_begin(v, key);
+    sp4_sip_word(v, word);
+    return sp4_sip_end(v, (const uint8_t *)"", 0, sizeof word);
 }
 
 #endif

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from weir.host_agent.collectives.dtypes import pack_bits
 from weir.host_agent.compression import changes as module
-from weir.host_agent.compression.changes import Changes, apply, find, take
+from weir.host_agent.compression.changes import Changes, apply, find, renew, take
 
 DTYPES = (
     torch.bfloat16,
@@ -86,6 +86,12 @@ def round_trip(old: torch.Tensor, new: torch.Tensor, update: bool) -> None:
     check(changes, before, new)
     np.testing.assert_array_equal(bits(old), bits(new if update else before))
     np.testing.assert_array_equal(bits(take(before, changes)), bits(before)[bits(before) != bits(new)])
+    renewed = before.clone()
+    found, past = renew(renewed, new)
+    check(found, before, new)
+    assert past.dtype == new.dtype
+    np.testing.assert_array_equal(bits(past), bits(before)[bits(before) != bits(new)])
+    np.testing.assert_array_equal(bits(renewed), bits(new))
     apply(replica, changes)
     np.testing.assert_array_equal(bits(replica), bits(new))
     summary = find(None, changes.mask)

@@ -4,6 +4,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
@@ -19,13 +20,14 @@ from weir.host_agent.torch.weights.carriers import (
     choose_carrier,
     open_socket,
 )
-from weir.host_agent.weights.packets import Packet
-from weir.wire.definition import WEIGHTS_PORT, WeightsType
+from weir.host_agent.weights.packets import Datagrams, DataWriter, Name, Packet
+from weir.wire.definition import WEIGHTS_DATA, WEIGHTS_PORT, WeightsType
 
 JOB, KEY = 7, b"k" * 16
 GROUP = Endpoint("01:00:5e:77:00:10", "239.119.0.16", WEIGHTS_PORT)
 SWITCH_MAC = "02:00:00:00:00:fe"
 PAYLOAD = Packet(WeightsType.DATA, JOB, 2, 0, 1, data=b"weights").encode(KEY)
+MANY = 130
 
 
 def membership(host: Endpoint, shm: Path | None = None, claimed: ClaimedPort | None = None) -> Membership:
@@ -40,12 +42,22 @@ def membership(host: Endpoint, shm: Path | None = None, claimed: ClaimedPort | N
     )
 
 
-def heard(carrier: Carrier) -> list[tuple[bytes, Address]]:
+def heard(carrier: Carrier, packets: int = 1) -> list[tuple[bytes, tuple[str, int]]]:
+    """Return packets that come, this many or fewer."""
+    found: list[tuple[bytes, tuple[str, int]]] = []
     for _ in range(100):
-        if found := carrier.receive():
-            return found
-        carrier.wait(0.05)
-    return []
+        for batch in carrier.receive():
+            found += [(batch.payload(at), batch.source) for at in range(batch.count)]
+        if len(found) >= packets:
+            break
+        carrier.wait(0.02)
+    return found
+
+
+def run_of_packets() -> Datagrams:
+    """Return many packets of one size, and a shorter one."""
+    code = np.arange(MANY * WEIGHTS_DATA - 100, dtype=np.uint8)
+    return DataWriter(JOB, KEY).write(Name(2, snapshot=False), MANY + 1, 0, code, None)
 
 
 @pytest.fixture
@@ -68,17 +80,30 @@ def address(carrier: SocketCarrier) -> Address:
 
 def test_sockets_reach_all_and_one(sockets: list[SocketCarrier]) -> None:
     publisher, *subscribers = sockets
-    publisher.send(PAYLOAD, None)
+    publisher.send(Datagrams.single(PAYLOAD, None))
     assert publisher.flush()
     for each in subscribers:
         assert heard(each) == [(PAYLOAD, address(publisher))]
-    subscribers[0].send(PAYLOAD, address(publisher))
+    subscribers[0].send(Datagrams.single(PAYLOAD, address(publisher)))
     assert subscribers[0].flush()
     assert heard(publisher) == [(PAYLOAD, address(subscribers[0]))]
-    publisher.send(PAYLOAD, address(subscribers[1]))
+    publisher.send(Datagrams.single(PAYLOAD, address(subscribers[1])))
     assert publisher.flush()
     assert heard(subscribers[1]) == [(PAYLOAD, address(publisher))]
     assert subscribers[0].receive() == []
+
+
+@pytest.mark.parametrize("batches", ["on", "off"])
+def test_sockets_carry_batches(
+    batches: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setenv("SOFTP4_BATCHES", batches)
+    publisher, *subscribers = request.getfixturevalue("sockets")
+    sent = run_of_packets()
+    publisher.send(sent)
+    assert publisher.flush()
+    for each in subscribers:
+        assert heard(each, MANY) == [(payload, address(publisher)) for payload in sent.split()]
 
 
 @pytest.fixture
@@ -92,8 +117,8 @@ def shared(tmp_path: Path) -> Iterator[tuple[ShmPort, MemoryCarrier]]:
 
 def test_frames_to_all_and_to_one(shared: tuple[ShmPort, MemoryCarrier]) -> None:
     switch, carrier = shared
-    carrier.send(PAYLOAD, None)
-    carrier.send(PAYLOAD, Address("10.0.0.2", 9000))
+    carrier.send(Datagrams.single(PAYLOAD, None))
+    carrier.send(Datagrams.single(PAYLOAD, Address("10.0.0.2", 9000)))
     assert carrier.flush()
     for mac, ip, port in ((GROUP.mac, GROUP.ip, WEIGHTS_PORT), (SWITCH_MAC, "10.0.0.2", 9000)):
         frame = Ether(switch.recv())
@@ -105,6 +130,20 @@ def test_frames_to_all_and_to_one(shared: tuple[ShmPort, MemoryCarrier]) -> None
         )
         assert (frame[UDP].dport, frame[UDP].sport, frame[IP].tos) == (port, 9347, TRAFFIC_CLASS)
         assert bytes(frame[UDP].payload) == PAYLOAD
+
+
+def test_frames_wait_until_there_is_room(shared: tuple[ShmPort, MemoryCarrier]) -> None:
+    switch, carrier = shared
+    sent = run_of_packets()
+    for _ in range(20):
+        carrier.send(sent)
+    frames = []
+    while not carrier.flush():
+        while frame := switch.recv():
+            frames.append(frame)
+    while frame := switch.recv():
+        frames.append(frame)
+    assert [frame[42:] for frame in frames] == 20 * sent.split()
 
 
 def test_frames_to_others_are_nobodys(shared: tuple[ShmPort, MemoryCarrier]) -> None:

@@ -45,6 +45,17 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     )
 
 
+def follow_update(replica: Replica, source: Source) -> None:
+    replica.follow(memoryview(source.update()), snapshot=False)
+    replica.confirm(source.seal())
+
+
+def follow_snapshot(replica: Replica, source: Source) -> None:
+    code, digest = source.snapshot()
+    replica.follow(memoryview(code), snapshot=True)
+    replica.confirm(digest)
+
+
 @given(st.lists(st.sampled_from((0.0, 0.01, 0.3, 1.0)), max_size=4), st.integers(0, 3), st.integers(0, 1000))
 @settings(deadline=None, max_examples=30)
 def test_a_replica_that_begins_anywhere_follows(shares: list[float], start: int, seed: int) -> None:
@@ -52,13 +63,15 @@ def test_a_replica_that_begins_anywhere_follows(shares: list[float], start: int,
     source, replica = Source(trainer), Replica(engine)
     for number, share in enumerate(shares):
         if number == start:
-            replica.follow(memoryview(source.snapshot()), snapshot=True)
+            follow_snapshot(replica, source)
         change(trainer, share, seed + number)
         update = source.update()
-        assert source.digest == digest_of(trainer)
+        assert source.seal() == digest_of(trainer)
         if replica.digest is None:
             continue
         replica.follow(memoryview(update), snapshot=False)
+        assert replica.digest is None
+        replica.confirm(source.digest)
         assert replica.digest == source.digest
         replica.copy_to(engine)
         assert same(engine, trainer)
@@ -69,21 +82,41 @@ def test_the_engines_weights_stay_until_it_takes_a_version_over() -> None:
     trainer, engine = weights(1), weights(2)
     before = {name: tensor.clone() for name, tensor in engine.items()}
     source, replica = Source(trainer), Replica(engine)
-    replica.follow(memoryview(source.snapshot()), snapshot=True)
+    follow_snapshot(replica, source)
     assert same(engine, before)
 
 
 def test_an_update_of_another_version_is_found_and_a_snapshot_mends_it() -> None:
     trainer = weights()
     source, replica = Source(trainer), Replica(weights())
-    replica.follow(memoryview(source.snapshot()), snapshot=True)
+    follow_snapshot(replica, source)
     change(trainer, 0.3, 1)
     source.update()
     change(trainer, 0.3, 2)
     with pytest.raises(BodyError):
-        replica.follow(memoryview(source.update()), snapshot=False)
+        follow_update(replica, source)
     assert replica.digest is None
-    replica.follow(memoryview(source.snapshot()), snapshot=True)
+    follow_snapshot(replica, source)
+    assert replica.digest == source.digest
+
+
+def test_an_update_that_nobody_confirms_is_undone() -> None:
+    trainer, engine = weights(1), weights(2)
+    source, replica = Source(trainer), Replica(engine)
+    follow_snapshot(replica, source)
+    before, digest = {name: tensor.clone() for name, tensor in trainer.items()}, source.digest
+    change(trainer, 0.3, 1)
+    replica.follow(memoryview(source.update()), snapshot=False)
+    assert replica.waits and replica.digest is None
+    replica.undo()
+    assert not replica.waits and replica.digest == digest
+    replica.copy_to(engine)
+    assert same(engine, before)
+    change(trainer, 0.3, 2)
+    source.seal()
+    follow_snapshot(replica, source)
+    follow_update(replica, source)
+    replica.undo()  # it is confirmed: nothing happens
     assert replica.digest == source.digest
 
 
@@ -92,20 +125,22 @@ def test_an_update_of_another_version_is_found_and_a_snapshot_mends_it() -> None
 def test_damage_is_found(at: int, flip: int, snapshot: bool) -> None:
     trainer = weights()
     source, replica = Source(trainer), Replica(weights())
-    replica.follow(memoryview(source.snapshot()), snapshot=True)
+    follow_snapshot(replica, source)
     change(trainer, 0.3, 1)
-    body = bytearray(source.update())
+    code = bytearray(source.update())
+    digest = source.seal()
     if snapshot:
-        body = bytearray(source.snapshot())
-    body[at % len(body)] ^= flip
+        code = bytearray(source.snapshot()[0])
+    code[at % len(code)] ^= flip
     with pytest.raises(BodyError):
-        replica.follow(memoryview(bytes(body)), snapshot=snapshot)
+        replica.follow(memoryview(bytes(code)), snapshot=snapshot)
+        replica.confirm(digest)
 
 
 @given(st.integers(0, 100_000))
 def test_a_message_that_is_cut_is_found(at: int) -> None:
     source, replica = Source(weights()), Replica(weights())
-    body = source.snapshot()
+    body, _ = source.snapshot()
     with pytest.raises(BodyError):
         replica.follow(memoryview(body[: at % len(body)]), snapshot=True)
 
@@ -116,7 +151,7 @@ def test_a_message_is_no_longer_than_a_subscriber_takes() -> None:
     for name in trainer:
         trainer[name].view(-1).view(torch.uint8).random_(0, 2)
     assert len(source.update()) <= source.layout.most_bytes
-    assert len(source.snapshot()) <= source.layout.most_bytes
+    assert len(source.snapshot()[0]) <= source.layout.most_bytes
 
 
 def test_only_what_changed_is_in_an_update() -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A publisher and its subscribers on a network that loses, delays, repeats and reorders, in virtual time."""
 
+import hashlib
 import heapq
 import itertools
 import random
@@ -8,14 +9,16 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from weir.host_agent.transport.datagram_batches import batch_of
 from weir.host_agent.weights.pace import Rates
+from weir.host_agent.weights.packets import Name
 from weir.host_agent.weights.publisher import Publisher
-from weir.host_agent.weights.subscriber import Message, Subscriber
+from weir.host_agent.weights.subscriber import Digest, Message, Subscriber
 
 MS = 1_000_000
 S = 1_000 * MS
 JOB, KEY, LAYOUT = 7, b"k" * 16, b"eightbyt"
-TRAINER = "trainer"
+TRAINER = ("trainer", 1)
 MOST = 1 << 20
 
 
@@ -30,21 +33,28 @@ class Faults:
 
 
 class Engine:
-    """A subscriber whose weights are bytes: an update is the number of its version."""
+    """A subscriber whose weights are bytes: the digest of a version is at the end of its code."""
 
     def __init__(self, world: "World", name: str, machine: Subscriber) -> None:
         self.world, self.name, self.machine = world, name, machine
         self.versions: list[int] = []
+        self.code = b""
         self.wake: int | None = None
         self.gone = False
 
-    def take(self, message: Message) -> None:
-        body = bytes(message.body)
-        kept = self.world.bodies[message.name]
-        assert body == kept, f"{self.name}: {message.name} is not the published one"
-        if not message.name.snapshot:
-            assert message.name.number == self.versions[-1] + 1
-        self.versions.append(message.name.number)
+    def take(self, message: object) -> None:
+        if isinstance(message, Message):
+            self.code = bytes(message.code)
+            assert self.code == self.world.codes[message.name], f"{self.name}: not the published one"
+            if not message.name.snapshot:
+                assert message.name.number == self.versions[-1] + 1
+        elif isinstance(message, Digest):
+            assert message.digest == digest_of(self.code)
+            self.versions.append(message.name.number)
+
+
+def digest_of(code: bytes) -> bytes:
+    return hashlib.sha256(code).digest()
 
 
 class World:
@@ -56,8 +66,8 @@ class World:
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self.engines: dict[str, Engine] = {}
-        self.bodies: dict[object, bytes] = {}
-        self.sent: Counter[str] = Counter()  # bytes, by who sent them
+        self.codes: dict[Name, bytes] = {}
+        self.sent: Counter[object] = Counter()  # bytes, by who sent them
         self.received: Counter[str] = Counter()
         self._pub_wake: int | None = None
         self.publisher: Publisher[str] = Publisher(
@@ -69,21 +79,26 @@ class World:
         )
         self.pump()
 
-    def _snapshot(self) -> bytes:
-        from weir.host_agent.weights.packets import Name
+    def _snapshot(self) -> tuple[bytes, bytes]:
+        code = self.random.randbytes(self.size)
+        self.codes[Name(self.publisher.newest, snapshot=True)] = code
+        return code, digest_of(code)
 
-        body = self.random.randbytes(self.size)
-        self.bodies[Name(self.publisher.newest, snapshot=True)] = body
-        return body
-
-    def publish(self, length: int) -> int:
-        from weir.host_agent.weights.packets import Name
-
-        body = self.random.randbytes(length)
-        number = self.publisher.publish(body, self.now)
-        self.bodies[Name(number, snapshot=False)] = body
+    def publish(self, length: int, seal_after: int = 0) -> int:
+        """Publish an update; its digest is known so much later."""
+        code = self.random.randbytes(length)
+        number = self.publisher.publish(code, self.now)
+        self.codes[Name(number, snapshot=False)] = code
         self.pump()
+        if seal_after:
+            self.at(self.now + seal_after, lambda: self._seal(code))
+        else:
+            self._seal(code)
         return number
+
+    def _seal(self, code: bytes) -> None:
+        self.publisher.seal(digest_of(code))
+        self.pump()
 
     def join(self, name: str) -> Engine:
         machine = Subscriber(JOB, KEY, LAYOUT, TRAINER, MOST, seed=len(self.engines))
@@ -106,12 +121,12 @@ class World:
 
     def pump(self) -> None:
         datagrams, wake = self.publisher.poll(self.now)
-        for datagram in datagrams:
-            self.sent[TRAINER] += len(datagram.payload)
-            to = list(self.engines) if datagram.to is None else [datagram.to]
-            for name in to:
+        for each in datagrams:
+            self.sent[TRAINER] += each.payloads.size
+            to = list(self.engines) if each.to is None else [str(each.to)]
+            for name, payload in itertools.product(to, each.split()):
                 if (engine := self.engines.get(name)) is not None:
-                    self.carry(lambda e=engine, p=datagram.payload: self.arrive(e, p))  # type: ignore[misc]
+                    self.carry(lambda e=engine, p=payload: self.arrive(e, p))  # type: ignore[misc]
         if self._pub_wake is None or wake < self._pub_wake or self._pub_wake <= self.now:
             self._pub_wake = wake
             self.at(wake, self._on_publisher_timer)
@@ -125,7 +140,7 @@ class World:
         if engine.gone:
             return
         self.received[engine.name] += len(payload)
-        engine.machine.on_packet(payload, self.now, TRAINER)
+        engine.machine.on_batch(batch_of([payload], TRAINER), self.now)
         for message in engine.machine.messages():
             engine.take(message)
         self.pump_engine(engine)
