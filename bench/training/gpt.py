@@ -43,7 +43,7 @@ def read_tokens(vocabulary: int) -> torch.Tensor:
         text += path.read_bytes()
         if len(text) >= _LEAST_BYTES:
             break
-    return pairs_of(text, vocabulary)
+    return pairs_of(bytes(text), vocabulary)
 
 
 def batches(tokens: torch.Tensor, rank: int, steps: int, batch: int, length: int) -> torch.Tensor:
