@@ -218,6 +218,7 @@ SHORT: Final = {
     "tests/frameworks/programs/trainer.py": "a program",
     "tests/frameworks/sections.py": "what several tests read of a page",
     "tests/harness/frozen.py": "imported by its name, after all else",
+    "tests/harness/programs.py": "a program",
     "tests/harness/source.py": "what several rooms' tests share",
     "tests/host_agent/torch/suite/compare.py": "a program",
     "tests/mininet/knock.py": "a program",
@@ -227,6 +228,7 @@ SHORT: Final = {
     "weir/extras.py": "what commands and the test of the packages share",
     "weir/pcap/audit/serial.py": "what checks share, written apart from the switch's",
     "weir/process/imports.py": "what commands and templates share",
+    "weir/process/memory.py": "what workers and benchmarks share",
     "weir/train/models/*.py": "a model",
     "wire/addresses.py": "what controller, agents and simulator share",
 }

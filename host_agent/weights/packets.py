@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from weir.host_agent.transport.arrays import address_of
 from weir.host_agent.weights import native
-from weir.wire.definition import VERSION, WEIGHTS, WEIGHTS_DATA, WeightsType
+from weir.wire.definition import KEY_BYTES, VERSION, WEIGHTS, WEIGHTS_DATA, WeightsType
 
 _HEAD: Final = struct.Struct("!BBHIIII")  # all but the check
 _CHECK_BYTES: Final = 8
@@ -70,7 +70,8 @@ class Packet:
         return Name(self.number, self.snapshot)
 
     def encode(self, key: bytes) -> bytes:
-        """Return the UDP payload. key: of the job."""
+        """Return the UDP payload. key: of the job, KEY_BYTES long."""
+        _refuse_other_lengths(key)
         head = _HEAD.pack(
             VERSION << 4 | self.type,
             self.snapshot,
@@ -97,12 +98,19 @@ def decode(payload: bytes, job: int, key: bytes) -> Packet | Verdict:
         return Verdict.MALFORMED
     if theirs != job:
         return Verdict.WRONG_JOB
+    _refuse_other_lengths(key)
     if not native.library().weir_weights_is_signed(key, payload, len(payload)):
         return Verdict.BAD_CHECK
     return Packet(WeightsType(kind), job, number, index, count, bool(snapshot), data)
 
 
 _KINDS: Final = frozenset(WeightsType)
+
+
+def _refuse_other_lengths(key: bytes) -> None:
+    """C reads KEY_BYTES of a key, whatever its length."""
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"a job's key has {KEY_BYTES} bytes, not {len(key)}")
 
 
 @dataclass(frozen=True)
@@ -136,6 +144,7 @@ class DataWriter:
     """Writes DATA packets of a job. key: the job's."""
 
     def __init__(self, job: int, key: bytes) -> None:
+        _refuse_other_lengths(key)
         self._job, self._key = job, key
 
     def write(

@@ -217,11 +217,18 @@ def subscriber(version: int = 1) -> Subscriber:
     return made
 
 
+def test_a_key_has_the_length_that_the_check_reads() -> None:
+    with pytest.raises(ValueError, match="a job's key has 16 bytes, not 15"):
+        data().encode(KEY[:-1])
+    with pytest.raises(ValueError, match="not 17"):
+        decode(data().encode(KEY), JOB, KEY + b"!")
+
+
 @pytest.mark.parametrize(
     ("payload", "source", "verdict"),
     [
         (data().encode(KEY), ("stranger", 1), Verdict.WRONG_SENDER),
-        (data().encode(b"another key"), TRAINER, Verdict.BAD_CHECK),
+        (data().encode(b"another jobs key"), TRAINER, Verdict.BAD_CHECK),
         (data().encode(KEY)[:-1], TRAINER, Verdict.MALFORMED),
         (data().encode(KEY) + b"!", TRAINER, Verdict.MALFORMED),
         (b"", TRAINER, Verdict.MALFORMED),
