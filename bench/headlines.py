@@ -61,7 +61,7 @@ def _to_target(against: str) -> Figure:
 
 
 def _x_ring(model: str) -> Figure:
-    return Figure(tuple(_SERVERS[model]), "x ring", "Weir's PS, dfs", kind="value")
+    return Figure(tuple(_SERVERS[model]), "x ring", "Weir's PS, dfs", kind="value", form="{:.2f}")
 
 
 def _of_all_servers(column: str, against: str, kind: Kind) -> Figure:
