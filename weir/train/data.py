@@ -26,7 +26,7 @@ _BYTE_LINES: Final = 12_800  # less than the library has, so that lines do not o
 _HELD_OUT_BYTES: Final = 25
 PAIRS: Final = 50257  # tokens of a language model of two bytes each: as many as GPT-2 has
 _PAIR_LINES: Final = 6_176
-_HELD_OUT_PAIRS: Final = 193  # few: a score for each of so many tokens takes memory
+_HELD_OUT_PAIRS: Final = 193  # few: a score for each of 50,257 tokens takes memory
 _WORD = re.compile(r"[A-Za-z_]+|[0-9]+|\n|[^\sA-Za-z0-9_]")
 
 # Large modules of the standard library that every supported Python has.
