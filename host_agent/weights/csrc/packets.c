@@ -87,7 +87,8 @@ typedef struct {
 /* Whether a packet is one of this message, and as long as it must be. */
 static int belongs(const uint8_t *packet, uint32_t length, const weir_message *of)
 {
-    if (length <= HEADER || packet[0] != (WEIR_VERSION << WEIR_WEIGHTS_VERSION_SHIFT | WEIR_WEIGHTS_TYPE_DATA) ||
+    if (length <= HEADER ||
+        packet[0] != (WEIR_VERSION << WEIR_WEIGHTS_VERSION_SHIFT | WEIR_WEIGHTS_TYPE_DATA) ||
         packet[WEIR_WEIGHTS_SNAPSHOT_OFFSET] != of->snapshot)
         return 0;
     const uint32_t size = length - HEADER, index = weir_get32(packet + WEIR_WEIGHTS_INDEX_OFFSET);
