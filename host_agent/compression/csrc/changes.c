@@ -66,8 +66,7 @@ static inline uint32_t gather(const uint8_t *flags)
                 memcpy(before + found, old + at, WORD_BITS * sizeof *old);                                   \
                 memcpy(after + found, new + at, WORD_BITS * sizeof *new);                                    \
                 found += WORD_BITS;                                                                          \
-            }                                                                                                \
-            else                                                                                             \
+            } else                                                                                           \
                 for (uint32_t bits = word; bits; bits &= bits - 1) {                                         \
                     const uint64_t i = at + (uint32_t)__builtin_ctz(bits);                                   \
                     before[found] = old[i];                                                                  \

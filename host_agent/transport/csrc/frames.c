@@ -41,9 +41,8 @@ uint64_t weir_frames_send(weir_frames *f, const weir_addresses *addresses, uint8
     uint64_t gone = 0;
     while (gone < bytes) {
         const uint32_t length = bytes - gone < size ? (uint32_t)(bytes - gone) : size;
-        uint8_t *room = WEIR_FRAME_OVERHEAD + length <= SP4_MAX_FRAME
-                            ? sp4_port_reserve(port, SP4_SIDE_HOST)
-                            : NULL;
+        uint8_t *room =
+            WEIR_FRAME_OVERHEAD + length <= SP4_MAX_FRAME ? sp4_port_reserve(port, SP4_SIDE_HOST) : NULL;
         if (!room) break;
         weir_frame_header(room, addresses, length, class);
         memcpy(room + WEIR_FRAME_OVERHEAD, packets + gone, length);
