@@ -55,7 +55,7 @@ class Broadcast:
 
 
 class Chain:
-    """TCP from each host to the next; every engine passes on what it gets while it gets it."""
+    """TCP from each host to the next. Every engine forwards a message while it receives it."""
 
     def __init__(self, place: Place, hosts: int, addresses: Sequence[str]) -> None:
         links = _connect(place, addresses, [(rank, rank + 1) for rank in range(hosts - 1)])

@@ -173,8 +173,8 @@ class Communicator(ABC):
     ) -> ReduceReport | None:
         """Replace float32 values by their sums over all workers, where this can be done in their own memory.
 
-        Return how it was done; None: it cannot be, and nothing has happened. Which, is the same on every
-        worker.
+        Return how it was done; None: it cannot be done, and nothing has happened. All workers get the same
+        answer of the two.
 
         Args:
             values: C-contiguous; undefined if the reduction fails.

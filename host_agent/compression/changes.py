@@ -152,7 +152,7 @@ class _Native:
 
     @staticmethod
     def renew(old: torch.Tensor, new: torch.Tensor, dtype: torch.dtype) -> tuple[Changes, torch.Tensor]:
-        """Do it in one pass. Memory for all values is asked for; what is not needed is never touched."""
+        """Do it in one pass. Memory for all values is allocated, but only pages with changes are touched."""
         mask = torch.empty(words_for(new.numel(), 1), dtype=torch.uint32)
         before, after = torch.empty_like(new), torch.empty_like(new)
         count = bindings.library().weir_changes_renew(

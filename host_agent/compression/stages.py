@@ -274,9 +274,8 @@ def add_in_place(place: Place, plan: Plan, agreed: Agreed) -> Total | None:
     form, selection, destination = place.form, agreed.selection, plan.destination
     block = destination.packet_block(form, selection, lossless=place.policy.lossless)
     whole = agreed.scales.rows is None and not agreed.piggybacks.size and agreed.packed.is_cpu
-    if not (whole and block and place.policy.lossless and destination.reaches_all):
-        return None
-    if not isinstance(form, WholeLanes):
+    given = place.policy.lossless and destination.reaches_all
+    if not (whole and block and given and isinstance(form, WholeLanes)):
         return None
     values = agreed.vector.numbers()
     report = float_sum.add_in_place(place.communicator, values, agreed.scales, form, block, plan.service)

@@ -96,14 +96,14 @@ class DatagramSocket:
 
     def send(self, packets: Bytes, size: int, to: tuple[str, int]) -> int:
         """Send datagrams of ``size`` bytes, the last of which may be shorter; return the bytes of those that
-        are gone. What the kernel cannot deliver is as good as lost on its way.
+        are gone. Those that the kernel cannot deliver count as gone.
         """
         peer = int(ipaddress.IPv4Address(to[0])) << 16 | to[1]
         sent = self._lib.weir_datagrams_send(self._handle, address_of(packets), packets.size, size, peer)
         return int(sent)
 
     def receive(self) -> list[Batch]:
-        """Return what came, some of it; its memory is used again by the next call."""
+        """Return some of what came. The next call uses the same memory again."""
         count = self._lib.weir_datagrams_receive(self._handle, *self._arrivals.addresses)
         return list(self._arrivals.batches(count))
 
@@ -145,7 +145,7 @@ class FramePort:
         return int(sent)
 
     def receive(self) -> list[Batch]:
-        """Return what came, some of it; its memory is used again by the next call."""
+        """Return some of what came. The next call uses the same memory again."""
         addresses = self._arrivals.addresses
         count = self._lib.weir_frames_receive(self._handle, self._listens, len(self._listens), *addresses)
         return list(self._arrivals.batches(count))

@@ -4,8 +4,8 @@
 Each packet of a new message goes out once, to all; that with the digest goes when the digest is known. What
 a subscriber lacks it asks for; a packet that several ask for within a moment goes to all again, else to the
 one. Repairs take at most every other packet, so a subscriber with a bad path slows nobody more than that. The
-last updates are kept (the journal); who lacks an older one gets a snapshot, which is made when it is first
-asked for and kept while somebody fetches it.
+last updates are kept (the journal). A subscriber that lacks an older one gets a snapshot, which is made when
+it is first asked for and kept while somebody fetches it.
 """
 
 from collections import Counter, OrderedDict, deque
@@ -236,7 +236,7 @@ class Publisher(Generic[Address]):
         return Verdict.ACCEPTED
 
     def _counts(self, name: Name, index: int, repaired: int | None) -> bool:
-        """Return whether a packet was lost at the present rate, that is, sent since the rate fell last."""
+        """Return whether a lost packet was sent at the present rate, so after the last fall of the rate."""
         when, number, first = self._fell
         if repaired is not None:
             return repaired >= when

@@ -8,7 +8,12 @@
 #include "datagrams.h"
 #include "lanes.h"
 
-enum { MESSAGES = WEIR_ARRIVING_BYTES / LONGEST_MESSAGE, BATCH_PACKETS = 58, MOST_BATCH = 65000 };
+enum {
+    MESSAGES = WEIR_ARRIVING_BYTES / LONGEST_MESSAGE,
+    BATCH_PACKETS = 58,
+    MOST_BATCH = 65000,
+    MOST_COALESCED = 64 /* datagrams that Linux puts into one message (UDP_GRO_CNT_MAX) */
+};
 
 typedef struct {
     int fd, segments; /* whether the kernel segments what we send */
@@ -70,8 +75,7 @@ uint64_t weir_datagrams_send(weir_datagrams *d, const uint8_t *packets, uint64_t
     return gone;
 }
 
-static uint32_t take_apart(struct msghdr *message, uint32_t length, uint32_t at, weir_arrival *arrivals,
-                           uint32_t room)
+static uint32_t take_apart(struct msghdr *message, uint32_t length, uint32_t at, weir_arrival *arrivals)
 {
     const struct sockaddr_in *from = message->msg_name;
     const uint64_t source = (uint64_t)WEIR_BE32(from->sin_addr.s_addr) << 16 | WEIR_BE16(from->sin_port);
@@ -79,10 +83,10 @@ static uint32_t take_apart(struct msghdr *message, uint32_t length, uint32_t at,
     weir_read_control(message, &size);
     do {
         const uint32_t here = length < size ? length : size;
-        if (found < room) arrivals[found++] = (weir_arrival){source, at, here};
+        arrivals[found++] = (weir_arrival){source, at, here};
         at += here;
         length -= here;
-    } while (length);
+    } while (length && found < MOST_COALESCED);
     return found;
 }
 
@@ -103,10 +107,16 @@ uint32_t weir_datagrams_receive(weir_datagrams *d, uint8_t *memory, weir_arrival
                                         .msg_control = controls[i].bytes,
                                         .msg_controllen = sizeof controls[i].bytes};
     }
-    const int messages = recvmmsg(d->fd, in, MESSAGES, MSG_DONTWAIT, NULL);
-    uint32_t found = 0;
-    for (int i = 0; i < messages; i++)
-        found += take_apart(&in[i].msg_hdr, in[i].msg_len, (uint32_t)i * LONGEST_MESSAGE, arrivals + found,
-                            WEIR_MOST_ARRIVALS - found);
+    uint32_t found = 0, taken = 0;
+    while (taken < MESSAGES) { /* no more messages at once than there is room for, should all be coalesced */
+        const uint32_t fit = (WEIR_MOST_ARRIVALS - found) / MOST_COALESCED, left = MESSAGES - taken;
+        const uint32_t most = fit < left ? fit : left;
+        if (!most) break;
+        const int messages = recvmmsg(d->fd, in + taken, most, MSG_DONTWAIT, NULL);
+        for (int i = 0; i < messages; i++, taken++)
+            found +=
+                take_apart(&in[taken].msg_hdr, in[taken].msg_len, taken * LONGEST_MESSAGE, arrivals + found);
+        if (messages < (int)most) break;
+    }
     return found;
 }

@@ -75,9 +75,9 @@ uint64_t weir_weights_write(const uint8_t *key, const weir_message *of, uint32_t
     return (uint64_t)(at - out);
 }
 
-/* A message of which packets come. Mirrored by native.py. body: MOST bytes for each packet; there: one. received: packets that
- * are there; missing: those of them that were asked for and have not come; reach: one more than the highest number;
- * length: bytes of all but the last packet, once the one before the last is there; last: bytes of the last one. */
+/* A message of which packets come. Mirrored by native.py. body: MOST bytes for each packet. there: its state. received:
+ * packets that are there. asked: packets that were asked for and have not come. reach: the highest number that came,
+ * plus 1. last_but_one, last: bytes of these packets, once they are there. */
 typedef struct {
     uint8_t *body, *there;
     weir_message of;
