@@ -107,4 +107,12 @@ CASES: Final[tuple[Case, ...]] = (
         {"model": "tiny", "batch": "1", "length": "16"},
         repeats=5,
     ),
+    Case(
+        "gradients",
+        "candidates",
+        "Schemes that might replace compress or a part of it, workers in one process: loss or accuracy.",
+        "an hour",
+        {"models": "gnn", "schemes": "dense,alone,compress,energy-16", "rates": "1", "steps": "3"},
+        seeds=1,
+    ),
 )

@@ -248,9 +248,11 @@ class LocalGradients:
 
     def excluded(self, segment: Segment) -> bool:
         """Return whether a parameter's gradient is sent whole, whatever the sparsifier."""
-        return bool(self.exclude) and any(
-            _matches(pattern, segment.name, len(segment.shape)) for pattern in self.exclude
-        )
+        return self.excludes(segment.name, len(segment.shape))
+
+    def excludes(self, name: str, dimensions: int) -> bool:
+        """Return whether the parameter of this name is sent whole."""
+        return any(_matches(pattern, name, dimensions) for pattern in self.exclude)
 
     @property
     def observes(self) -> bool:

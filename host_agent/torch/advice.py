@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings about combinations that learn worse than they need to: gradients held back, and a history of them.
+"""Warnings about combinations that learn worse than they need to: gradients held back, and a history of them,
+or parameters of few blocks.
 
 Adam and its kin divide by the history of the gradients they see. A gradient that was held back, and comes
 late and all at once, is scaled by the wrong history; momentum repeats it. A hook does not see the optimizer,
@@ -56,6 +57,28 @@ def warn_of_filter(optimizer: torch.optim.Optimizer, name: str) -> None:
     """
     if divides(optimizer):
         _log.warning(held_back(name, type(optimizer).__name__, servers=True))
+
+
+def warn_of_few_blocks(sizes: Iterable[int], density: float, block: int, name: str) -> None:
+    """Say that parameters are too small for whole blocks of them to be chosen, where most values are in such.
+
+    Of a parameter with fewer blocks than 1 / density none is chosen in most steps.
+
+    Args:
+        sizes: values of each parameter that blocks are chosen of.
+        density: share of the blocks that are chosen.
+        block: values in a block.
+        name: of who chooses.
+    """
+    found = list(sizes)
+    few = [size for size in found if -(-size // block) * density < 1]
+    if 2 * sum(few) > sum(found):
+        _log.warning(
+            "%s chooses %g %% of the blocks of %d values: %d of %d parameters have less than one block "
+            "for that, so they stand still in most steps, and the model learns worse than without. Use "
+            "sparsifier 'dfs', smaller blocks or a higher density",
+            *(name, 100 * density, block, len(few), len(found)),
+        )
 
 
 def _repeats(optimizer: torch.optim.Optimizer) -> bool:

@@ -24,7 +24,7 @@ from weir.host_agent.compression.encodings import SCALE_BLOCK, EncodingPlan
 from weir.host_agent.compression.exchange import GradientExchange
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import Sparsifier, SparsifierOptions, create_sparsifier
-from weir.host_agent.torch.advice import warn_at_first_step
+from weir.host_agent.torch.advice import warn_at_first_step, warn_of_few_blocks
 from weir.host_agent.torch.compiling import never_compiled
 from weir.host_agent.torch.packed_state import newest
 from weir.host_agent.torch.process_group import WeirProcessGroup
@@ -127,7 +127,7 @@ class HookState:
         self._joined = False
         self.bind(module, process_group)
         if not sparsifier.sends_all and self.group.rank() == 0:
-            warn_at_first_step(self._names, f"weir.torch.hook with sparsifier {sparsifier.name!r}")
+            self._warn(sparsifier, f"weir.torch.hook with sparsifier {sparsifier.name!r}")
 
     def bind(self, module: torch.nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         """Connect the state to a module and a group: at the start, after unpickling, for another group.
@@ -155,6 +155,18 @@ class HookState:
         facts = connection.facts
         self.exchanger.join(module, communicator, facts.slot_count, max_lanes=facts.max_lanes)
         self._joined = False
+
+    def _warn(self, sparsifier: Sparsifier, name: str) -> None:
+        """Say where the sparsifier goes badly with the optimizer, or with parameters of these sizes."""
+        warn_at_first_step(self._names, name)
+        if {"density", "block"} <= set(sparsifier.uses):
+            excludes = self.exchanger.gradients.excludes
+            sizes = [
+                one.numel()
+                for one, each in self._names.items()
+                if one.requires_grad and not excludes(each, one.dim())
+            ]
+            warn_of_few_blocks(sizes, sparsifier.options.density, sparsifier.options.block, name)
 
     def layout_of(self, bucket: GradBucket) -> BucketLayout:
         """Return the places of the parameters in one of DDP's buckets.

@@ -88,6 +88,33 @@ def test_whole_gradients_and_other_optimizers_are_no_reason_to_warn(
     assert not any(world.run(said_of_hook, sparsifier, kind))
 
 
+def said_of_blocks(options: dict[str, Any]) -> list[str]:
+    model = torch.nn.Sequential(torch.nn.Linear(60, 60), torch.nn.Linear(60, 10))
+    with _Said() as said:
+        weir.torch.HookState(model, **options)
+    return said.words
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"sparsifier": "topk-block"}, "5 % of the blocks of 256 values: 4 of 4 parameters"),
+        ({"sparsifier": "omnireduce", "density": 0.05}, "Use sparsifier 'dfs', smaller blocks"),
+        ({"sparsifier": "topk-block", "block": 64, "density": 0.05}, ""),
+        ({"sparsifier": "topk-block", "density": 0.1}, ""),
+        ({"sparsifier": "topk-block", "exclude": ["0.weight"]}, "3 of 3"),
+        ({"sparsifier": "topk-block", "exclude": ["*"]}, ""),
+        ({"sparsifier": "dfs"}, ""),
+    ],
+    ids=str,
+)
+def test_blocks_of_small_parameters_warn(world: World, options: dict[str, Any], said: str) -> None:
+    """A parameter of 3,600 values has 15 blocks of 256, and 57 of 64."""
+    first, other = world.run(said_of_blocks, options)
+    assert [said in words for words in first] == [True] * bool(said)
+    assert not other
+
+
 def said_of_servers(rank: int, kind: str, options: dict[str, Any]) -> list[str]:
     model, optimizer = make(kind)
     with (

@@ -45,6 +45,8 @@ def backward(model: nn.Module, step: int, how: str) -> None:
             (loss_of(model, part) / 2).backward()
     else:
         loss_of(model, batch(step)).backward()
+    if how == "clipped":  # by the loop, each worker its own
+        assert nn.utils.clip_grad_norm_(model.parameters(), 0.1) > 0.1
 
 
 def difference_from_dense(kind: str, how: str) -> float:
@@ -74,6 +76,7 @@ def difference_from_dense(kind: str, how: str) -> float:
     ("kind", "how"),
     [
         *((kind, how) for kind in ("sgd", "Adam", "AdamW") for how in ("usual", "accumulated")),
+        *((kind, "clipped") for kind in ("sgd", "AdamW")),
         ("sgd", "autocast"),
     ],
 )
@@ -209,6 +212,34 @@ def restarted() -> bool:
 
 def test_a_restart_goes_on_bit_for_bit(world: World) -> None:
     assert all(world.run(restarted))
+
+
+def evaluated_in_the_middle(kind: str) -> tuple[bool, float, list[bytes]]:
+    """Return whether evaluations change nothing of a training, a loss, and the shared points seen."""
+    ends, points, loss = [], [], 0.0
+    for evaluates in (False, True):
+        model, compressed, one = train(0, kind, share=0.3, clip_norm=1.0)
+        for step in range(12):
+            one(step)
+            if evaluates and step % 4 == 3:
+                with compressed.shared_point() as shared, torch.no_grad():
+                    shared.eval()
+                    loss = float(loss_of(shared, torch.arange(50)))
+                    shared.train()
+                    points.append(digest(flat(shared)))
+        ends.append(flat(model))
+    return torch.equal(*ends), loss, points
+
+
+@pytest.mark.parametrize("kind", ["AdamW", "sgd"])
+def test_evaluations_in_the_middle_are_at_the_shared_point_and_change_nothing(
+    world: World, kind: str
+) -> None:
+    same, losses, points = zip(*world.run(evaluated_in_the_middle, kind), strict=True)
+    assert all(same)
+    assert points[0] == points[1] == points[2]
+    assert len(set(points[0])) == 3
+    assert all(0 < loss < 10 for loss in losses)
 
 
 def stepper(model: nn.Module, optimizer: torch.optim.Optimizer, first: int, last: int) -> None:
