@@ -46,7 +46,7 @@ _OTHERS: Final = (
         reference="",
         kind="compressed updates",
         promises_density=False,
-        uses=("update_bits", "update_share", "update_sample_share"),
+        uses=("update_bits", "update_share", "update_most_pending", "update_sample_share"),
         encoding=None,
     ),
     Method(

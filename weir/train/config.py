@@ -132,6 +132,7 @@ class TrainConfig(BaseModel):
     local_steps: Annotated[int, Field(ge=1)] = 10
     update_bits: Literal[1, 8, 16, 32] = 1
     update_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    update_most_pending: Annotated[float, Field(gt=0)] | None = None
     update_sample_share: Annotated[float, Field(gt=0, le=1)] = 0.06
     outer_steps: Annotated[int, Field(ge=1)] | None = None
     outer_method: str = "rows"

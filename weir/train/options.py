@@ -237,6 +237,15 @@ UpdateShare = Annotated[
         help="For method compress: share of the values that are sent at a step, in rotation.",
     ),
 ]
+UpdateMostPending = Annotated[
+    float | None,
+    typer.Option(
+        metavar="STEPS",
+        help="For method compress: a bound of harm. While more steps of a worker's own wait than this, steps "
+        "send a larger share.",
+        show_default="none",
+    ),
+]
 UpdateSampleShare = Annotated[
     float,
     typer.Option(
@@ -406,6 +415,7 @@ SHARED: Final[Mapping[str, Any]] = {
     "local_steps": LocalSteps,
     "update_bits": UpdateBits,
     "update_share": UpdateShare,
+    "update_most_pending": UpdateMostPending,
     "update_sample_share": UpdateSampleShare,
     "outer_steps": OuterSteps,
     "outer_method": OuterMethod,

@@ -201,16 +201,21 @@ class Compressed(InsideOptimizer):
         self, model: nn.Module, optimizer: Optimizer, group: dist.ProcessGroup, config: TrainConfig
     ) -> None:
         super().__init__(model, optimizer, group, config)
-        self.density = config.update_share
-        self._added = compress(
+        self._added = self._updates = compress(
             model,
             optimizer,
             process_group=group,
             bits=config.update_bits,
             share=config.update_share,
+            most_pending=config.update_most_pending,
             sample_share=config.update_sample_share,
             seed=config.seed,
         )
+
+    def step(self) -> None:
+        """Make the optimizer's step, and note the share of the values that it has sent."""
+        super().step()
+        self.density = self._updates.share
 
 
 class Outer(InsideOptimizer):

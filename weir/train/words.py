@@ -18,6 +18,7 @@ _SETTINGS: Final = {
     "local_steps": "steps of its own",
     "update_bits": "bits",
     "update_share": "share",
+    "update_most_pending": "steps that may wait",
     "update_sample_share": "sampled",
     "outer_steps": "steps of its own",
     "outer_method": "sending",

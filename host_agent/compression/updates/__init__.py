@@ -13,6 +13,7 @@ step of old parameters. Modules:
 layout      parameters in rows of 256 values: the unit of scales, samples and selection
 parts       parameters where they lie in memory, as C reads them
 rotation    which rows are in turn at a step, the same on all workers
+coverage    the share of the rows that is delivered, which may follow the harm
 rules       the steps of SGD, Adam and AdamW, of one worker's gradient
 samples     the mean gradient of some rows, in few bits: for second moments, and for clipping
 moments     the second moments of the mean gradient, from samples

@@ -19,9 +19,9 @@ class Rotation:
     def __init__(self, rows: int, share: float, seed: int, whole: int = 0) -> None:
         if not 0 < share <= 1:
             raise ValueError(f"a share of {share:g}: it must be above 0, and at most 1")
-        self._count = min(rows, math.ceil(share * rows))
-        self._whole = whole
         self._order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
+        self._count = self.count_of(share)
+        self._whole = whole
 
     @property
     def period(self) -> int:
@@ -36,6 +36,13 @@ class Rotation:
         """Return the rows of a step, ascending: int64."""
         if self.is_whole(step):
             return torch.arange(len(self._order))
-        first = (step - self._whole) * self._count
-        places = torch.arange(first, first + self._count) % len(self._order)
+        return self.few((step - self._whole) * self._count, self._count)
+
+    def count_of(self, share: float) -> int:
+        """Return how many rows a share is, rounded up."""
+        return min(len(self._order), math.ceil(share * len(self._order)))
+
+    def few(self, first: int, count: int) -> torch.Tensor:
+        """Return so many rows from a place in the order on, ascending: int64."""
+        places = torch.arange(first, first + count) % len(self._order)
         return self._order[places].sort().values

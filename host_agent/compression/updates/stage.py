@@ -22,7 +22,8 @@ import torch
 
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.non_finite import culprits
-from weir.host_agent.compression.updates.delivery import FixedPoint, Pending, ValueBits, delivery
+from weir.host_agent.compression.updates.coverage import EVERY, Coverage
+from weir.host_agent.compression.updates.delivery import FixedPoint, Pending, ValueBits, delivery, sum_whole
 from weir.host_agent.compression.updates.harm import Harm, HarmMeter
 from weir.host_agent.compression.updates.layout import UpdateLayout
 from weir.host_agent.compression.updates.parts import Parts
@@ -40,6 +41,8 @@ class UpdateSettings:
     Attributes:
         bits: of a value on its way up: 1, or fixed point of 8, 16 or 32.
         share: of the rows that are sent at a step, in rotation; 1: all.
+        most_pending: steps of a worker's own that may wait, see ``Harm.pending``: while more do, on average
+            over the workers, a larger share is sent. None: the share stays.
         sample_share: of the rows of which the mean gradient is sampled at a step, in rotation.
         sample_bits: 4: few, see ``samples``; 32: the whole width.
         sample_whole_steps: at this many first steps all rows are sampled.
@@ -58,6 +61,7 @@ class UpdateSettings:
     sample_whole_steps: int = 40
     clip_norm: float | None = None
     seed: int = 0
+    most_pending: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("share", "sample_share"):
@@ -65,8 +69,10 @@ class UpdateSettings:
                 raise ValueError(f"{name}={getattr(self, name)!r}: it must be above 0, and at most 1")
         if self.sample_whole_steps < 1:
             raise ValueError(f"sample_whole_steps={self.sample_whole_steps}: it must be at least 1")
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise ValueError(f"clip_norm={self.clip_norm!r}: it must be above 0")
+        for name in ("clip_norm", "most_pending"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name}={value!r}: it must be above 0")
 
 
 class UpdateStage:
@@ -92,7 +98,7 @@ class UpdateStage:
             sampled, settings.sample_bits, settings.seed, noise=settings.clip_norm is not None
         )
         self._samples = rule == "adam" or settings.clip_norm is not None
-        self._sent = Rotation(layout.rows, settings.share, settings.seed)
+        self._coverage = Coverage(layout.rows, settings.share, settings.seed)
         self._delivery = delivery(settings.bits, workers)
         self._whole = FixedPoint(32, workers)
         exact = settings.sample_share == 1 and settings.sample_bits == 32
@@ -100,6 +106,7 @@ class UpdateStage:
         self._meter = HarmMeter(layout)
         self._shared = layout.empty()
         self._made = torch.zeros(len(layout.names), dtype=torch.int64)  # steps of each parameter
+        self._waiting = 0.0  # steps of this worker's own, when the share was last to follow them
 
     @property
     def shared(self) -> torch.Tensor:
@@ -132,6 +139,7 @@ class UpdateStage:
         """
         parts = Parts(self.layout, weights, gradients)
         stepping = self._agree(communicator, parts, gradients)
+        self._adapt(communicator)
         sample = self._sampler.sample(communicator, parts, self.steps) if self._samples else None
         clip = 1.0
         if sample is not None and self.settings.clip_norm is not None:
@@ -140,12 +148,32 @@ class UpdateStage:
         step = Step(options, stepping, self._made, clip)
         sums = self._rule.update(parts, step, sample, self._shared)
         factors = self._rule.decay(parts, step, self._shared)
-        rows = None if self._sent.is_whole(self.steps) else self._sent.turn(self.steps)
+        rows = self._coverage.turn()
         with self._ahead(parts):
             pending = Pending(parts, sums.norms, rows, self._shared, factors)
             done = self._delivery.deliver(communicator, pending)
         self._meter.note(sums, rows, done)
+        self._coverage.advance()
         self.steps += 1
+        if self._is_adapted:
+            self._waiting = self.harm().pending
+
+    @property
+    def share(self) -> float:
+        """Return which share of the rows the last step has sent."""
+        return self._coverage.share
+
+    @property
+    def _is_adapted(self) -> bool:
+        """Return whether the next step begins with a new share."""
+        return self.settings.most_pending is not None and self.steps % EVERY == 0 < self.steps
+
+    def _adapt(self, communicator: Communicator) -> None:
+        """Let the share follow the harm, if it is time."""
+        bound = self.settings.most_pending
+        if bound is not None and self._is_adapted:
+            harm = sum_whole(communicator, torch.tensor([self._waiting])) / communicator.size
+            self._coverage.follow(float(harm), bound)
 
     def harm(self, index: int | None = None) -> Harm:
         """Return the harm of the last step on this worker, to a parameter, None: to all together."""
@@ -182,6 +210,8 @@ class UpdateStage:
             "shared": self._shared,
             "rule": self._rule.state_dict(),
             "harm": self._meter.state_dict(),
+            "coverage": self._coverage.state_dict(),
+            "waiting": self._waiting,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -199,6 +229,8 @@ class UpdateStage:
         self._shared.copy_(state["shared"])
         self._rule.load_state_dict(state["rule"])
         self._meter.load_state_dict(state["harm"])
+        self._coverage.load_state_dict(state["coverage"])
+        self._waiting = state["waiting"]
 
     def _agree(
         self, communicator: Communicator, parts: Parts, gradients: Sequence[torch.Tensor | None]

@@ -72,6 +72,11 @@ class CompressedUpdates:
         return self._stage.steps
 
     @property
+    def share(self) -> float:
+        """Return which share of the values the last step has sent."""
+        return self._stage.share
+
+    @property
     def norm(self) -> float | None:
         """Mean gradient's norm at the last step, before it was clipped; None without
         ``clip_norm``.
@@ -193,7 +198,7 @@ class CompressedUpdates:
                     )
             agreed = [zlib.crc32(repr(options).encode())]  # or the shared point would not be the same
             if self._loaded:
-                agreed += [self.steps, zlib.crc32(byte_view(self._stage.shared).data)]
+                agreed += [self.steps, self.share, zlib.crc32(byte_view(self._stage.shared).data)]
             work = self._submit("step", partial(self._step, gradients, options), *agreed)
         work.wait()
         self._loaded = False
@@ -277,6 +282,7 @@ def compress(
     process_group: dist.ProcessGroup | None = None,
     bits: ValueBits = 1,
     share: float = 1.0,
+    most_pending: float | None = None,
     sample_share: float = 0.06,
     sample_bits: SampleBits = 4,
     sample_whole_steps: int = 40,
@@ -305,6 +311,9 @@ def compress(
         process_group: a "weir" group, by default the default one.
         bits: of a value on its way up: 1, or fixed point of 8, 16 or 32.
         share: of the values that are sent at a step, in rotation; 1: all.
+        most_pending: a bound of harm: steps of a worker's own that may wait, as ``harm().pending`` counts
+            them. While more do, on average over the workers, steps send a larger share than ``share``, at
+            most all. None: the share stays.
         sample_share: of the mean gradient, sampled at a step, for Adam's second moments and for clipping.
         sample_bits: of these: 4, or 32.
         sample_whole_steps: at this many first steps all of the mean gradient is sampled.
@@ -329,5 +338,7 @@ def compress(
             optimizer.step()
         compressed.finish()
     """
-    settings = UpdateSettings(bits, share, sample_share, sample_bits, sample_whole_steps, clip_norm, seed)
+    settings = UpdateSettings(
+        bits, share, sample_share, sample_bits, sample_whole_steps, clip_norm, seed, most_pending
+    )
     return CompressedUpdates(model, optimizer, settings, weir_group(process_group, _NAME))

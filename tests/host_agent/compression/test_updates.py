@@ -367,7 +367,7 @@ def test_groups_have_rates_of_their_own() -> None:
 
 @pytest.mark.parametrize("rule", ["adam", "sgd"])
 def test_a_restart_goes_on_bit_for_bit(rule: Any) -> None:
-    settings = UpdateSettings(share=0.3, sample_whole_steps=2, clip_norm=1.0)
+    settings = UpdateSettings(share=0.3, sample_whole_steps=2, clip_norm=1.0, most_pending=3.0)
     using = options(ADAMW if rule == "adam" else SGD)
     workers = Workers(3, settings, rule)
 
@@ -389,6 +389,7 @@ def test_a_restart_goes_on_bit_for_bit(rule: Any) -> None:
             parameter.copy_(one)
     steps(5, 9)
     assert all(map(torch.equal, [*workers.weights, workers.shared], expected))
+    assert workers.stages[0].share > 0.3
 
 
 def clone(state: Any) -> Any:
@@ -522,6 +523,24 @@ def test_more_waits_where_less_is_sent() -> None:
     assert min(cosines) == cosines[-1]
 
 
+def test_a_larger_share_is_sent_while_more_waits_than_may() -> None:
+    """Down to a bound of harm, on average over the workers, which all send the same share; else the least."""
+    harms, shares = [], []
+    for bound in (None, 1e3, 4.0, 1e-3):
+        workers = Workers(3, UpdateSettings(share=0.1, most_pending=bound))
+        for step in range(150):
+            workers.step(lambda worker, step=step: gradients(step, worker), options(ADAMW))
+            assert len({stage.share for stage in workers.stages}) == 1
+            assert 0.1 <= workers.stages[0].share <= 1
+        assert torch.isfinite(workers.shared).all()
+        harms.append(np.mean([stage.harm().pending for stage in workers.stages]))
+        shares.append(workers.stages[0].share)
+    assert shares[0] == shares[1] == 0.1 and shares[-1] == 1
+    assert 0.1 < shares[2] < 1
+    assert harms[0] == harms[1] > 1.5 * 4
+    assert harms[2] == pytest.approx(4, rel=0.3)
+
+
 def test_nan_on_one_worker_raises_on_all_and_changes_nothing() -> None:
     workers = Workers(2, UpdateSettings())
     before = workers.weights[0]
@@ -568,7 +587,9 @@ def test_roots_are_half_of_what_noise_alone_would_have_at_least() -> None:
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("wrong", [{"share": 0.0}, {"sample_share": 1.5}, {"bits": 2}, {"sample_bits": 8}])
+@pytest.mark.parametrize(
+    "wrong", [{"share": 0.0}, {"most_pending": 0.0}, {"sample_share": 1.5}, {"bits": 2}, {"sample_bits": 8}]
+)
 def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong.values())).__repr__()):
         UpdateStage(layout(), UpdateSettings(**wrong), "adam", 2)
