@@ -367,7 +367,7 @@ def test_groups_have_rates_of_their_own() -> None:
 
 @pytest.mark.parametrize("rule", ["adam", "sgd"])
 def test_a_restart_goes_on_bit_for_bit(rule: Any) -> None:
-    settings = UpdateSettings(share=0.3, sample_whole_steps=2, clip_norm=1.0, most_pending=3.0)
+    settings = UpdateSettings(share=0.3, sample_whole_steps=2, clip_norm=1.0, most_pending=1.0)
     using = options(ADAMW if rule == "adam" else SGD)
     workers = Workers(3, settings, rule)
 
@@ -526,19 +526,18 @@ def test_more_waits_where_less_is_sent() -> None:
 def test_a_larger_share_is_sent_while_more_waits_than_may() -> None:
     """Down to a bound of harm, on average over the workers, which all send the same share; else the least."""
     harms, shares = [], []
-    for bound in (None, 1e3, 4.0, 1e-3):
-        workers = Workers(3, UpdateSettings(share=0.1, most_pending=bound))
-        for step in range(150):
+    for bound in (1e3, 4.0, 1e-3):
+        workers = Workers(2, UpdateSettings(share=0.1, most_pending=bound))
+        for step in range(100):
             workers.step(lambda worker, step=step: gradients(step, worker), options(ADAMW))
             assert len({stage.share for stage in workers.stages}) == 1
             assert 0.1 <= workers.stages[0].share <= 1
         assert torch.isfinite(workers.shared).all()
         harms.append(np.mean([stage.harm().pending for stage in workers.stages]))
         shares.append(workers.stages[0].share)
-    assert shares[0] == shares[1] == 0.1 and shares[-1] == 1
-    assert 0.1 < shares[2] < 1
-    assert harms[0] == harms[1] > 1.5 * 4
-    assert harms[2] == pytest.approx(4, rel=0.3)
+    assert shares[0] == 0.1 < shares[1] < shares[2] == 1
+    assert harms[0] > 1.5 * 4
+    assert harms[1] == pytest.approx(4, rel=0.3)
 
 
 def test_nan_on_one_worker_raises_on_all_and_changes_nothing() -> None:
