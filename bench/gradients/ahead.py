@@ -2,8 +2,8 @@
 """Updates ahead of the wire in plain torch, workers in one process: ``compress``, and what might replace it.
 
 Each class is a scheme of N workers. ``Compress`` makes the steps of ``weir.torch.compress`` with AdamW or
-Adam, but for rounding: its samples of the mean gradient are exact. The others replace one part of it. Tensors
-are float32[rows, ROW] of ``UpdateLayout``, or float32[N, rows, ROW] where each worker has its own.
+Adam. The others replace one part of it. Tensors are float32[rows, ROW] of ``UpdateLayout``, or
+float32[N, rows, ROW] where each worker has its own.
 """
 
 import math
@@ -17,6 +17,7 @@ from torch import Tensor
 from weir.host_agent.compression.updates.layout import ROW, UpdateLayout
 from weir.host_agent.compression.updates.moments import LEAST
 from weir.host_agent.compression.updates.rotation import Rotation
+from weir.host_agent.compression.updates.samples import steps_of
 
 WHOLE_STEPS: Final = 40
 SAMPLED: Final = 0.06
@@ -144,7 +145,13 @@ class Diana(Ef21):
 
 
 class Compress(Scheme):
-    """compress: each worker's own step in its own weights; all values are delivered by their signs."""
+    """compress: each worker's own step in its own weights; all values are delivered by their signs.
+
+    Attributes:
+        rounds: samples of the mean gradient are rounded, by chance, to few bits.
+    """
+
+    rounds = True
 
     def __init__(self, setting: Setting, start: Tensor) -> None:
         super().__init__(setting, start)
@@ -166,7 +173,7 @@ class Compress(Scheme):
     def step(self, gradients: Tensor, rate: float) -> None:
         """Make each worker's own step, and deliver."""
         self.steps += 1
-        self.renew(gradients.mean(0), self.sampled.turn(self.steps - 1))
+        self.renew(gradients, self.sampled.turn(self.steps - 1))
         self.first.lerp_(gradients, 1 - _BETAS[0])
         self.own.lerp_(gradients.square(), 1 - _BETAS[1])
         step = _corrected(self.first, _BETAS[0], self.steps).div_(self.roots().add_(_EPSILON)).mul_(-rate)
@@ -175,11 +182,19 @@ class Compress(Scheme):
         self.shared.mul_(1 - rate * self.of.decay)
         self.deliver(self.chosen())
 
-    def renew(self, mean: Tensor, rows: Tensor) -> None:
+    def renew(self, gradients: Tensor, rows: Tensor) -> None:
         """Take a sample of the mean gradient into the second moments."""
         kept = (_BETAS[1] ** (self.steps - self.last[rows])).unsqueeze(1)
-        self.second[rows] = kept * self.second[rows] + (1 - kept) * mean[rows].square()
+        mean = self.sample(gradients[:, rows])
+        self.second[rows] = kept * self.second[rows] + (1 - kept) * mean.square()
         self.last[rows] = float(self.steps)
+
+    def sample(self, own: Tensor) -> Tensor:
+        """Return the mean of all workers' values of some rows, as their sum in few bits tells it."""
+        if not self.rounds:
+            return own.mean(0)
+        unit = own.abs().amax((0, 2)).div_(steps_of(self.of.workers)).clamp_min_(1e-30).unsqueeze(1)
+        return (own / unit).add_(torch.rand(own.shape, generator=self.random)).floor_().mean(0).mul_(unit)
 
     def mean_squares(self) -> Tensor:
         """Return the second moments of the mean gradient."""
@@ -229,10 +244,10 @@ class OwnSquares(Compress):
 class FrozenSquares(Compress):
     """Second moments stay as they are after the first steps (1-bit Adam)."""
 
-    def renew(self, mean: Tensor, rows: Tensor) -> None:
+    def renew(self, gradients: Tensor, rows: Tensor) -> None:
         """Take samples in at first."""
         if self.steps <= WHOLE_STEPS:
-            super().renew(mean, rows)
+            super().renew(gradients, rows)
 
     def roots(self) -> Tensor:
         """Return those of the mean gradient alone."""
@@ -242,18 +257,20 @@ class FrozenSquares(Compress):
 class SquaresAtIntervals(Compress):
     """All of the mean gradient is sampled every few steps (0/1 Adam), which takes as many bytes."""
 
-    def renew(self, mean: Tensor, rows: Tensor) -> None:
+    def renew(self, gradients: Tensor, rows: Tensor) -> None:
         """Take a whole sample in, if it is time."""
         if self.steps <= WHOLE_STEPS or self.steps % _AT_INTERVALS == 0:
-            super().renew(mean, torch.arange(len(mean)))
+            super().renew(gradients, torch.arange(len(self.shared)))
 
 
 class KnownSquares(Compress):
     """The second moments of the mean gradient are known exactly, at no cost: a bound."""
 
-    def renew(self, mean: Tensor, rows: Tensor) -> None:
+    rounds = False
+
+    def renew(self, gradients: Tensor, rows: Tensor) -> None:
         """Take all of it in."""
-        super().renew(mean, torch.arange(len(mean)))
+        super().renew(gradients, torch.arange(len(self.shared)))
 
 
 class Filtered(Compress):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Schemes that might replace ``compress`` or a part of it, each with the same training, in one process.
 
-No packets, and no rounding of samples: a scheme that is not better here need not be built. Model, data,
-schedule and clipping are those of ``weir train``: ``training/methods`` makes the same training over a switch.
+There are no packets: a scheme that is not better here need not be built. Model, data, schedule and clipping
+are those of ``weir train``: ``training/methods`` makes the same training over a switch.
 """
 
 import math

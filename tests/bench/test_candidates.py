@@ -42,6 +42,8 @@ def test_compress_here_makes_the_steps_of_compress() -> None:
     Samples begin to rotate on the way.
     """
     here = scheme("compress", DECAY)
+    assert isinstance(here, Compress)
+    here.rounds = False
     settings = UpdateSettings(sample_bits=32, sample_whole_steps=WHOLE_STEPS, seed=1)
     stages = [UpdateStage(PLACE, settings, "adam", WORKERS) for _ in range(WORKERS)]
     weights = [start() for _ in stages]
