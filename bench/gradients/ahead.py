@@ -249,10 +249,6 @@ class FrozenSquares(Compress):
         if self.steps <= WHOLE_STEPS:
             super().renew(gradients, rows)
 
-    def roots(self) -> Tensor:
-        """Return those of the mean gradient alone."""
-        return self.mean_squares().sqrt_()
-
 
 class SquaresAtIntervals(Compress):
     """All of the mean gradient is sampled every few steps (0/1 Adam), which takes as many bytes."""

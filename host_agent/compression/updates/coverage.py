@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rows are delivered at a step: a share of them in rotation, which may follow the harm.
+"""Rows that are delivered at a step: a share of them in rotation, which may follow the harm.
 
 With a bound of harm the share grows while, on average over the workers, more of their steps wait than may.
 It falls again, down to the least share, while fewer do. Growth is faster than the fall: too many bytes cost
