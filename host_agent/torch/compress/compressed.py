@@ -196,7 +196,8 @@ class CompressedUpdates:
                     raise TypeError(
                         f"{name} has a sparse gradient (sparse=True in an Embedding): make it dense"
                     )
-            agreed = [zlib.crc32(repr(options).encode())]  # or the shared point would not be the same
+            # Else the shared point would not be the same.
+            agreed: list[Hashable] = [zlib.crc32(repr(options).encode())]
             if self._loaded:
                 agreed += [self.steps, self.share, zlib.crc32(byte_view(self._stage.shared).data)]
             work = self._submit("step", partial(self._step, gradients, options), *agreed)
