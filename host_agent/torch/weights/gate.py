@@ -9,7 +9,7 @@ from weir.host_agent.weights.subscriber import Event, Message
 
 
 class Gate:
-    """What the subscriptions of all shards share; one subscription alone has a gate that lets all through.
+    """The common state of all shards' subscriptions; one subscription alone has a gate that lets all through.
 
     Attributes:
         changed: condition of everything that subscriptions say.

@@ -12,8 +12,7 @@ from weir.host_agent.torch.weights.subscription import SubscriberStats, Subscrip
 
 
 class JoinedSubscription:
-    """Subscriptions to all shards of a model, which comes in at one version when ``swap`` is called. Made by
-    ``subscribe``.
+    """Shards of weights that come into a model at one version when ``swap`` is called. Made by ``subscribe``.
 
     A version of a shard is used when all shards have it. If a shard's publisher is gone, the model keeps its
     version. Publishers of two jobs are never mixed.
@@ -58,13 +57,26 @@ class JoinedSubscription:
         return min(part.received for part in self._parts)
 
     def wait(self, version: int = 1, timeout_s: float = 60.0) -> int:
-        """Wait until a version, or a later one, is here; return its number. See ``Subscription.wait``."""
+        """Wait until a version, or a later one, of all shards is here; return its number.
+
+        Args:
+            version: its number.
+            timeout_s: how long to wait, in seconds.
+
+        Raises:
+            TimeoutError: it did not come in time.
+            WeightsError: a subscription is refused.
+        """
         until = time.monotonic() + timeout_s
         return min(part.wait(version, max(0.0, until - time.monotonic())) for part in self._parts)
 
     def swap(self) -> bool:
-        """Put the newest version of which all shards are here into the model; return whether the weights are
-        others now. See ``Subscription.swap``.
+        """Put the newest version of all shards into the model; return whether the weights are others now.
+
+        Call it where no forward pass runs. It returns False at once if shards have no version in common.
+
+        Raises:
+            WeightsError: a subscription is refused.
         """
         with self._gate.changed, self._gate.still():
             self._gate.changed.wait_for(self._nothing_to_wait_for)

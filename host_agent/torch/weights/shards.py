@@ -30,7 +30,7 @@ _STAMP_BYTES: Final = 16
 
 @dataclass(frozen=True)
 class OwnShard:
-    """What a rank publishes: its tensors, with the stamp, and its number among the shards."""
+    """A rank's shard: its tensors, with the stamp, and its number among the shards."""
 
     tensors: dict[str, torch.Tensor]
     shard: int

@@ -24,7 +24,7 @@ from weir.host_agent.weights.packets import Name
 from weir.host_agent.weights.subscriber import Digest, Message
 from weir.network import NetworkSpec
 
-RANKS, VERSIONS = 2, 12
+RANKS, VERSIONS = 2, 6
 START_S = 200.0
 
 
