@@ -82,11 +82,11 @@ def own_shard(model: Model) -> OwnShard | None:
     shard, shards = mesh.get_local_rank(), mesh.size()
     parameters = _parameters(model)
     found = {} if shards == 1 else {STAMP: _shared_stamp(mesh.get_group())}
-    for name, tensor in state.items():
+    for name, whole in state.items():
         if name in sharded:
             found |= _local(name, sharded[name], shard, shards)
         else:  # the same on all ranks
-            found |= _part(name, tensor, shard, shards, cut=name in parameters)
+            found |= _part(name, whole, shard, shards, cut=name in parameters)
     return OwnShard(_not_empty(tensors_of(found), shard), shard, shards)
 
 
