@@ -114,6 +114,7 @@ def test_an_engine_has_whole_versions_of_a_model_in_shards(tmp_path: Path, loss:
         while subscription.version < VERSIONS and time.monotonic() < end:
             if subscription.swap():
                 seen[subscription.version] = weir.torch.weights_digest(model)
+            time.sleep(0.002)
         (tmp_path / "done").touch()
         published = [world.outcome(rank) for rank in range(RANKS)]
         assert len(subscription.stats) == RANKS and len(subscription.digest) == 64
