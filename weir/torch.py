@@ -41,6 +41,7 @@ from weir.host_agent.torch.parameter_server.job_group import register as _regist
 from weir.host_agent.torch.point_to_point import MessageError
 from weir.host_agent.torch.process_group import WeirProcessGroup
 from weir.host_agent.torch.weights import (
+    JoinedSubscription,
     Publication,
     Subscription,
     WeightsError,
@@ -58,6 +59,7 @@ __all__ = [
     "GroupBrokenError",
     "GroupOptions",
     "HookState",
+    "JoinedSubscription",
     "LayersFirst",
     "LossPolicy",
     "LossPolicyError",

@@ -163,6 +163,10 @@ class Replica:
         self.digest, self._made = digest, None
         self._undo.clear()
 
+    def first_bytes(self) -> bytes:
+        """Return the bytes of the first tensor here."""
+        return bytes(byte_view(self._words[0]).data)
+
     @property
     def waits(self) -> bool:
         """True between ``follow`` and ``confirm``."""

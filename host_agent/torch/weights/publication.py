@@ -21,6 +21,7 @@ from weir.host_agent.torch.weights.members import (
     own_host,
     tensors_of,
 )
+from weir.host_agent.torch.weights.shards import own_shard, shard_name
 from weir.host_agent.weights.pace import Rates
 from weir.host_agent.weights.publisher import Publisher
 from weir.host_agent.weights.versions import Source
@@ -74,7 +75,10 @@ class Publication:
         timeout_s: float = 60.0,
     ) -> None:
         place = own_host(host)
-        self._source = Source(tensors_of(model))
+        own = own_shard(model)
+        self._source = Source(tensors_of(model) if own is None else own.tensors)
+        if own is not None:
+            name = shard_name(name, own.shard, own.shards)
         self._backlog_bytes, self._payload_bytes = backlog_bytes, 0
         self._making = threading.Lock()  # of a version, until it has its digest
         self._sealing: threading.Thread | None = None
@@ -113,7 +117,9 @@ class Publication:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the newest version, as ``weights_digest`` computes it, in hexadecimal."""
+        """SHA-256 of the newest version, as ``weights_digest`` computes it, in hexadecimal; of a sharded
+        model: of this rank's shard.
+        """
         with self._making:
             return self._source.digest.hex()
 
@@ -218,6 +224,9 @@ def publish(
     rates: Rates | None = None,
 ) -> Publication:
     """Publish a model's weights to any number of subscribers; the switch makes the copies.
+
+    Of a model that FSDP2 has sharded, each rank publishes its shard. All ranks call it, and later ``update``
+    after the same steps; engines subscribe with the number of ranks as ``shards``.
 
     Args:
         model: whose weights change in place; or tensors by name.

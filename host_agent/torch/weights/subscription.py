@@ -3,9 +3,8 @@
 
 import logging
 import os
-import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +15,7 @@ from weir.agent_service.client import AgentClient, AgentError, JoinRefused, Memb
 from weir.host_agent.flows.frames import Address
 from weir.host_agent.torch.weights.carriers import Carrier, address_of
 from weir.host_agent.torch.weights.follower import Follower
+from weir.host_agent.torch.weights.gate import Gate
 from weir.host_agent.torch.weights.members import (
     Member,
     PacketThread,
@@ -40,6 +40,14 @@ late."""
 
 
 @dataclass(frozen=True)
+class Settled:
+    """A version that is here: its number, and the bytes of its first tensor."""
+
+    version: int
+    first: bytes
+
+
+@dataclass(frozen=True)
 class SubscriberStats:
     """Numbers of a subscription so far.
 
@@ -60,6 +68,10 @@ class Subscription:
     One thread receives messages, another puts them into a copy in main memory, and checks each version by its
     SHA-256. The publisher may come later than the subscriber, and go and come again: the engine goes on with
     the version that it has.
+
+    Args:
+        model, name, token, controller, host: as of ``subscribe``.
+        gate, shard: of shards that are joined, which all have one gate, and this one's number.
     """
 
     def __init__(
@@ -70,12 +82,16 @@ class Subscription:
         token: str = "",
         controller: str | None = None,
         host: str | None = None,
+        gate: Gate | None = None,
+        shard: int = 0,
     ) -> None:
         self._tensors = tensors_of(model)
         self._name, self._token, self._place = name, token, own_host(host)
         self._controller = address_of_controller(controller)
         self._replica = Replica(self._tensors)
-        self._changed = threading.Condition()  # of all that follows
+        self._gate, self._shard = gate or Gate(1), shard
+        self._changed = self._gate.changed  # of all that follows
+        self._held: deque[Event] = deque()  # messages behind one that the gate does not let through yet
         self._received = self._swapped = 0
         self._swapped_digest: bytes | None = None
         self._failure: Exception | None = None
@@ -119,7 +135,7 @@ class Subscription:
         with self._changed:
             self._changed.wait_for(lambda: self._received >= version or self._failure is not None, timeout_s)
             if self._received < version:
-                self._raise_failure()
+                self.raise_failure()
                 raise TimeoutError(
                     f"version {version} of {self._name!r} did not come within {timeout_s:g} s; "
                     f"here is {self._received or 'none'}"
@@ -138,16 +154,35 @@ class Subscription:
             self._changed.wait_for(
                 lambda: not self._replica.waits
             )  # for its digest, which follows it closely
-            self._raise_failure()
-            digest = self._replica.digest
-            if digest is None:
-                return False
-            self._swapped = self._received
-            if digest == self._swapped_digest:
-                return False
-            self._replica.copy_to(self._tensors)
-            self._swapped_digest = digest
-            return True
+            self.raise_failure()
+            return self.put()
+
+    def put(self) -> bool:
+        """Do what ``swap`` does, without waiting, for a caller that holds the gate's condition."""
+        digest = self._replica.digest
+        if digest is None:
+            return False
+        self._swapped = self._received
+        if digest == self._swapped_digest:
+            return False
+        self._replica.copy_to(self._tensors)
+        self._swapped_digest = digest
+        return True
+
+    @property
+    def settled(self) -> Settled | None:
+        """Version that is here, whole and checked, with its first tensor; None: a message is being used.
+
+        For a caller that holds the gate's condition.
+        """
+        if self._replica.digest is None:
+            return None
+        return Settled(self._received, self._replica.first_bytes())
+
+    def raise_failure(self) -> None:
+        """Raise WeightsError if the subscription is refused."""
+        if self._failure is not None:
+            raise WeightsError(f"no subscription to {self._name!r}: {self._failure}") from self._failure
 
     @property
     def stats(self) -> SubscriberStats:
@@ -177,10 +212,6 @@ class Subscription:
     def _carrier(self) -> Carrier | None:
         return self._member.carrier if self._member is not None else None
 
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise WeightsError(f"no subscription to {self._name!r}: {self._failure}") from self._failure
-
     def _step(self) -> float:
         if self._failure is not None:
             return _PAUSE_S
@@ -199,11 +230,10 @@ class Subscription:
         if machine.verdicts[Verdict.WRONG_LAYOUT]:
             self._fail(WeightsError("the publisher's tensors have other names, dtypes or shapes"))
         if self._follower.failed:
-            self._follower.reset()
+            self._forget()
             machine.restart()
         if self._follower.has_room:
-            for message in machine.messages():
-                self._follower.give(message)
+            self._give(machine)
         payloads, wake = machine.poll(now)
         for payload in payloads:
             member.carrier.send(Datagrams.single(payload, machine_publisher(member.membership)))
@@ -211,6 +241,19 @@ class Subscription:
         if _FEW <= packets < _MANY:  # more comes at once: to wake for each batch of it would cost more
             time.sleep(_TOGETHER_S)
         return max(0.0, (wake - now) / 1e9)
+
+    def _give(self, machine: Subscriber) -> None:
+        """Have messages used, in order, as far as the gate lets them through."""
+        if not self._held:
+            self._held.extend(machine.messages())
+        while self._held and self._gate.lets_through(self._shard, self._held[0]):
+            self._follower.give(self._held.popleft())
+
+    def _forget(self) -> None:
+        """Forget all messages that are not used yet."""
+        self._held.clear()
+        self._gate.forget(self._shard)
+        self._follower.reset()
 
     def _follow(self, message: Event) -> bool:
         """Use a message, or have its digest confirm the version; return whether it is right."""
@@ -267,7 +310,7 @@ class Subscription:
             self._joining.close()
 
     def _leave(self) -> None:
-        self._follower.reset()
+        self._forget()
         with self._changed:
             member, machine, self._member, self._machine = self._member, self._machine, None, None
             if machine is not None:
@@ -288,34 +331,3 @@ def machine_publisher(membership: Membership) -> Address:
     """Return the address from which alone a subscriber takes packets."""
     assert membership.publisher is not None
     return address_of(membership.publisher)
-
-
-def subscribe(
-    model: torch.nn.Module | Mapping[str, torch.Tensor],
-    name: str = "weights",
-    *,
-    token: str = "",
-    controller: str | None = None,
-    host: str | None = None,
-) -> Subscription:
-    """Follow weights that a trainer publishes.
-
-    Args:
-        model: with the same tensors as the trainer's; or tensors by name.
-        name: of the publication.
-        token: its secret.
-        controller: its address; by default WEIR_CONTROLLER.
-        host: this host's name in the topology; by default WEIR_HOST.
-
-    Returns:
-        The subscription, at once: the publisher may come later. Call ``swap()`` between requests.
-
-    Example::
-
-        subscription = weir.torch.subscribe(model, "policy")
-        subscription.wait()
-        while True:
-            subscription.swap()
-            serve(model)
-    """
-    return Subscription(model, name, token=token, controller=controller, host=host)

@@ -41,11 +41,17 @@ def key(port: int) -> bytes:
 class Translator:
     """A router that translates addresses on the way to a hub: the hub sees a socket of the router's.
 
-    ``move`` gives the host another one. With ``disorder``, datagrams are lost, repeated and overtaken.
+    ``move`` gives the host another one. With ``disorder``, datagrams are lost, repeated and overtaken. With
+    ``old``, it repeats a datagram of any age behind each one, as those can who see them and forge addresses.
     """
 
-    def __init__(self, hub: Address, disorder: random.Random | None = None) -> None:
+    def __init__(
+        self, hub: Address, disorder: random.Random | None = None, old: random.Random | None = None
+    ) -> None:
         self._disorder, self._hub, self._host = disorder, hub, ("", 0)
+        self._old = old
+        self._seen: dict[bool, list[bytes]] = {True: [], False: []}
+        self.repeated = 0
         self._inside = self._outside = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._inside.bind((LOCAL, 0))
         self.address: Address = self._inside.getsockname()
@@ -67,13 +73,18 @@ class Translator:
                     data, sender = end.recvfrom(1 << 16)
                     if end is self._inside:
                         self._host = sender
-                    for each in self._disturb(data):
+                    for each in self._disturb(data, end is self._inside):
                         if end is self._inside:
                             outside.send(each)
                         else:
                             self._inside.sendto(each, self._host)
 
-    def _disturb(self, data: bytes) -> list[bytes]:
+    def _disturb(self, data: bytes, outward: bool) -> list[bytes]:
+        if self._old:
+            seen = self._seen[outward]
+            seen.append(data)
+            self.repeated += 1
+            return [data, self._old.choice(seen)]
         return [data] * (self._disorder.choices((0, 1, 2), (3, 94, 3))[0] if self._disorder else 1)
 
     def close(self) -> None:
@@ -117,9 +128,11 @@ def rack(job: int, places: Sequence[Address], slots: int = 16) -> Iterator[list[
         reducer.close()
 
 
-def sum_up(made: Sequence[Reducer], length: int, meanwhile: Callable[[], None] | None = None) -> None:
+def sum_up(
+    made: Sequence[Reducer], length: int, meanwhile: Callable[[], None] | None = None, seed: int = 1
+) -> None:
     """Reduce drawn vectors, and check the sums."""
-    vectors = np.random.default_rng(1).integers(0, 2**32, (len(made), length), dtype=np.uint32)
+    vectors = np.random.default_rng(seed).integers(0, 2**32, (len(made), length), dtype=np.uint32)
     expected = np.add.reduce(vectors, axis=0, dtype=np.uint32)
     other = threading.Timer(0.05, meanwhile) if meanwhile else None
     if other:
@@ -150,6 +163,18 @@ def test_behind_a_router_that_translates_loses_and_repeats() -> None:
             routers.callback(router.close)
         with rack(job, [router.address for router in between]) as made:
             sum_up(made, 100_000)
+
+
+def test_old_datagrams_that_come_again_change_nothing() -> None:
+    """Of all kinds, in both directions, from the worker's own address: contributions, results, claims."""
+    with hub() as (job, _, places), contextlib.ExitStack() as routers:
+        between = [Translator(place, old=random.Random(n)) for n, place in enumerate(places)]
+        for router in between:
+            routers.callback(router.close)
+        with rack(job, [router.address for router in between]) as made:
+            for seed in range(4):
+                sum_up(made, 50_000, seed=seed)
+        assert min(router.repeated for router in between) > 1000
 
 
 def test_a_host_that_moves_in_the_middle_goes_on() -> None:
