@@ -74,6 +74,6 @@ def test_jobs_are_shared_by_slot(program: Path, seed: int) -> None:
         for group, replicas in jobs.groups.items():
             switch.multicast_groups.set(group, replicas)
 
-    batches = [[jobs.arrival() for _ in range(effort(30, 200))] for _ in range(3)]
+    batches = [[jobs.arrival() for _ in range(effort(60, 200))] for _ in range(3)]
     by = compare_threads(program, put, batches, loose=["queue_depths"])
     assert by is not None and by.startswith("weir.slot & ")

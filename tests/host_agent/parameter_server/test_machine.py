@@ -103,7 +103,7 @@ class World:
             to = message.member if message.member < 3 else -1 - (message.member - 3)
             self.net.append((-1 - index, to, message))
 
-    def live(self, moments: int = effort(90, 300)) -> None:
+    def live(self, moments: int = effort(150, 300)) -> None:
         """Let things happen, and look after each whether everything is as it must be."""
         for worker in range(3):
             self.starts(worker)

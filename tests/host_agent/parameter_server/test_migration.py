@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from tests.harness.effort import effort
 from tests.host_agent.parameter_server.world import Floats, Momentum, Sum
 from weir.host_agent.parameter_server.clocks import Consistency
 from weir.host_agent.parameter_server.messages import Message
@@ -210,7 +209,7 @@ def test_migrations_pay_for_themselves() -> None:
 
 
 def busiest(
-    migrate_every: int, workers: int = 4, servers: int = 3, count: int = 240, steps: int = effort(80, 200)
+    migrate_every: int, workers: int = 4, servers: int = 3, count: int = 240, steps: int = 200
 ) -> int:
     """Push what is above a filter's threshold, which the first third of the blocks is more often, and take
     what has changed; return the words that the busiest server takes and gives, reports and handovers too.
