@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.effort import LONG
+from tests.harness.effort import LONG, effort
 from weir.bench.case import Run
 from weir.bench.results import Plot, Table
 from weir.bench.simulated import tail, transports
@@ -28,7 +28,7 @@ def acted(contender: Contender, scenario: Scenario) -> bool:
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("contender", CONTENDERS, ids=lambda contender: contender.name)
+@pytest.mark.parametrize("contender", CONTENDERS[:: effort(2, 1)], ids=lambda contender: contender.name)
 def test_every_contender_ends_and_follows_from_the_seed(setting: Setting, contender: Contender) -> None:
     if not contender.fits(setting):
         pytest.skip("rings have no long streams, sums no receivers")

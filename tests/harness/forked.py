@@ -81,6 +81,14 @@ def forked_clusters() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forked_pools() -> Iterator[None]:
+    """Fork the processes of pools (``weir.process.pool``), in tests of whoever imports this."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("weir.process.pool._METHOD", "forkserver")
+        yield
+
+
 def _fork(program: str, arguments: Sequence[str], *, log: Path, remove: Path) -> Forked:
     """Start a program as ``weir.process.child.spawn`` does, except that nothing removes ``remove``."""
     template = shared_template("tests.harness.programs", {"PYTHONPATH": source_path()}, log)

@@ -148,7 +148,7 @@ def test_sums_are_exact_and_zero_groups_are_skipped(rack: Lab, op: Op, loss: flo
 @pytest.mark.parametrize("block", [32, 256])
 def test_planners_know_what_narrow_packets_cost(rack: Lab, block: int) -> None:
     """One worker has everything, the others a quarter of it, in whole blocks."""
-    run, groups = Run(rack, 9, 0.0), 64
+    run, groups = Run(rack, 9, 0.0), effort(32, 64)
     vector = np.ones(groups * 32, np.uint32)
     part = np.where(np.arange(vector.size) % 1024 < 256, vector, 0).astype(np.uint32)
     reports = run.reduce(Op.ADD, block, [vector, part, part.copy()])

@@ -3,8 +3,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from tests.harness.commands import WEIR, Command
+from tests.harness.forked import forked_pools  # noqa: F401
 from tests.harness.processes import children, wait_until_gone
 from weir.calibrate import report, trial
 from weir.calibrate.config import GRID, LENGTHS, QUICK_GRID, make_calibration
@@ -266,20 +266,15 @@ def test_the_command_fails_when_a_budget_costs_too_much(
     assert [Check(config, (0.9,), one).tolerated for one in costs] == [True, False]
 
 
-@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_every_process(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "weir", "calibrate", "--model", "mlp", "--processes", "2"]
-    process = subprocess.Popen(
-        [*command, "--policy", str(tmp_path / "policy.json")],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-    )
-    while len(started := children(process.pid)) < 3:  # two that train, and what keeps track of them
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=120)
-    assert (process.returncode, b"interrupted; nothing was written" in said) == (130, True), said
+    words = (*WEIR, "calibrate", "--model", "mlp", "--processes", "2")
+    with Command(*words, "--policy", tmp_path / "policy.json") as process:
+        while len(started := children(process.pid)) < 3:  # two that train, and what keeps track of them
+            assert process.returncode is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        said = process.said()
+    assert (process.returncode, "interrupted; nothing was written" in said) == (130, True), said
     wait_until_gone(*started)
     assert list(tmp_path.iterdir()) == []
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.harness.commands import WEIR, Command
 from weir.cli import _COMMANDS, _load, app
 from weir.train.config import OPTIONS, TrainConfig
 
@@ -224,10 +225,10 @@ OWN = str(Path(__file__).parents[2] / "examples" / "own_method.py")
     ],
 )
 def test_a_command_knows_a_method_of_ones_own(arguments: list[str]) -> None:
-    command = [sys.executable, "-m", "weir", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"^\W*window\b", done.stdout, re.MULTILINE), done.stdout
+    with Command(*WEIR, *arguments) as command:
+        said = command.said()
+    assert command.returncode == 0, said
+    assert re.search(r"^\W*window\b", said, re.MULTILINE), said
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,6 @@
 import base64
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +11,11 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from tests.harness.commands import WEIR, Command
 from tests.harness.effort import effort
 from tests.harness.processes import children, wait_until_gone
 from tests.weir.test_record import step
-from tests.weir.test_train import environment, folder, wait_for_steps
+from tests.weir.test_train import folder, wait_for_steps
 from weir.cli import app
 from weir.compare.config import make_comparison
 from weir.compare.results import Run, make_rows
@@ -32,11 +31,9 @@ BETWEEN = effort((), ("ds-sync",))  # the first methods and the last
 STEPS = 40  # enough that the last training is still under way when it is interrupted
 
 
-def start(out: Path, *options: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "weir", "compare", "--model", "mlp", "--workers", "2", "--out", str(out)]
-    return subprocess.Popen(
-        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
-    )
+def start(out: Path, *options: str) -> Command:
+    words = (*WEIR, "compare", "--model", "mlp", "--workers", "2", "--out", out, *options)
+    return Command(*words, environment={"COLUMNS": "200"})
 
 
 # Which methods there are.
@@ -198,12 +195,13 @@ def test_methods_are_trained_side_by_side_until_somebody_interrupts(tmp_path: Pa
     """All but one to the end, then Ctrl-C in the last: no process is left, nothing that is known is lost."""
     names = ["powersgd", "gloo-powersgd", *BETWEEN, "dense"]
     before = STEPS * (len(names) - 1)
-    process = start(tmp_path, "--methods", ",".join(names), "--epochs", "1", "--max-steps", str(STEPS))
-    # Some of the last, as the traffic of a step that is cut short counts for those that were done.
-    wait_for_steps(tmp_path, before + 5, limit_s=240)
-    started = children(process.pid)
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    options = ("--epochs", "1", "--max-steps", str(STEPS))
+    with start(tmp_path, "--methods", ",".join(names), *options) as process:
+        # Some of the last, as the traffic of a step that is cut short counts for those that were done.
+        wait_for_steps(tmp_path, before + 5, limit_s=240)
+        started = children(process.pid)
+        process.send_signal(signal.SIGINT)
+        output = process.said(60)
     wait_until_gone(*started)
     assert process.returncode == 130 and "Traceback" not in output, output
     number = len(names)
@@ -240,8 +238,8 @@ def test_peers_send_what_they_are_known_to_and_powersgd_and_whole_updates_equal_
     names = "gloo,gloo-bf16,gloo-local,alone,gloo-powersgd,powersgd,compress,outer"
     options = ("--epochs", "1", "--max-steps", "20", "--set", "local_steps=1", "--set", "update_bits=32")
     options += ("--set", "outer_steps=1", "--set", "outer_bits=32")
-    process = start(tmp_path, "--methods", names, *options)
-    output, _ = process.communicate(timeout=300)
+    with start(tmp_path, "--methods", names, *options) as process:
+        output = process.said(300)
     assert process.returncode == 0, output
     told = json.loads((folder(tmp_path) / "compare.json").read_text())
     up = {name: row["bytes_up"] for name, row in told["methods"].items()}
@@ -280,8 +278,8 @@ def test_narrow_lanes_of_powersgds_factors_take_fewer_bytes_and_replicas_stay_al
             "--set",
             f"lane_bits={bits}",
         )
-        process = start(tmp_path / bits, *options, "--epochs", "1", "--max-steps", "30")
-        output, _ = process.communicate(timeout=300)
+        with start(tmp_path / bits, *options, "--epochs", "1", "--max-steps", "30") as process:
+            output = process.said(300)
         assert process.returncode == 0, output
         (found[bits],) = json.loads((folder(tmp_path / bits) / "compare.json").read_text())["runs"]
         assert found[bits]["replicas"] == {"identical_after_every_step": True, "identical_at_end": True}

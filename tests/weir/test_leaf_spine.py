@@ -119,11 +119,12 @@ def test_with_a_budget_a_bounded_share_goes_missing(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_last_spine_that_dies_ends_the_run_and_is_named(tmp_path: Path) -> None:
-    process = start(tmp_path, *MODEL, "--workers", "2", "--topology", "leaf-spine-2x1", "--epochs", "500")
-    wait_for_steps(tmp_path, 2)
-    started = children(process.pid)
-    os.kill(next(pid for pid, line in started.items() if "spine1.sock" in line), signal.SIGKILL)
-    output, _ = process.communicate(timeout=120)
+    options = ("--workers", "2", "--topology", "leaf-spine-2x1", "--epochs", "500")
+    with start(tmp_path, *MODEL, *options) as process:
+        wait_for_steps(tmp_path, 2)
+        started = children(process.pid)
+        os.kill(next(pid for pid, line in started.items() if "spine1.sock" in line), signal.SIGKILL)
+        output = process.said()
     wait_until_gone(*started)
     assert process.returncode == 1
     assert "the switch spine1 died (signal SIGKILL)" in output

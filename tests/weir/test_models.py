@@ -4,6 +4,7 @@
 import pytest
 import torch
 
+from tests.harness.effort import effort
 from weir.train.config import PRESETS, SGD_MODELS, Model, make_config
 from weir.train.data import PAIRS, library_bytes, library_pairs, pairs_of
 from weir.train.models import make_model, parameter_count
@@ -18,7 +19,7 @@ UNTUNED: list[Model] = [name for name in PRESETS if name not in SGD_MODELS]
 SMALL = [name for name in UNTUNED if name not in ("gpt-10m", "gpt2-small")]
 
 
-@pytest.mark.parametrize("model", SMALL)
+@pytest.mark.parametrize("model", SMALL[:: effort(2, 1)])
 def test_a_model_learns_by_its_own_optimizer_what_it_is_tested_on(model: Model) -> None:
     config = make_config(model=model, workers=1)
     task = make_task(config)

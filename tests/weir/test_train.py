@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 import weir
+from tests.harness.commands import WEIR, Command
 from tests.harness.confined import Capability, without
 from tests.harness.forked import forked_clusters  # noqa: F401
 from tests.harness.ports import free_port
@@ -29,15 +30,9 @@ from weir.pcap.rounds import Trace
 from weir.train.record import StepSummary
 
 
-def start(out: Path, *options: str, **variables: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "weir", "train", "--model", "cnn", "--workers", "2", "--out", str(out)]
-    return subprocess.Popen(
-        [*command, *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**environment(), **variables},
-    )
+def start(out: Path, *options: str, **variables: str) -> Command:
+    words = (*WEIR, "train", "--model", "cnn", "--workers", "2", "--out", out, *options)
+    return Command(*words, environment={"COLUMNS": "200", **variables})
 
 
 VARIABLES: Final = {
@@ -60,9 +55,10 @@ def train(out: Path, *options: str) -> tuple[int, str]:
 
 def train_apart(out: Path, *options: str) -> tuple[int, str]:
     """Do the same in a process of its own, which a plugin's methods are registered in."""
-    process = start(out, *options)
-    output, _ = process.communicate(timeout=240)
-    return process.returncode, output
+    with start(out, *options) as process:
+        output = process.said(240)
+        assert process.returncode is not None
+        return process.returncode, output
 
 
 def workers() -> dict[str, int]:
@@ -204,13 +200,8 @@ def test_the_capture_shows_right_rounds_only(run: tuple[Path, str, Path]) -> Non
     assert not PacketAudit.of_files([run[2]]).findings
     sent = sum(len(found.contributions) for found in trace.rounds)
     assert sent >= 2 * len(complete)
-    done = subprocess.run(
-        [sys.executable, "-m", "weir", "pcap", "show", str(run[2]), "--limit", "2"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "round 1" in done.stdout and "more rounds" in done.stdout
+    done = CliRunner().invoke(app, ["pcap", "show", str(run[2]), "--limit", "2"], catch_exceptions=False)
+    assert done.exit_code == 0 and "round 1" in done.stdout and "more rounds" in done.stdout
 
 
 SERVERS = ("--mode", "ps", "--set", "servers=2", "--method", "topk-block", "--no-reference")
@@ -228,11 +219,11 @@ def test_parameter_servers_train(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_dead_parameter_server_is_named(tmp_path: Path) -> None:
-    process = start(tmp_path, *SERVERS, "--epochs", "1000")
-    wait_for_steps(tmp_path, 3)
-    (server,) = [pid for pid in children(process.pid) if name(pid) == "worker-3"]
-    os.kill(server, signal.SIGKILL)
-    output, _ = process.communicate(timeout=60)
+    with start(tmp_path, *SERVERS, "--epochs", "1000") as process:
+        wait_for_steps(tmp_path, 3)
+        (server,) = [pid for pid in children(process.pid) if name(pid) == "worker-3"]
+        os.kill(server, signal.SIGKILL)
+        output = process.said(60)
     assert process.returncode == 1
     assert "server 1 failed: signal SIGKILL" in output, output
 
@@ -249,12 +240,12 @@ def test_workers_train_alone_and_end_alike(tmp_path: Path) -> None:
 
 
 def test_interrupting_ends_every_process_and_still_writes_the_summary(tmp_path: Path) -> None:
-    process = start(tmp_path, "--epochs", "500")
-    wait_for_steps(tmp_path, 3)
-    started = children(process.pid)
-    assert len(started) == 5  # switch, controller, two workers and their template
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    with start(tmp_path, "--epochs", "500") as process:
+        wait_for_steps(tmp_path, 3)
+        started = children(process.pid)
+        assert len(started) == 5  # switch, controller, two workers and their template
+        process.send_signal(signal.SIGINT)
+        output = process.said(60)
     wait_until_gone(*started)
     assert process.returncode == 130
     assert "Traceback" not in output and "interrupted" in output
@@ -316,8 +307,8 @@ def test_a_gradient_that_is_no_number_is_said_once_without_tracebacks(tmp_path: 
 
 
 def test_a_switch_that_does_not_start_has_failed(tmp_path: Path) -> None:
-    process = start(tmp_path / "runs", CC="/bin/false", SOFTP4_CACHE=str(tmp_path / "none"))
-    output, _ = process.communicate(timeout=60)
+    with start(tmp_path / "runs", CC="/bin/false", SOFTP4_CACHE=str(tmp_path / "none")) as process:
+        output = process.said(60)
     assert process.returncode == 1
     assert "the switch did not start" in output and "(failed): no step was trained" in output
     assert "interrupted" not in output

@@ -9,8 +9,11 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from typing import Final
 
 from weir.process.child import PARENT, ChildError, identity
+
+_METHOD: Final = "spawn"
 
 
 @contextlib.contextmanager
@@ -28,8 +31,7 @@ def process_pool(processes: int, begin: Callable[[], object] | None = None) -> I
         begin: called in each of them first.
     """
     others = set(multiprocessing.active_children())
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(processes, context, _begin, (begin,))
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context(_METHOD), _begin, (begin,))
     os.environ[PARENT] = identity(
         os.getpid()
     )  # until each has been started, which the pool does when it likes

@@ -2,7 +2,8 @@
 """The containers that carry a packet's fields: which bits of which one a name means in a stage."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Final
 
 from tests.harness.bfa.assembly import Section, Text, UnknownLineError, bounds
@@ -17,11 +18,13 @@ Values = dict[str, int]
 """What valid containers hold. One that nobody wrote is not valid, and reads as 0."""
 
 
+@cache
 def is_container(name: str) -> bool:
     """Return whether this is a container's name."""
     return _CONTAINER.fullmatch(name) is not None
 
 
+@cache
 def width_of(container: str) -> int:
     """Return a container's bits."""
     match = _CONTAINER.fullmatch(container)
@@ -37,6 +40,10 @@ class Slice:
     container: str
     lo: int
     hi: int
+    _mask: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_mask", (1 << self.width) - 1)
 
     @property
     def width(self) -> int:
@@ -50,7 +57,7 @@ class Slice:
 
     def read(self, values: Values) -> int:
         """Return what it holds."""
-        return values.get(self.container, 0) >> self.lo & (1 << self.width) - 1
+        return values.get(self.container, 0) >> self.lo & self._mask
 
     def bits(self) -> set[tuple[str, int]]:
         """Return its bits one by one."""

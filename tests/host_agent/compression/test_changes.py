@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.harness.effort import effort
 from weir.host_agent.collectives.dtypes import pack_bits
 from weir.host_agent.compression import changes as module
 from weir.host_agent.compression.changes import Changes, apply, find, renew, take
@@ -143,7 +144,7 @@ def with_kernels(kernel_device: torch.device, monkeypatch: pytest.MonkeyPatch) -
     return kernel_device
 
 
-@pytest.mark.parametrize(("length", "share"), CASES)
+@pytest.mark.parametrize(("length", "share"), effort(CASES[1::2], CASES))
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.float32])
 def test_kernels(with_kernels: torch.device, dtype: torch.dtype, length: int, share: float) -> None:
     old, new = versions(dtype, length, share, length)

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gradient step towards servers: they get the averages that workers get without them, bit for bit."""
 
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 
+from tests.harness.effort import effort
 from tests.host_agent.models import Parts
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.in_memory import InMemoryGroup
@@ -19,6 +21,9 @@ from weir.host_agent.compression.sparsifiers import SparsifierOptions, create_sp
 
 WORKERS, SERVERS, STEPS, SLOTS = 3, 2, 5, 16
 SIZES = [(40, 30), (40,), (3000,), (7, 5), (200_000,)]
+BITS: tuple[LaneBits, ...] = (32, 16)
+ALL = list(product(sparsifier_names(), BITS))
+ALTERNATELY = [(name, BITS[number % 2]) for number, name in enumerate(sparsifier_names())]
 
 
 def gradient(rank: int, step: int, length: int) -> torch.Tensor:
@@ -59,8 +64,7 @@ def run(name: str, bits: LaneBits, exclude: tuple[str, ...], destination: Destin
     return group.run([lambda c=c: train(c) for c in group.communicators])
 
 
-@pytest.mark.parametrize("bits", [32, 16])
-@pytest.mark.parametrize("name", sparsifier_names())
+@pytest.mark.parametrize(("name", "bits"), effort(ALTERNATELY, ALL))
 def test_servers_get_what_workers_would(name: str, bits: LaneBits) -> None:
     exclude = ("parts.1",)
     layout = layout_of(Parts(SIZES))

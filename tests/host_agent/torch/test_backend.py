@@ -25,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import weir
 import weir.torch
+from tests.harness.effort import effort
 from tests.host_agent.torch.worlds import World, raising
 from weir.cluster import LocalCluster
 
@@ -354,7 +355,7 @@ class Nowhere:
         time.sleep(3.0)
 
 
-@pytest.mark.parametrize("busy", [0, 1])
+@pytest.mark.parametrize("busy", effort([1], [0, 1]))
 def test_a_rank_that_compiles_for_longer_than_the_timeout_is_waited_for(
     busy: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

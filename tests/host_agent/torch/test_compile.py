@@ -293,7 +293,7 @@ def plain_collectives(group: dist.ProcessGroup) -> list[Callable[[torch.Tensor],
     return [all_reduce, all_gather, all_gather_single, reduce_scatter_single, all_to_all_single]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", effort(BACKENDS[1:], BACKENDS))
 def test_collectives_are_part_of_a_compiled_graph(world: World, backend: str) -> None:
     world.run(in_one_graph, backend)
 
@@ -349,7 +349,9 @@ def graph_breaks(backend: str) -> None:
     assert torch.equal(found, torch.full((1000,), 2.0 * SIZE * SIZE + 1))
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=needs_a_compiler)])
+@pytest.mark.parametrize(
+    "backend", [*effort([], BACKENDS[:2]), pytest.param("inductor", marks=needs_a_compiler)]
+)
 def test_collectives_between_compiled_graphs(world: World, backend: str) -> None:
     world.run(graph_breaks, backend)
 

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import weir
 import weir.torch
-from tests.harness.effort import examples
+from tests.harness.effort import effort, examples
 from tests.host_agent.torch.worlds import World
 from weir.cluster import LocalCluster
 from weir.network import NetworkSpec
@@ -44,7 +44,7 @@ def on_hosts(cluster: LocalCluster, rank: int) -> Mapping[str, str]:
 LINKS = {"ring": NetworkSpec(), "loss": NetworkSpec(loss=0.02), "hosts": NetworkSpec()}
 
 
-@pytest.fixture(scope="module", params=LINKS)
+@pytest.fixture(scope="module", params=effort(["loss", "hosts"], list(LINKS)))
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     link = request.param
     with weir.local_cluster(SIZE, network=LINKS[link]) as cluster:

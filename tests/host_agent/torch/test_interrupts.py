@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from torch._C._distributed_c10d import Store
 
+from tests.harness.commands import Command
 from tests.harness.source import source_path
 from tests.harness.started import started
 from weir.host_agent.torch.parameter_server import stall
@@ -54,13 +55,14 @@ server(rendezvous=sys.argv[1])
 
 def test_an_interrupt_while_rank_0_decides_is_one(tmp_path: Path) -> None:
     """A call to torch's store that waits when the process ends aborts it (SIGABRT)."""
-    with started(
-        tmp_path, sys.executable, "-c", WAITING_RANKS, environment={"PYTHONPATH": source_path()}
-    ) as ranks:
-        assert ranks.wait() == 0, ranks.said
+    script = tmp_path / "ranks.py"
+    script.write_text(WAITING_RANKS)
+    with Command(script) as ranks:
+        said = ranks.said()
+    assert ranks.returncode == 0, said
     interrupted = -signal.SIGINT
-    assert f"ended: {interrupted} {interrupted} {interrupted}" in ranks.said
-    assert "KeyboardInterrupt" in ranks.said
+    assert f"ended: {interrupted} {interrupted} {interrupted}" in said
+    assert "KeyboardInterrupt" in said
 
 
 def test_a_server_that_waits_for_the_terms_can_be_stopped(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 import weir
 import weir.torch
+from tests.harness.effort import effort
 from tests.host_agent.models import Model, batch, flat, loss_of
 from tests.host_agent.torch.worlds import World
 
@@ -158,7 +159,7 @@ def restarted(options: dict[str, Any], stop: int) -> bool:
 
 
 @pytest.mark.parametrize("options", WAYS, ids=str)
-@pytest.mark.parametrize("stop", [8, 9, 10])
+@pytest.mark.parametrize("stop", effort([9], [8, 9, 10]))
 def test_a_restart_goes_on_bit_for_bit(world: World, options: dict[str, Any], stop: int) -> None:
     """At an outer step, while its sum is under way, and behind it."""
     assert all(world.run(restarted, options, stop))

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameter Flow in real processes: asynchronous and stale-synchronous; servers killed, workers stopped."""
 
+import contextlib
 import os
 import random
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import weir.torch
+from tests.harness.commands import WEIR, Command
 from tests.harness.effort import effort
 from tests.host_agent.torch.job_groups import Job
 from tests.host_agent.torch.test_parameter_server import (
@@ -278,18 +278,12 @@ def test_a_script_that_only_ends_leaves_its_servers_and_the_others_their_store(t
     )
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    environment = {**os.environ, "WEIR_RENDEZVOUS": f"tcp://127.0.0.1:{port}", "WORLD_SIZE": "2"}
-    commands = [[sys.executable, "-m", "weir", "server"], *[[sys.executable, str(script)]] * 2]
-    processes = [
-        subprocess.Popen(
-            command,
-            env={**environment, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+    environment = {"WEIR_RENDEZVOUS": f"tcp://127.0.0.1:{port}", "WORLD_SIZE": "2"}
+    with contextlib.ExitStack() as running:
+        server, *ranks = (
+            running.enter_context(Command(*words, environment={**environment, "RANK": str(rank)}))
+            for rank, words in enumerate([(*WEIR, "server"), (script,), (script,)], start=-1)
         )
-        for rank, command in enumerate(commands, start=-1)
-    ]
-    said = [process.communicate(timeout=120) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0, 0], "\n".join(map("".join, said))
-    assert [out for out, _ in said] == ["", "0 is done\n", "1 is done\n"]
+        assert [rank.said() for rank in ranks] == ["0 is done\n", "1 is done\n"]
+        assert server.said() == ""
+    assert [process.returncode for process in (server, *ranks)] == [0, 0, 0]
