@@ -21,7 +21,7 @@ from weir.network import NetworkSpec, parse_shape
 RACKS = ("--topology", "leaf-spine-2x2")
 WORKERS = effort("2", "3")
 MODEL = ("--model", "mlp", "--workers", WORKERS, "--method", "dense", "--epochs", "1", "--no-reference")
-STEPS = 4
+STEPS = 6
 
 
 def checksums(out: Path) -> list[str]:
@@ -78,7 +78,7 @@ def test_loss_without_a_budget_changes_nothing(exact: list[str], tmp_path: Path)
 def test_a_spine_that_dies_changes_nothing(exact: list[str], tmp_path: Path) -> None:
 
     def kill() -> int:
-        wait_for_steps(tmp_path, 2)
+        wait_for_steps(tmp_path, 1)
         spine = next(pid for pid, line in children(os.getpid()).items() if "spine2.sock" in line)
         os.kill(spine, signal.SIGKILL)
         return len(steps(tmp_path))
