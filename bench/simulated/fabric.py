@@ -190,13 +190,13 @@ def rows(
     found: Mapping[_C, Outcome],
     values: Callable[[_C, Outcome], Mapping[str, float | None]],
     setting: Mapping[str, Scalar] = MappingProxyType({}),
-    floor: float | None = None,
+    floor: Callable[[_C], float | None] = lambda _: None,
     calm: Callable[[_C], bool] = lambda _: False,
 ) -> Iterator[Row]:
     """Yield a row for each contender.
 
-    values: further ones than ``TIMES``. floor: the least time. calm: tells of contenders whose mechanism had
-    nothing to do, and may have done nothing.
+    values: further ones than ``TIMES``. floor: a contender's least time. calm: tells of contenders whose
+    mechanism had nothing to do, and may have done nothing.
     """
     names = {contender.name[0]: contender.name for contender in found}
     for contender, one in found.items():
@@ -208,5 +208,5 @@ def rows(
             setting,
             names.get(contender.twin, ""),
             {} if calm(contender) and not all(acted.values()) else acted,
-            floor,
+            floor(contender),
         )

@@ -88,7 +88,7 @@ def run(parameters: Permutation, run: Run) -> Iterator[Table]:
                 "busiest path", lambda n: f"{n:.2f}", "packets of a leaf's busiest path over its mean one's"
             ),
         ),
-        tuple(fabric.rows(found, values, floor=8 * parameters.tensor / parameters.fabric.rate)),
+        tuple(fabric.rows(found, values, floor=lambda _: 8 * parameters.tensor / parameters.fabric.rate)),
         floor="line",
         notes=(
             f"{parameters.fabric.words}; {len(run.seeds)} x {parameters.rounds} permutations",

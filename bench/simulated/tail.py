@@ -90,8 +90,16 @@ class Scenario(Fabric):
 
         Of an all-reduce a worker's own, each way at once; of servers theirs, for all pushes, then all pulls.
         """
+        return self._floor(1)
+
+    @property
+    def floor_within_budget(self) -> float:
+        """As ``floor``, without the lanes that may be missing: of servers, of pushes alone."""
+        return self._floor(1 - self.budget)
+
+    def _floor(self, delivered: float) -> float:
         bits = 8 * self.tensor * (1 + OVERHEAD / MSS) / self.rate
-        return bits if self.setting == "collectives" else 2 * self.workers * bits
+        return delivered * bits if self.setting == "collectives" else (delivered + 1) * self.workers * bits
 
     @property
     def strangers(self) -> IncastBursts:
@@ -283,7 +291,7 @@ def _rows(scenario: Scenario, found: dict[Contender, Outcome], parameters: Param
         found,
         values,
         _setting(scenario, parameters),
-        scenario.floor,
+        lambda one: scenario.floor if one.sheds == "nothing" else scenario.floor_within_budget,
         lambda one: parameters.calm and one.twin in calm,
     )
 
@@ -321,14 +329,13 @@ def _notes(scenario: Scenario, seeds: int) -> Iterator[str]:
         "switches and hosts; e one to three classes lower while more is left to send: of equal streams none "
         "is the shortest; j with CUBIC, which does not answer to marks. b: the path of a job's packets, "
         "or of each flow, is drawn once (ECMP). g, h: expendable packets lose their lanes in deep queues, or "
-        "are dropped; i: receivers stop when they have "
-        f"enough, as in MLT. A budget allows {scenario.budget:.0%} of the lanes to be missing, with "
-        "servers of "
-        "those pushed"
+        "are dropped; i: receivers stop when they have enough, as in MLT. A budget allows "
+        f"{scenario.budget:.0%} of the lanes to be missing, with servers of those pushed"
     )
     yield (
-        "of floor: the busiest link's time for a tensor over the p99; counts: packets that switches trimmed, "
-        "dropped, or served by class; lanes that receivers did without"
+        "of floor: the busiest link's time for a tensor, less what a budget allows to be missing, over the "
+        "p99; counts: packets that switches trimmed, dropped, or served by class; lanes that receivers did "
+        "without"
     )
 
 

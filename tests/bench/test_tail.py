@@ -65,6 +65,23 @@ def test_scenarios_are_compared_with_their_twins_floors_and_cubic() -> None:
     assert [panel.log for panel in plot.panels] == ["x", "x"]
 
 
+def test_pushes_that_may_be_missing_take_no_time_of_the_floor() -> None:
+    parameters = Parameters(
+        racks=2,
+        others=0,
+        workers=(8,),
+        depth=(16,),
+        kilobytes=(64,),
+        tensors=1,
+        contenders="fg",
+        setting=("server",),
+    )
+    table, *_ = tail.run(parameters, Run(0, range(1, 2), processes=1))
+    assert isinstance(table, Table)
+    lossless, budget = (row.floor for row in table.rows)
+    assert lossless is not None and budget == pytest.approx((2 - parameters.budget) / 2 * lossless)
+
+
 def test_larger_tensors_are_fewer() -> None:
     parameters = Parameters(workers=(8, 32), kilobytes=(64, 4096), megabytes=32)
     assert [(one.tensors, one.warmup) for one in parameters.scenarios()] == [(20, 3), (2, 1), (16, 3), (2, 1)]
