@@ -51,7 +51,7 @@ def fetched(peers: int, part: int, links: Links) -> Outcome:
 
 
 def ring(peers: int, size: int, links: Links) -> Outcome:
-    """Simulate an all-reduce of so many bytes by a ring."""
+    """Simulate an all-reduce of ``size`` bytes by a ring."""
     with _network(peers, 0, links.round_trip / 2, links) as (network, names):
         rings = Rings(network, names, CUBIC, size)
         return _last(network, names[0], lambda _: rings.begin())

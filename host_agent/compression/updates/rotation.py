@@ -43,6 +43,6 @@ class Rotation:
         return min(len(self._order), math.ceil(share * len(self._order)))
 
     def few(self, first: int, count: int) -> torch.Tensor:
-        """Return so many rows from a place in the order on, ascending: int64."""
+        """Return ``count`` rows of the order, from place ``first`` on, ascending: int64."""
         places = torch.arange(first, first + count) % len(self._order)
         return self._order[places].sort().values

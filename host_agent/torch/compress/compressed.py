@@ -196,7 +196,7 @@ class CompressedUpdates:
                     raise TypeError(
                         f"{name} has a sparse gradient (sparse=True in an Embedding): make it dense"
                     )
-            # Else the shared point would not be the same.
+            # If these differed, the shared point would differ.
             agreed: list[Hashable] = [zlib.crc32(repr(options).encode())]
             if self._loaded:
                 agreed += [self.steps, self.share, zlib.crc32(byte_view(self._stage.shared).data)]
