@@ -132,7 +132,7 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
                 one,
                 partial(_values, layers),
                 {"compute": f"compute {layers.ratio:g}x"},
-                floor=layers.compute,
+                floor=partial(_floor, layers),
             )
         ),
         peers=(CONTENDERS[0].name,),
@@ -145,6 +145,10 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table]:
             "lower class that had come earlier, in all runs",
         ),
     )
+
+
+def _floor(layers: Layers, _: Contender) -> float:
+    return layers.compute
 
 
 def _values(layers: Layers, _: Contender, one: Outcome) -> dict[str, float | None]:
