@@ -110,7 +110,6 @@ class Claim:
         words: with ``{name}`` for each figure.
         conditions: what was measured, and its limits.
         commands: that make the records, by their names.
-        earlier: the words with figures of runs before records were kept, for as long as a record is missing.
         again: ``weir bench verify`` makes the records again, as nothing in them depends on the machine.
     """
 
@@ -120,7 +119,6 @@ class Claim:
     conditions: str
     figures: Mapping[str, Figure]
     commands: Mapping[str, str] = field(default_factory=dict)
-    earlier: str = ""
     again: bool = False
 
     @property
@@ -129,9 +127,10 @@ class Claim:
         return tuple(dict.fromkeys(name for each in self.figures.values() for name in each.records))
 
     def said(self, records: Mapping[str, Record]) -> str:
-        """Return the words with their figures; where a record is missing, the earlier ones."""
-        if any(name not in records for name in self.records):
-            return self.earlier
+        """Return the words with their figures. Raises LookupError for a record that is missing."""
+        for name in self.records:
+            if name not in records:
+                raise LookupError(f"no record {name!r}: {self.commands[name]} --record {name} makes it")
         found = {name: each.words(records) for name, each in self.figures.items()}
         return self.words.format(**found)
 

@@ -281,8 +281,13 @@ def results(
     from weir.bench.records import read_all
     from weir.bench.results_page import pages
 
+    try:
+        written = list(pages(read_all()))
+    except LookupError as error:
+        typer.secho(str(error), fg="red", err=True)
+        raise typer.Exit(1) from None
     differ = False
-    for path, text in list(pages(read_all())):
+    for path, text in written:
         if path.exists() and path.read_text(encoding="utf-8") == text:
             continue
         differ = True

@@ -43,14 +43,7 @@ def render(records: Mapping[str, Record]) -> str:
 def _section(claim: Claim, records: Mapping[str, Record]) -> Iterator[str]:
     said = claim.said(records)
     yield f"**{said[0].upper()}{said[1:]}.** {claim.conditions}\n"
-    missing = [name for name in claim.records if name not in records]
-    if missing:
-        commands = "\n".join(f"{claim.commands[name]} --record {name}" for name in missing)
-        yield "Some records are missing: these figures are from earlier runs. The commands:\n"
-        yield f"```\n{commands}\n```\n"
     for name in claim.records:
-        if name in missing:
-            continue
         record = records[name]
         yield f"```\n{record.command}\n```\n"
         yield from _tables(record, [each for each in claim.figures.values() if name in each.records])

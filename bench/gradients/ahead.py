@@ -120,7 +120,7 @@ class Ef21(Dense):
         return self.known.mean(0)
 
     def coded(self, rest: Tensor) -> Tensor:
-        """Return what workers send of a difference: signs, with the mean magnitude of each row."""
+        """Code differences as workers send them: signs, with the mean magnitude of each row."""
         scale = rest.abs().sum(2, keepdim=True).mean(0) / self.of.place.lengths.unsqueeze(1)
         return scale * rest.sign()
 
@@ -131,7 +131,7 @@ class Diana(Ef21):
     _pace: Final = 0.1  # of what is known
 
     def estimate(self, gradients: Tensor) -> Tensor:
-        """Return what is known and what was sent now, on average."""
+        """Return the mean of the known gradients and of the differences that were sent now."""
         sent = self.coded(gradients - self.known)
         found = (self.known + sent).mean(0)
         self.known.add_(sent, alpha=self._pace)
@@ -205,7 +205,7 @@ class Compress(Scheme):
         return _corrected(self.own, _BETAS[1], self.steps)
 
     def roots(self) -> Tensor:
-        """Return what first moments are divided by."""
+        """Return the divisor of the first moments."""
         return torch.maximum(self.mean_squares(), self.own_squares() * (LEAST**2 / self.of.workers)).sqrt_()
 
     def chosen(self) -> Tensor:

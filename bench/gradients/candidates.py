@@ -8,6 +8,7 @@ are those of ``weir train``: ``training/methods`` makes the same training over a
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import mean, median
 from typing import Final, cast
 
 import torch
@@ -17,7 +18,7 @@ from weir.bench.gradients.ahead import SCHEMES, Setting
 from weir.bench.grid import simulate
 from weir.bench.results import Column, Row, Table, share
 from weir.compare.results import share_of_gain
-from weir.host_agent.compression.updates.layout import UpdateLayout
+from weir.host_agent.compression.updates.layout import ROW, UpdateLayout
 from weir.train.config import PRESETS, Model, make_config
 from weir.train.data import learning_rate
 from weir.train.data import share as batches_of
@@ -63,7 +64,7 @@ def train(
     setting = Setting(place, shapes, workers, _DECAYS[config.trained_by], share, seed)
     way = SCHEMES[scheme](setting, place.gather(parameters, place.empty()))
     data, sent = task.data.train, 0.0
-    gradients = torch.zeros(workers, place.rows, place.empty().shape[1])
+    gradients = torch.zeros(workers, place.rows, ROW)
     batches = _batches(len(data), workers, config.batch_size, seed)
     for number in range(steps):
         for worker, batch in enumerate(next(batches)):
@@ -74,7 +75,7 @@ def train(
             if config.max_norm is not None:
                 torch.nn.utils.clip_grad_norm_(parameters, config.max_norm)
             place.gather([one.grad for one in parameters], gradients[worker])
-        way.step(gradients, learning_rate(config.lr, number, steps, warm_up=max(1, steps // 10)))
+        way.step(gradients, learning_rate(config.lr, number, steps))
         sent += way.sent / steps
     with torch.no_grad():
         place.scatter(way.end(), parameters)
@@ -124,7 +125,7 @@ def table(model: Model, parameters: Parameters, found: dict[str, dict[float, lis
         return [one.loss if less else one.accuracy for one in outcomes]
 
     def middle(outcomes: list[Outcome]) -> float:
-        return sorted(values(outcomes))[len(outcomes) // 2]
+        return median(values(outcomes))
 
     best = {
         scheme: min(rates, key=lambda rate: sign * middle(rates[rate])) for scheme, rates in found.items()
@@ -150,7 +151,7 @@ def table(model: Model, parameters: Parameters, found: dict[str, dict[float, lis
                 {
                     preset.metric: values(rates[best[scheme]]),
                     "kept": kept(scheme),
-                    "sent": sum(one.sent for one in rates[best[scheme]]) / len(rates[best[scheme]]),
+                    "sent": mean(one.sent for one in rates[best[scheme]]),
                     "best rate": f"{best[scheme] * preset.lr:g}",
                 },
             )

@@ -43,7 +43,7 @@ def dense_curve(config: TrainConfig) -> Iterator[tuple[int, float]]:
             if (limit := config.max_norm) is not None:
                 torch.nn.utils.clip_grad_norm_(parameters, limit)
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate(config.lr, done, steps, warm_up=max(1, steps // 10))
+                group["lr"] = learning_rate(config.lr, done, steps)
             optimizer.step()
             done += 1
             every = config.evaluate_every

@@ -121,7 +121,7 @@ def train(setting: Setting, rule: FilterRule, seed: int) -> Outcome:
     under_way: deque[Message] = deque()
     for rank, batch, step, steps in _turns(setting, len(data.train), preset.batch_size, seed):
         worker = workers[rank]
-        lr = learning_rate(peak, step, steps, max(1, steps // 10))
+        lr = learning_rate(peak, step, steps)
         torch.nn.utils.vector_to_parameters(
             torch.from_numpy(worker.words.view(np.float32).copy()), parameters
         )

@@ -251,7 +251,7 @@ class LocalGradients:
         return self.excludes(segment.name, len(segment.shape))
 
     def excludes(self, name: str, dimensions: int) -> bool:
-        """Return whether the parameter of this name is sent whole."""
+        """Return whether a parameter is excluded from selection, and so sent whole."""
         return any(_matches(pattern, name, dimensions) for pattern in self.exclude)
 
     @property

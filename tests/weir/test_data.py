@@ -84,6 +84,6 @@ def test_a_checksum_sees_one_bit_and_one_swap() -> None:
 
 
 def test_the_learning_rate_rises_then_falls() -> None:
-    rates = [learning_rate(1.0, step, 100, warm_up=10) for step in range(100)]
+    rates = [learning_rate(1.0, step, 100) for step in range(100)]
     assert rates[0] == pytest.approx(0.1) and max(rates) == rates[9] == 1.0
     assert rates[10:] == sorted(rates[10:], reverse=True) and rates[-1] > 0.1

@@ -68,7 +68,7 @@ def demo_losses(method: str) -> list[float]:
     for step, batch in enumerate(
         share(len(train), dist.get_rank(), SIZE, config.batch_size, config.seed, 1)[:STEPS]
     ):
-        optimizer.param_groups[0]["lr"] = learning_rate(config.lr, step, ALL_STEPS, ALL_STEPS // 10)
+        optimizer.param_groups[0]["lr"] = learning_rate(config.lr, step, ALL_STEPS)
         optimizer.zero_grad()
         loss = mean_loss(ddp(train.inputs[batch]), train.targets[batch])
         loss.backward()

@@ -119,7 +119,7 @@ class _Training:
             ]
             steps = config.epochs * len(ranks[0])
             for batches in zip(*ranks, strict=True):
-                rate = learning_rate(config.lr, step, steps, warm_up=max(1, steps // 10))
+                rate = learning_rate(config.lr, step, steps)
                 self._one_step(list(batches), rate)
                 step += 1
 

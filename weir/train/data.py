@@ -230,10 +230,11 @@ def share(samples: int, rank: int, workers: int, batch: int, seed: int, epoch: i
     return [order[bound : bound + batch] for bound in bounds]
 
 
-def learning_rate(peak: float, step: int, steps: int, warm_up: int) -> float:
-    """Return the learning rate: linear warm-up to ``peak`` in ``warm_up`` steps, then linear decay to a
-    tenth.
+def learning_rate(peak: float, step: int, steps: int) -> float:
+    """Return the learning rate: linear warm-up to ``peak`` in a tenth of the steps, then linear decay to a
+    tenth of it.
     """
+    warm_up = max(1, steps // 10)
     if step < warm_up:
         return peak * (step + 1) / warm_up
     return peak * (1 - 0.9 * (step - warm_up) / max(1, steps - warm_up))

@@ -294,7 +294,7 @@ class _Training:
 
     def _set_learning_rate(self) -> None:
         steps = self.steps_per_epoch * self.spec.config.epochs
-        rate = learning_rate(self.spec.config.lr, self.step, steps, warm_up=max(1, steps // 10))
+        rate = learning_rate(self.spec.config.lr, self.step, steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
 

@@ -165,7 +165,7 @@ class UpdateStage:
 
     @property
     def _is_adapted(self) -> bool:
-        """Return whether the next step begins with a new share."""
+        """Return whether the share changes before the next step."""
         return self.settings.most_pending is not None and self.steps % EVERY == 0 < self.steps
 
     def _adapt(self, communicator: Communicator) -> None:

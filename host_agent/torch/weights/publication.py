@@ -19,7 +19,6 @@ from weir.host_agent.torch.weights.members import (
     address_of_controller,
     now_ns,
     own_host,
-    tensors_of,
 )
 from weir.host_agent.torch.weights.shards import own_shard, shard_name
 from weir.host_agent.weights.pace import Rates
@@ -76,9 +75,8 @@ class Publication:
     ) -> None:
         place = own_host(host)
         own = own_shard(model)
-        self._source = Source(tensors_of(model) if own is None else own.tensors)
-        if own is not None:
-            name = shard_name(name, own.shard, own.shards)
+        self._source = Source(own.tensors)
+        name = shard_name(name, own.shard, own.shards)
         self._backlog_bytes, self._payload_bytes = backlog_bytes, 0
         self._making = threading.Lock()  # of a version, until it has its digest
         self._sealing: threading.Thread | None = None

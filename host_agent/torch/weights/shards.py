@@ -30,7 +30,7 @@ _STAMP_BYTES: Final = 16
 
 @dataclass(frozen=True)
 class OwnShard:
-    """A rank's shard: its tensors, with the stamp, and its number among the shards."""
+    """A rank's shard: its tensors, with the stamp if there are several, and its number among the shards."""
 
     tensors: dict[str, torch.Tensor]
     shard: int
@@ -57,8 +57,8 @@ def cut(model: Model, shard: int, shards: int) -> dict[str, torch.Tensor]:
     return _not_empty(found, shard)
 
 
-def own_shard(model: Model) -> OwnShard | None:
-    """Return this rank's shard of a model that FSDP2 has sharded; None: the model is whole.
+def own_shard(model: Model) -> OwnShard:
+    """Return this rank's shard of a model that FSDP2 has sharded; of a whole model, its only one.
 
     All ranks call it at the same time: rank 0 draws the stamp.
 
@@ -70,7 +70,7 @@ def own_shard(model: Model) -> OwnShard | None:
     state = model.state_dict() if isinstance(model, torch.nn.Module) else model
     sharded = {name: tensor for name, tensor in state.items() if _is_distributed(tensor)}
     if not sharded:
-        return None
+        return OwnShard(tensors_of(model), 0, 1)
     mesh = next(iter(sharded.values())).device_mesh
     for name, tensor in sharded.items():
         by_rows = len(tensor.placements) == 1 and tensor.placements[0].is_shard(0)

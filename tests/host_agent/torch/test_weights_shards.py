@@ -192,7 +192,7 @@ def test_a_shard_waits_for_the_others_and_nobody_else_for_it(halves: Halves) -> 
 def as_fsdp_does() -> list[tuple[str, tuple[int, ...]]]:
     """Compare this rank's tensors with those that an engine cuts; return their layout."""
     own = own_shard(sharded())
-    assert own is not None and (own.shard, own.shards) == (dist.get_rank(), dist.get_world_size())
+    assert (own.shard, own.shards) == (dist.get_rank(), dist.get_world_size())
     wanted = cut(make(), own.shard, own.shards)
     assert list(own.tensors) == list(wanted)
     for name, tensor in wanted.items():
@@ -201,7 +201,7 @@ def as_fsdp_does() -> list[tuple[str, tuple[int, ...]]]:
     dist.all_gather_object(stamps, own.tensors[STAMP].tolist())
     assert stamps[0] == stamps[-1] and any(stamps[0])
     other = own_shard(sharded())
-    assert other is not None and other.tensors[STAMP].tolist() != stamps[0]
+    assert other.tensors[STAMP].tolist() != stamps[0]
     return [(name, tuple(tensor.shape)) for name, tensor in wanted.items()]
 
 
