@@ -10,6 +10,7 @@ from tests.harness import weir_needs
 
 weir_needs.add()
 
+from tests.harness.base import fork_templates  # noqa: E402
 from tests.harness.processes import none_after_failure  # noqa: E402
 from tests.harness.session import *  # noqa: E402, F403
 
@@ -19,6 +20,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # They start many processes, which import Weir: none compiles it again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+fork_templates()
 
 pytest_plugins = ["tests.harness.kernels"]
 

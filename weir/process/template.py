@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import IO, Any, Final
 
 from weir.process import become
-from weir.process.child import BECOME, PARENT, ChildError, end, follow_parent, identity, log_tail
+from weir.process.child import BECOME, PARENT, Child, ChildError, end, follow_parent, identity, log_tail
 from weir.process.imports import import_for_good
 
 _MESSAGE: Final = 4096  # bytes; the longer part of a request comes in a file
@@ -78,16 +78,8 @@ class Template:
         self._numbers = itertools.count()
         self._children: dict[int, Forked] = {}
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-u", "-P", "-m", "weir.process.template", module]
-        with theirs, log.open("ab") as out:
-            self._process = subprocess.Popen(
-                command,
-                stdin=theirs.fileno(),
-                stdout=out,
-                stderr=out,
-                env={**os.environ, **environment, PARENT: identity(os.getpid())},
-                start_new_session=True,
-            )
+        with theirs:
+            self._process = start(module, theirs, log, environment)
         self._reader = threading.Thread(target=self._listen, name="template", daemon=True)
         self._reader.start()
 
@@ -185,6 +177,19 @@ class Template:
         return {}
 
 
+def start(module: str, control: socket.socket, log: Path, environment: Mapping[str, str]) -> Child:
+    """Start a template's process, which hears over ``control`` which children to fork: see ``Template``."""
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            [sys.executable, "-u", "-P", "-m", "weir.process.template", module],
+            stdin=control.fileno(),
+            stdout=out,
+            stderr=out,
+            env={**os.environ, **environment, PARENT: identity(os.getpid())},
+            start_new_session=True,
+        )
+
+
 _shared: Final[dict[tuple[str, frozenset[tuple[str, str]]], Template]] = {}
 _lock: Final = threading.Lock()
 
@@ -209,8 +214,13 @@ def _options(prefix: Sequence[str]) -> list[str]:
 
 def main() -> None:
     """Import the module on the command line; fork children until the parent closes the socket or ends."""
-    module = import_for_good(sys.argv[1])
-    with socket.socket(fileno=os.dup(0)) as control:
+    serve(sys.argv[1], socket.socket(fileno=os.dup(0)))
+
+
+def serve(name: str, control: socket.socket) -> None:
+    """Do the same with a module of this name and this socket, which it closes."""
+    module = import_for_good(name)
+    with control:
         files = _serve(control)
     if files is not None:
         _run(module, files)
