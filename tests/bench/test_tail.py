@@ -163,7 +163,7 @@ def test_receivers_stop_early_within_the_budget_and_a_planted_no_op_is_found_out
 
 def test_lossless_flows_stay_close_to_dctcp_in_queues_that_overflow() -> None:
     """The sum of all first windows is several times what a queue holds; only virtual time is compared."""
-    scenario = Scenario(load=0, others=0, workers=4, depth=32, tensor=131_072, tensors=3)
+    scenario = Scenario(load=0, others=0, workers=4, depth=32, tensor=131_072, tensors=effort(1, 3))
     flows, streams = (simulate(scenario, CONTENDERS[number], 1) for number in (5, 3))
     assert flows.counts["retransmissions"] > 0
     assert max(flows.times) < 1.1 * max(streams.times)

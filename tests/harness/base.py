@@ -2,7 +2,8 @@
 """A process that imports torch and Weir once for all that tests start (``tests.harness.imported``).
 
 Commands (``tests.harness.commands``) are forked from it, and so are the templates (``weir.process.template``)
-of ``MODULES``: each would import torch, and most of them what DistributedDataParallel does.
+of ``MODULES``: each would import torch, and most of them what DistributedDataParallel does. Switches and
+controllers are not: a process that has imported torch takes long to end.
 """
 
 import atexit
@@ -20,7 +21,6 @@ from weir.process.child import Child
 from weir.process.template import Forked, Template
 
 MODULES: Final = (
-    "tests.harness.programs",
     "weir.bench.rank",
     "weir.train.placed_machine",
     "weir.train.worker",

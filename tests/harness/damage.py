@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from tests.harness.effort import effort
+
 Errors = tuple[type[Exception], ...]
 
 _INSERTIONS: Final = (
@@ -32,10 +34,12 @@ def damaged(content: bytes, *, flips: int = 2000, others: int = 100, seed: int =
     """Yield damaged copies of ``content``.
 
     Args:
-        flips: at most this many single-bit flips; of shorter contents, all.
-        others: of cuts, and of insertions each, at places drawn from ``seed``. Values of a JSON document are
-            all replaced.
+        flips: at most this many single-bit flips; of shorter contents, all. By default a quarter of them.
+        others: of cuts, and of insertions each, at places drawn from ``seed``. By default a third of them.
+
+    Values of a JSON document are all replaced, by default by a third of the odd values each, in turn.
     """
+    flips, others = effort(flips // 4, flips), effort(others // 3, others)
     drawn = random.Random(seed)
     bits = range(8 * len(content))
     for bit in bits if len(bits) <= flips else drawn.sample(bits, flips):
@@ -56,11 +60,12 @@ def damaged(content: bytes, *, flips: int = 2000, others: int = 100, seed: int =
 
 def _odd_documents(document: Any) -> Iterator[bytes]:
     """Yield a JSON document with each of its values replaced, left out, or given twice."""
-    for path in _paths(document):
-        for value in _ODD_VALUES:
+    some = effort(3, 1)
+    for number, path in enumerate(_paths(document)):
+        for value in _ODD_VALUES[number % some :: some]:
             yield json.dumps(_with(document, path, value)).encode()
         marked = json.dumps(_with(document, path, _MARK))
-        for text in _ODD_TEXTS:
+        for text in _ODD_TEXTS[number % some :: some]:
             yield marked.replace(f'"{_MARK}"', text).encode()
         if path:
             changed = copy.deepcopy(document)

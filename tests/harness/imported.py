@@ -22,7 +22,6 @@ import pytest  # noqa: F401 - modules of tests import it: a sixth of a second in
 import sklearn.datasets  # noqa: F401 - which workers load their samples by
 import torch._dynamo  # noqa: F401 - DistributedDataParallel imports it, which takes seconds
 
-import tests.harness.programs  # noqa: F401
 import weir.bench.rank
 import weir.cli
 import weir.cluster

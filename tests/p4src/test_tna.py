@@ -43,7 +43,7 @@ from weir.wire.scapy_layer import Weir
 pytestmark = pytest.mark.p4c
 
 PLACES = ("root", "leaf", "spine", "middle")  # the last: a spine below a core
-STEPS = effort(50, 80)
+STEPS = effort(30, 80)
 # Where a round's operations differ already, one more of another kind is counted as such on Tofino only.
 # The parent's result once more is passed on once more; without its lanes, answered with what is here.
 RESULT_AGAIN = {Event.RESULT_STORED, Event.RESULT_REPEATED, Event.PARTIAL_REPEATED}

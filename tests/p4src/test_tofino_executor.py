@@ -154,7 +154,7 @@ def recorded() -> Recording:
         for place, workers, op in zip(PLACES, (3, 1, 3, 2), (*Op, Op.ADD), strict=True):
             draw = Draw(random.Random(place), place, workers, op if both == 1 else Op.ADD, both)
             at = install(target, place, workers, 0xE0000000)
-            for _ in range(effort(30, 240)):
+            for _ in range(effort(15, 240)):
                 draw.send(at)
     at = install(target, "leaf", 1, 0xE0000001)
     for packet in marked_rounds(both):

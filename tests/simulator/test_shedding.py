@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from softp4.runtime.queueing import Queueing
+from tests.harness.effort import examples
 from weir.background import Sender, Victim, frame
 from weir.bench.simulated.fabric import treated
 from weir.controller.qos import ClassSpec, Qos
@@ -174,7 +175,7 @@ def test_classes_that_are_never_trimmed_are_never_cut_by_their_rack() -> None:
         assert trimmed(network) == 0
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.integers(0, 2**32 - 1),
     st.booleans(),

@@ -140,7 +140,7 @@ STEPS = effort(2, 5)
 MODES = {
     "losses": "--workers 3 --set loss=0.02 --loss-budget 0.05",
     "racks": "--workers 3 --method dense --topology leaf-spine-2x2 --set loss=0.03 --loss-budget 0.2"
-    " --links 100mbit --set background=incast",
+    " --links 20mbit --set background=incast --set background_load=0.2",
     "a parameter server": "--workers 2 --mode ps --set servers=2 --method dense --consistency ssp:2"
     " --set push_filter=0.001:lr --set pull_filter=0.001:lr:4",
 }

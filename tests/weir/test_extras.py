@@ -83,6 +83,8 @@ def test_only_a_topology_in_yaml_needs_pyyaml(command: list[str], tmp_path: Path
     assert f"{no_topology}: a topology is a mapping" in said, said
 
 
+@pytest.mark.long
 def test_training_and_the_overview_need_none() -> None:
+    """By default ``tests/test_packaging.py`` does both where the extras are not installed."""
     done = run(f"import weir.torch; {MAIN}", "--help")
     assert done.returncode == 0, done.stderr

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from tests.harness.effort import effort
 from tests.weir.test_train import summary, train
 
 FLOWS = ("--mode", "ps", "--method", "dense", "--set", "servers=2", "--workers", "4", "--no-reference")
 LINKS = ("--hosts", "namespaces", "--topology", "leaf-spine-2x2", "--links", "50mbit", "--model", "mlp")
-SHORT = ("--epochs", "1", "--max-steps", "6")
+STEPS = effort(3, 6)
+SHORT = ("--epochs", "1", "--max-steps", str(STEPS))
 
 
 def run(out: Path, *options: str) -> tuple[dict[str, Any], str]:
@@ -25,7 +27,7 @@ def test_asynchronous_pushes_are_trimmed_within_their_budget(tmp_path: Path) -> 
     told, output = run(tmp_path, "--consistency", "async", "--loss-budget", "0.1", *disturbed)
     weir = told["runs"]["weir"]
     network, delivery = weir["network"], weir["delivery"]
-    assert weir["steps"] == 6 and weir["replicas"]["identical_at_end"], output
+    assert weir["steps"] == STEPS and weir["replicas"]["identical_at_end"], output
     assert min(network[name] for name in ("trims", "marks", "lost", "background")) > 0, network
     assert 0 < delivery["missing"] <= delivery["budget"] <= 0.1 * delivery["lanes"]
     assert told["idle"] == [] and "did nothing" not in output

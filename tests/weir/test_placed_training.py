@@ -116,7 +116,7 @@ def test_what_does_not_fit_is_said(arguments: tuple[str, ...], sentence: str) ->
 def test_blocks_of_a_network_migrate_while_it_trains(options: tuple[str, ...], tmp_path: Path) -> None:
     status, output = run(
         *("train", "--mode", "ps", "--placement", "dynamic", "--model", "mlp", *options),
-        *("--workers", "2", "--set", "servers=2", "--epochs", "2"),
+        *("--workers", "2", "--set", "servers=2", "--epochs", str(effort(1, 2))),
         *("--no-reference", "--out", str(tmp_path)),
     )
     assert status == 0, output

@@ -15,5 +15,5 @@ def effort(fast: _T, long: _T) -> _T:
 
 
 def examples(number: int) -> int:
-    """Return how many cases Hypothesis draws of this many: a tenth, at least 3, by default."""
-    return effort(min(number, max(number // 10, 3)), number)
+    """Return how many cases Hypothesis draws of this many: a sixteenth, at least 3, by default."""
+    return effort(min(number, max(number // 16, 3)), number)

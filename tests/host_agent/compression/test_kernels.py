@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.harness.effort import examples
+from tests.harness.effort import effort, examples
 from tests.host_agent.models import Parts
 from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.collectives.packing import LaneBits, LaneFormat, PackedLanes, WholeLanes
@@ -89,7 +89,7 @@ def test_the_choice_is_left_to_others_only_where_squares_do_not_do_or_too_many_a
     from weir.host_agent.compression.kernels import choice
 
     for kind in KINDS:
-        values = vector(kind, 20_000, 7).to(kernel_device)
+        values = vector(kind, effort(6_000, 20_000), 7).to(kernel_device)
         for size in (1, 32):
             mask = np.zeros(words_for(values.numel(), size), np.uint32)
             made = choice.mark_largest([values], [size], [20], [mask]) != [None]
