@@ -169,8 +169,8 @@ def test_whenever_a_switch_dies_the_rounds_that_some_have_reach_the_others(who: 
 
 
 def test_many_workers_sum_exactly_over_lossy_links_while_switches_die() -> None:
-    """4 pods of 8 racks of 4, or 32: loss, duplication, reordering, spraying; two spines and a core go."""
-    hosts = effort(4, 32)
+    """4 pods of 8 racks of 8, or 32: loss, duplication, reordering, spraying; two spines and a core go."""
+    hosts = effort(8, 32)
     topology = three_tiers(4, 8, 2, 2, hosts)
     faults = Faults(delay=1_000, jitter=20_000, loss=0.01, duplicate=0.01)
     with Network(topology, seed=1, link=LinkSpec(10**9, faults)) as network:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from tests.harness.effort import effort
 from tests.host_agent.parameter_server.world import Floats, Momentum, Sum
 from weir.host_agent.parameter_server.clocks import Consistency
 from weir.host_agent.parameter_server.messages import Message
@@ -19,7 +18,6 @@ from weir.host_agent.parameter_server.value_filter import FilterRule
 from weir.host_agent.parameter_server.worker_machine import UnitSet, WorkerMachine, WorkerRules
 
 SYNC = Consistency(0)
-STEPS = effort(120, 240)
 
 
 class Machines:
@@ -165,7 +163,7 @@ def test_nothing_moves_where_nothing_is_gained() -> None:
     assert not len(decided(np.zeros((2, 40)), owner, sizes))
 
 
-def exchanged(migrate_every: int, machines: int = 3, rows: int = 300, steps: int = STEPS) -> tuple[int, int]:
+def exchanged(migrate_every: int, machines: int = 3, rows: int = 300, steps: int = 240) -> tuple[int, int]:
     """Train on machines with a worker and a server each; return words between machines, and units moved.
 
     Which third of the rows a worker uses changes in the middle.
@@ -211,7 +209,7 @@ def test_migrations_pay_for_themselves() -> None:
 
 
 def busiest(
-    migrate_every: int, workers: int = 4, servers: int = 3, count: int = 240, steps: int = effort(80, 200)
+    migrate_every: int, workers: int = 4, servers: int = 3, count: int = 240, steps: int = 200
 ) -> int:
     """Push what is above a filter's threshold, which the first third of the blocks is more often, and take
     what has changed; return the words that the busiest server takes and gives, reports and handovers too.
