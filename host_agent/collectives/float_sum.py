@@ -66,7 +66,7 @@ def sum_float32(
     """Replace a vector, or this worker's part of it, by its sum over all workers.
 
     A few values (GATHERED_LANES) are gathered and added by each worker. Up to EXACT_VALUES, or any number if
-    ``communicator.precision`` is exact, are summed in limbs; others in the form of ``communicator.precision``.
+    ``communicator.precision`` is exact, are summed in limbs; others in that precision's form.
 
     Args:
         communicator: of all workers, which make the same call.
