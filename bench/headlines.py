@@ -224,8 +224,8 @@ CLAIMS: Final[tuple[Claim, ...]] = (
         "compress-autoencoder",
         "autoencoder",
         "An autoencoder with Adam, in few bytes",
-        "an autoencoder of 0.33 million parameters on images of digits, 4 workers, 300 steps, medians of three "
-        "seeds, each way at the best rate of the first.",
+        "an autoencoder of 0.33 million parameters on images of digits, 4 workers, 300 steps, medians of "
+        "three seeds, each way at the best rate of the first.",
         "--seeds 3 --set rates=1,2 --set further=2",
     ),
     Claim(
