@@ -179,7 +179,8 @@ static int send_piece(udp_io *udp)
 /* Whether an error means that this kernel, or the way that the datagrams take, knows no batches. */
 static int is_refusal(const udp_io *udp, int error)
 {
-    return udp->segments && udp->batches[udp->first].packets > 1 && !weir_is_loss(error) && !weir_is_later(error);
+    return udp->segments && udp->batches[udp->first].packets > 1 && !weir_is_loss(error) &&
+           !weir_is_later(error);
 }
 
 /* Send out[first..last). Returns how many calls did so, or -errno; what is not taken stays for the next call. */

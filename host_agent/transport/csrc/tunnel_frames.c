@@ -74,8 +74,7 @@ static int unwrap(weir_arrival *arrival, const uint8_t *memory, const weir_addre
     const uint8_t *frame = memory + arrival->at;
     int32_t found = -1;
     for (uint32_t i = 0; i < addresses && found < 0; i++)
-        found =
-            weir_frame_datagram(frame, arrival->length, to[i].host_mac, to[i].host_ip, to[i].host_port);
+        found = weir_frame_datagram(frame, arrival->length, to[i].host_mac, to[i].host_ip, to[i].host_port);
     if (found < 0) return 0;
     arrival->source = (uint64_t)weir_frame_source_ip(frame) << 16 | weir_frame_source_port(frame);
     arrival->at += WEIR_FRAME_OVERHEAD;

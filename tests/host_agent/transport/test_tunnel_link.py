@@ -175,10 +175,10 @@ def test_old_datagrams_that_come_again_change_nothing() -> None:
             routers.callback(router.close)
         with rack(job, [router.address for router in between]) as made:
             reports = [report for seed in range(4) for report in sum_up(made, 50_000, seed=seed)]
-        again, rounds = (
-            sum(getattr(each, name) for each in reports) for name in ("retransmissions", "rounds")
+        # Old contributions begin no round again, so nobody has to repeat one.
+        assert (
+            sum(report.retransmissions for report in reports) < sum(report.rounds for report in reports) / 20
         )
-        print("PLANT", again, rounds, sum(r.duplicates for r in reports), sum(r.packets_up for r in reports))
         assert min(router.repeated for router in between) > 1000
 
 

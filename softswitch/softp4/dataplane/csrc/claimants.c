@@ -50,7 +50,8 @@ static uint32_t label_of(const uint8_t *frame, uint32_t len)
     if (len < ETHERNET + IPV4 + UDP || word16(frame + 12) != ETHERTYPE_IPV4 || ip[0] != 0x45 ||
         ip[9] != IPPROTO_UDP || word16(ip + 6) & OFFSET)
         return 0;
-    return frame[0] & 1 ? word16(ip + 16) << 16 | word16(ip + 18) : word16(ip + IPV4 + 2);
+    return ip[16] >> 4 == 14 /* 224.0.0.0/4 */ ? word16(ip + 16) << 16 | word16(ip + 18)
+                                               : word16(ip + IPV4 + 2);
 }
 
 const claimant *claimants_for(const claimants *c, const uint8_t *frame, uint32_t len, const claimant *after)
