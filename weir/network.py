@@ -66,14 +66,16 @@ def parse_shape(text: str) -> Shape:
 class NetworkSpec:
     """A network on this machine.
 
-    shape: which switches. rate_bps: of every link, in both directions; None: as fast as the machine. depth:
-    packets each queue of a shaped link holds. loss: share of packets that every link loses, in each
-    direction. background: what other hosts send; load: the share of a victim's link that it takes; dscp: its
-    class. qos: further settings of the topology file's ``qos`` section.
+    shape: which switches. rate_bps: of every link, in both directions; None: as fast as the machine.
+    up_bps: of what hosts in namespaces send, where that is another rate. depth: packets each queue of a
+    shaped link holds. loss: share of packets that every link loses, in each direction. background: what other
+    hosts send; load: the share of a victim's link that it takes; dscp: its class. qos: further settings of
+    the topology file's ``qos`` section.
     """
 
     shape: Shape = SINGLE
     rate_bps: int | None = None
+    up_bps: int | None = None
     depth: int = DEPTH
     loss: float = 0.0
     background: Background = "none"
@@ -88,6 +90,11 @@ class NetworkSpec:
             raise ValueError(f"load is {self.load}: a share of a link, above 0, at most 1")
         if self.background != "none" and self.rate_bps is None:
             raise ValueError("background traffic is a share of a link's rate: set a rate for the links")
+
+    @property
+    def host_rate_bps(self) -> int | None:
+        """Rate of what hosts send; None: as fast as the machine."""
+        return self.up_bps or self.rate_bps
 
     @property
     def extra_hosts(self) -> int:

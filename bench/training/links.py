@@ -9,9 +9,10 @@ processor is short: ``weir.bench.simulated.step``.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
+from softp4.runtime.queueing import parse_rate
 from weir.bench.case import ParameterError, Run, parameter
 from weir.bench.results import Column, Line, Panel, Plot, Row, Table
 from weir.bench.training.dense_curve import dense_curve
@@ -46,6 +47,7 @@ class Parameters:
     density: float = parameter(0.05, "of methods that send a share", above=0, most=1)
     topology: str = parameter("leaf-spine-2x2", "single, or leaf-spine-RxS: racks and spines")
     links: str = parameter("100mbit", "rate of all links")
+    uplinks: str | None = parameter(None, "rate of what workers send; none: that of links")
     loss: float = parameter(0.01, "share of packets that every link loses", least=0, most=0.5)
     background: str = parameter("incast", "bursts of others", choices=("incast", "none"))
     budget: float = parameter(
@@ -73,6 +75,10 @@ class Parameters:
                 settings_of(way)
             except ValueError as error:
                 raise ParameterError(str(error)) from None
+        try:
+            uplink_rate(self.uplinks)
+        except ValueError as error:
+            raise ParameterError(f"uplinks: {error}") from None
         if unknown := [peer for peer in self.peers if settings_of(peer)["method"] not in PEERS]:
             raise ParameterError(f"peers: {', '.join(unknown)}: there are {', '.join(PEERS)}")
 
@@ -87,8 +93,9 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table | Plot]:
     for seed in run.seeds:
         configs = [make_config(**own | settings_of(method), seed=seed) for method in parameters.methods]
         found = ways(configs, parameters.peers, parameters.budget, 60 * parameters.peer_minutes)
-        outcomes = list(trained(list(reversed(found)), run.say, parameters.peer_timeout))[::-1]
-        for made in report(outcomes, configs[0], parameters.target):
+        up = uplink_rate(parameters.uplinks)
+        outcomes = list(trained(list(reversed(found)), run.say, parameters.peer_timeout, up))[::-1]
+        for made in report(outcomes, configs[0], parameters.target, parameters.uplinks):
             if isinstance(made, Table):
                 tables.append(made)
             if len(run.seeds) == 1 or isinstance(made, Table):
@@ -115,21 +122,31 @@ def of_all_seeds(tables: Sequence[Table]) -> Table:
     return Table(title, columns, tuple(row(number) for number in range(len(first.rows))), peers=first.peers)
 
 
-_NOT_CONFIG: Final = {"methods", "peers", "budget", "peer_minutes", "peer_timeout", "target"}
+_NOT_CONFIG: Final = {"methods", "peers", "budget", "peer_minutes", "peer_timeout", "target", "uplinks"}
+
+
+def uplink_rate(words: str | None) -> int | None:
+    """Return a rate in bit/s; None: that of links. Raises ValueError: it is no rate."""
+    return parse_rate(words) if words else None
 
 
 def trained(
-    these: Sequence[Way], say: Callable[[str], None], peer_timeout: float | None = None
+    these: Sequence[Way],
+    say: Callable[[str], None],
+    peer_timeout: float | None = None,
+    up_bps: int | None = None,
 ) -> Iterator[WayResult]:
     """Train one way after the other; a peer whose network is not available is left out, and said.
 
-    peer_timeout: least time-out of peers' TCP, in milliseconds; None: Linux's.
+    peer_timeout: least time-out of peers' TCP, in milliseconds; None: Linux's. up_bps: of what workers send;
+    None: as of links.
     """
     for way in these:
         say(f"{way.name} ...")
         make = network_cluster if way.kind == "weir" else bridged_network
         try:
-            with make(way.config.members, network=way.config.network) as network:
+            links = replace(way.config.network, up_bps=up_bps)
+            with make(way.config.members, network=links) as network:
                 if way.kind != "weir" and peer_timeout is not None:
                     network.lab.tcp_timeout(peer_timeout / 1000)
                 yield train(way, network, say)
@@ -205,9 +222,10 @@ def _words(config: TrainConfig) -> list[str]:
 
 
 def report(
-    outcomes: Sequence[WayResult], config: TrainConfig, target: float | None
+    outcomes: Sequence[WayResult], config: TrainConfig, target: float | None, uplinks: str | None = None
 ) -> Iterator[Table | Plot]:
     """Yield the table and the picture of what came out."""
+    lines = links_line(config) + (f", workers send at {uplinks}" if uplinks else "")
     less = PRESETS[config.model].metric == "loss"
     if target is None:
         target = (max if less else min)(o.best for o in outcomes if o.complete)
@@ -244,7 +262,7 @@ def report(
         place = "on a host of its own" if config.mode == "ps" else "on rank 0's host, free for that rank"
         notes.append(f"PS: one dense parameter server over TCP, {place}")
     yield Table(
-        f"{config.model}, {config.workers} workers, {links_line(config)}",
+        f"{config.model}, {config.workers} workers, {lines}",
         (
             Column(goal, duration),
             Column("step", duration, "median, of the slowest worker"),

@@ -62,7 +62,7 @@ def batch_of(payloads: Sequence[bytes], source: tuple[str, int]) -> Batch:
     return Batch(memory, np.stack([starts, lengths], 1), source)
 
 
-class _Arrivals:
+class Arrivals:
     """Memory for what comes."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class DatagramSocket:
         self._handle: int | None = self._lib.weir_datagrams_open(own.fileno(), batches_wanted())
         if not self._handle:
             raise MemoryError("no memory for a socket's datagrams")
-        self._arrivals = _Arrivals()
+        self._arrivals = Arrivals()
 
     def send(self, packets: Bytes, size: int, to: tuple[str, int]) -> int:
         """Send datagrams of ``size`` bytes, the last of which may be shorter; return the bytes of those that
@@ -133,7 +133,7 @@ class FramePort:
             self._port.close()
             raise MemoryError(f"no memory for frames of port {number} in {directory}")
         self._listens = (bindings.Addresses * len(listens))(*(each.native() for each in listens))
-        self._arrivals = _Arrivals()
+        self._arrivals = Arrivals()
 
     def send(self, packets: Bytes, size: int, addresses: bindings.Addresses, traffic_class: int) -> int:
         """Send datagrams of ``size`` bytes, the last of which may be shorter, until there is no more room;

@@ -46,13 +46,9 @@ class TunnelLink(NativeLink):
         payload: int = bindings.USUAL_PAYLOAD,
         timeout_s: float = CLAIM_TIMEOUT_S,
     ) -> None:
-        family, _, _, _, address = socket.getaddrinfo(*hub, type=socket.SOCK_DGRAM)[0]
-        self._socket = datagram_socket(family)
-        what = f"port over IP {hub[0]}:{hub[1]}"
+        local = addresses.host.udp_port if local_port is None else local_port
+        self._socket = tunnel_socket(hub, local, payload)
         try:
-            self._socket.bind(("", addresses.host.udp_port if local_port is None else local_port))
-            self._socket.connect(address)
-            _require_mtu(self._socket, what, payload)
             io = opened(
                 bindings.library().weir_tunnel_open(
                     self._socket.fileno(), batches_wanted(), addresses.native(), key
@@ -61,21 +57,47 @@ class TunnelLink(NativeLink):
         except BaseException:
             self._socket.close()
             raise
-        super().__init__(io, what, "the switch cannot be reached")
+        super().__init__(io, _name(hub), "the switch cannot be reached")
         if not self._lib.weir_tunnel_claim(io, round(timeout_s * 1e9)):
             code = self._lib.weir_io_last_error(io)
             self.close()
-            raise ConnectionError(
-                f"the switch did not answer within {timeout_s:g} s at UDP {hub[0]}:{hub[1]}"
-                + (f" ({os.strerror(code)})" if code else "")
-                + ": is it running, do firewalls let UDP pass there, and did it start with the controller's "
-                "secret?"
-            )
+            raise unanswered(hub, timeout_s, code)
 
     def close(self) -> None:
         """Detach. Closing twice is harmless."""
         super().close()
         self._socket.close()
+
+
+def tunnel_socket(hub: tuple[str, int], local_port: int, payload: int) -> socket.socket:
+    """Return a socket from this UDP port, or any (0), to a switch's port over IP.
+
+    Raises:
+        OSError: no path to the switch, or one for shorter packets.
+    """
+    family, _, _, _, address = socket.getaddrinfo(*hub, type=socket.SOCK_DGRAM)[0]
+    made = datagram_socket(family)
+    try:
+        made.bind(("", local_port))
+        made.connect(address)
+        _require_mtu(made, _name(hub), payload)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def unanswered(hub: tuple[str, int], timeout_s: float, code: int) -> ConnectionError:
+    """Return what to raise where a switch does not answer; code: an errno that may say why, or 0."""
+    return ConnectionError(
+        f"the switch did not answer within {timeout_s:g} s at UDP {hub[0]}:{hub[1]}"
+        + (f" ({os.strerror(code)})" if code else "")
+        + ": is it running, do firewalls let UDP pass there, and did it start with the controller's secret?"
+    )
+
+
+def _name(hub: tuple[str, int]) -> str:
+    return f"port over IP {hub[0]}:{hub[1]}"
 
 
 def _require_mtu(connected: socket.socket, what: str, payload: int) -> None:

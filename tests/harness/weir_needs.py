@@ -6,10 +6,12 @@
 """
 
 import os
+import shutil
 import subprocess
 from typing import Final
 
 from tests.harness import needs
+from weir.netns import Namespace
 
 SYSTEM_PYTHON: Final = "/usr/bin/python3"  # the one that Debian's Mininet is installed for
 
@@ -35,6 +37,16 @@ def _cuda() -> str | None:
     return None if torch.cuda.is_available() else "needs a CUDA device"
 
 
+def _wireguard() -> str | None:
+    if (reason := needs.on_path("ip", "wg")) or shutil.which("wireguard-go"):
+        return reason
+    with Namespace() as probe:
+        command = [*probe.prefix, "ip", "link", "add", "wg0", "type", "wireguard"]
+        if not subprocess.run(command, capture_output=True, check=False).returncode:
+            return None
+    return "needs WireGuard in the kernel, or wireguard-go on PATH"
+
+
 def add() -> None:
     """Add Weir's needs and settings. Before ``tests.harness.effort`` is imported."""
     needs.NEEDS |= {
@@ -42,6 +54,7 @@ def add() -> None:
         "mininet": _mininet,
         "tshark": lambda: needs.on_path("tshark"),
         "cuda": _cuda,
+        "wireguard": _wireguard,
     }
     settings = {
         "SOFTP4_REQUIRE": os.environ.get("WEIR_REQUIRE"),

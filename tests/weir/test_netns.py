@@ -8,7 +8,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
@@ -224,6 +225,16 @@ def test_a_bridge_beside_the_switch_has_the_same_token_buckets() -> None:
         taken = [accepted(namespace, name, 400) for namespace, name in ends]
         assert 96 <= min(taken) <= max(taken) < 400
         assert max(taken) - min(taken) <= 3  # of 1000 bytes: what the buckets get in as many seconds
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("make", [lab, bridged_lab])
+def test_hosts_may_send_at_another_rate_than_links(make: Callable[..., AbstractContextManager[Lab]]) -> None:
+    """A bucket's queue holds 50 ms of its rate, so a faster one takes more at once."""
+    with make(2, network=NetworkSpec(rate_bps=8_000_000, up_bps=8_000)) as made:
+        assert all(96 <= accepted(host, "eth0", 400) < 215 for host in made.namespaces)
+    with make(2, network=NetworkSpec(rate_bps=8_000, up_bps=8_000_000)) as made:
+        assert all(230 <= accepted(host, "eth0", 400) < 400 for host in made.namespaces)
 
 
 @pytest.mark.root

@@ -125,7 +125,7 @@ def lab(
     if switch != "soft" and (network.rate_bps or not network.shape.single):
         raise NamespaceError("only the soft switch has shaped ports and tunnels between switches")
     bucket = TokenBucket(parse_rate(rate)) if rate else None
-    uplink = TokenBucket(network.rate_bps) if network.rate_bps else None
+    uplink = TokenBucket(network.host_rate_bps) if network.host_rate_bps else None
     with _hosts(_plan(workers, switch, network)) as made:
         ends = zip(made.hosts, made.namespaces, made.interfaces, strict=True)
         for number, (host, namespace, interface) in enumerate(ends):
@@ -136,7 +136,7 @@ def lab(
             if not network.shape.single or network.loss:
                 _neighbours(made, host, namespace)
         if bridged:
-            _bridge(made, _BRIDGED_LINK, bucket or uplink)
+            _bridge(made, _BRIDGED_LINK, bucket or uplink, bucket or uplink)
         if ip:
             _route(made)
         yield made
@@ -155,10 +155,10 @@ def bridged_lab(
     packets do in the soft switch, unless the background traffic has a class of Weir's. It is not started yet.
     """
     network = network or NetworkSpec(rate_bps=parse_rate(rate) if rate else None)
-    bucket = TokenBucket(network.rate_bps) if network.rate_bps else None
+    down, up = (TokenBucket(rate) if rate else None for rate in (network.rate_bps, network.host_rate_bps))
     with _hosts(_plan(workers, "soft", network)) as made:
         if network.shape.single and not network.loss and not made.plan.background:
-            _bridge(made, "eth0", bucket)
+            _bridge(made, "eth0", down, up)
             yield made
             return
         with contextlib.ExitStack() as programs:
@@ -188,7 +188,7 @@ def _bridged_racks(made: Lab, programs: contextlib.ExitStack) -> None:
     for name in (*bridges, *([] if spec.shape.single else [_CORE])):
         links.add_bridge(name)
         links.set(name, up=True)
-    up = TokenBucket(spec.rate_bps) if spec.rate_bps else None
+    up = TokenBucket(spec.host_rate_bps) if spec.host_rate_bps else None
     for host, namespace, port in zip(made.hosts, made.namespaces, made.interfaces, strict=True):
         _join(made, port, namespace, "eth0", host.mac, host.ip, prefix=16, down=None, up=up)
         # Losses are of single packets, so the sender's kernel must segment batches before its link, not
@@ -204,7 +204,7 @@ def _bridged_racks(made: Lab, programs: contextlib.ExitStack) -> None:
             disturbed(end, Side.SENT, times=spec.shape.spines)
 
 
-def _bridge(made: Lab, name: str, bucket: TokenBucket | None) -> None:
+def _bridge(made: Lab, name: str, down: TokenBucket | None, up: TokenBucket | None) -> None:
     """Join all hosts' interfaces of that name by a kernel bridge; both ends send through token buckets."""
     links = made.switch.links
     links.add_bridge(_BRIDGE)
@@ -212,10 +212,10 @@ def _bridge(made: Lab, name: str, bucket: TokenBucket | None) -> None:
     for index, (host, namespace) in enumerate(zip(made.hosts, made.namespaces, strict=True)):
         port = made.interfaces[index]
         if name == "eth0":
-            _join(made, port, namespace, name, host.mac, host.ip, down=bucket, up=bucket)
+            _join(made, port, namespace, name, host.mac, host.ip, down=down, up=up)
         else:
             port = f"bridge-{port}"
-            _join(made, port, namespace, name, None, _bridged_address(index), down=bucket, up=bucket)
+            _join(made, port, namespace, name, None, _bridged_address(index), down=down, up=up)
         links.set(port, bridge=_BRIDGE)
 
 

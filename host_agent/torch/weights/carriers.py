@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carriers of packets of weights: a shared-memory port of a switch on this machine, or the kernel's UDP."""
+"""Carriers of packets of weights: a port in shared memory, one over IP, or a cable with the kernel's UDP."""
 
 import ipaddress
 import os
@@ -7,7 +7,7 @@ import select
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -18,6 +18,7 @@ from weir.host_agent.transport.datagram_batches import Batch, DatagramSocket, Fr
 from weir.host_agent.transport.frames import Addresses
 from weir.host_agent.transport.frames import Endpoint as EndPoint
 from weir.host_agent.transport.links import datagram_socket
+from weir.host_agent.transport.tunnel_frames import FrameTunnel
 from weir.host_agent.weights.packets import Datagrams
 from weir.wire.definition import ECT, WEIGHTS_PORT, dscp
 
@@ -87,16 +88,17 @@ def address_of(endpoint: Endpoint) -> Address:
     return Address(endpoint.ip, endpoint.udp_port)
 
 
-class MemoryCarrier:
-    """Frames over a shared-memory port."""
+class _FrameCarrier:
+    """Frames from a member of a publisher's job, to all and to one, over its port.
 
-    def __init__(self, membership: Membership) -> None:
-        assert membership.shm_dir is not None and membership.group is not None
-        host, switch, group = membership.host, membership.aggregation, membership.group
-        here, self._switch_mac, there = _end(host), switch.mac, _end(group)
-        listens = Addresses(here, there), Addresses(there, here)  # the first of each: where datagrams come to
-        self._port = FramePort(membership.shm_dir, membership.switch_port, membership.job_id, listens)
-        self._here, self._to_all = here, Addresses(here, there).native()
+    Args:
+        own: the port.
+    """
+
+    def __init__(self, membership: Membership, own: FramePort | FrameTunnel) -> None:
+        self._own = own
+        self._host, self._switch_mac = _end(membership.host), membership.aggregation.mac
+        self._to_all, _ = (each.native() for each in _listens(membership))
         self._waiting = _Waiting(self._send)
 
     def send(self, datagrams: Datagrams) -> None:
@@ -107,12 +109,22 @@ class MemoryCarrier:
         to, addresses = datagrams.to, self._to_all
         if to is not None:
             assert isinstance(to, Address)
-            addresses = Addresses(self._here, EndPoint(self._switch_mac, to.ip, to.port)).native()
-        return self._port.send(datagrams.payloads, datagrams.size, addresses, TRAFFIC_CLASS)
+            addresses = Addresses(self._host, EndPoint(self._switch_mac, to.ip, to.port)).native()
+        return self._own.send(datagrams.payloads, datagrams.size, addresses, TRAFFIC_CLASS)
 
     def flush(self) -> bool:
         """See Carrier."""
         return self._waiting.flush()
+
+
+class MemoryCarrier(_FrameCarrier):
+    """Frames over a shared-memory port."""
+
+    def __init__(self, membership: Membership) -> None:
+        assert membership.shm_dir is not None
+        number, job = membership.switch_port, membership.job_id
+        self._port = FramePort(membership.shm_dir, number, job, _listens(membership))
+        super().__init__(membership, self._port)
 
     def receive(self) -> list[Batch]:
         """See Carrier."""
@@ -128,6 +140,77 @@ class MemoryCarrier:
     def close(self) -> None:
         """See Carrier."""
         self._port.close()
+
+
+class _Sleep:
+    """Sleeps until a file is ready, or another thread calls ``wake``."""
+
+    def __init__(self) -> None:
+        self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def wait(self, readable: Sequence[int], writable: Sequence[int], timeout_s: float) -> None:
+        ready, _, _ = select.select([*readable, self._woken], writable, [], timeout_s)
+        if self._woken in ready:
+            os.eventfd_read(self._woken)
+
+    def wake(self) -> None:
+        os.eventfd_write(self._woken, 1)
+
+    def close(self) -> None:
+        if self._woken >= 0:
+            os.close(self._woken)
+            self._woken = -1
+
+
+class TunnelCarrier(_FrameCarrier):
+    """Frames through a tunnel to a port over IP, and through another one what goes to all subscribers.
+
+    Args:
+        listens: hear what goes to all.
+    """
+
+    def __init__(self, membership: Membership, *, listens: bool) -> None:
+        claimed = membership.claimed
+        assert claimed is not None
+        own, group = _listens(membership)
+        hub = claimed.host, claimed.udp_port
+        self._tunnels = [
+            FrameTunnel(
+                hub,
+                claimed.key,
+                [own, group] if listens else [own],
+                traffic_class=TRAFFIC_CLASS,
+                local_port=membership.host.udp_port,
+                send_buffer=_SEND_BUFFER,
+            )
+        ]
+        super().__init__(membership, self._tunnels[0])
+        self._sleep = _Sleep()
+        if listens:
+            try:
+                self._tunnels.append(FrameTunnel(hub, claimed.key, [group], traffic_class=TRAFFIC_CLASS))
+            except BaseException:
+                self.close()
+                raise
+
+    def receive(self) -> list[Batch]:
+        """See Carrier."""
+        return [batch for each in self._tunnels for batch in each.receive()]
+
+    def wait(self, timeout_s: float) -> None:
+        """See Carrier."""
+        files = [each.fileno() for each in self._tunnels]
+        self._sleep.wait(files, files[:1] if self._waiting else [], timeout_s)
+
+    def wake(self) -> None:
+        """See Carrier."""
+        self._sleep.wake()
+
+    def close(self) -> None:
+        """See Carrier."""
+        for each in self._tunnels:
+            each.close()
+        self._sleep.close()
 
 
 class SocketCarrier:
@@ -154,7 +237,7 @@ class SocketCarrier:
             shared.bind(self._group)
             request = struct.pack("4s4s", *(ipaddress.IPv4Address(each).packed for each in (group, ip)))
             shared.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, request)
-        self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._sleep = _Sleep()
         self._batches = [DatagramSocket(each) for each in self._sockets]
 
     def send(self, datagrams: Datagrams) -> None:
@@ -179,27 +262,30 @@ class SocketCarrier:
     def wait(self, timeout_s: float) -> None:
         """See Carrier."""
         files = [each.fileno() for each in self._sockets]
-        ready, _, _ = select.select([*files, self._woken], files[:1] if self._waiting else [], [], timeout_s)
-        if self._woken in ready:
-            os.eventfd_read(self._woken)
+        self._sleep.wait(files, files[:1] if self._waiting else [], timeout_s)
 
     def wake(self) -> None:
         """See Carrier."""
-        os.eventfd_write(self._woken, 1)
+        self._sleep.wake()
 
     def close(self) -> None:
         """See Carrier."""
         for batches, each in zip(self._batches, self._sockets, strict=True):
             batches.close()
             each.close()
-        if self._woken >= 0:
-            os.close(self._woken)
-            self._woken = -1
+        self._sleep.close()
 
 
 def _end(endpoint: Endpoint) -> EndPoint:
     """Return an address as the transport has it."""
     return EndPoint(endpoint.mac, endpoint.ip, endpoint.udp_port)
+
+
+def _listens(membership: Membership) -> tuple[Addresses, Addresses]:
+    """Return where datagrams come to, as the hosts of these: a member's own address, and the group's."""
+    assert membership.group is not None
+    here, group = _end(membership.host), _end(membership.group)
+    return Addresses(here, group), Addresses(group, here)
 
 
 def open_socket(wanted: LinkKind | None) -> socket.socket | None:
@@ -224,11 +310,12 @@ def choose_carrier(
         if own is not None:
             own.close()
         return MemoryCarrier(membership)
-    if own is None or membership.claimed is not None:
-        if own is not None:
-            own.close()
+    if own is None:
         raise ValueError(
-            f"host {membership.host_name!r} has no link that carries weights: they need a shared-memory port "
-            "(WEIR_LINK=shm) or a cable (WEIR_LINK=udp), and ports over IP carry none yet"
+            f"WEIR_LINK is shm, but host {membership.host_name!r} has no shared-memory port in the "
+            "controller's topology: give it one (shm: DIRECTORY), or leave WEIR_LINK unset"
         )
+    if membership.claimed is not None and wanted in (None, "ip"):
+        own.close()  # its UDP port is the tunnel's
+        return TunnelCarrier(membership, listens=listens)
     return SocketCarrier(own, membership, listens=listens)

@@ -19,6 +19,8 @@ from weir.host_agent.weights.versions import digest_of
 LONGEST_WAIT_S: Final = 0.005
 """How long a thread of packets sleeps at most, so that what another thread wants is done soon."""
 
+_INTERRUPT_S: Final = 0.2
+
 
 class WeightsError(RuntimeError):
     """Weights cannot be published or subscribed to; the message says why."""
@@ -122,11 +124,11 @@ class PacketThread(threading.Thread):
                 carrier.wait(pause)
 
     def end(self, interrupt: Callable[[], object] = lambda: None) -> None:
-        """Stop, and wait until it has. interrupt: ends what ``step`` may be waiting for."""
+        """Stop, and wait until it has. interrupt: ends what ``step`` may be waiting for, or is about to."""
         self._ended.set()
-        interrupt()
-        if self.is_alive():
-            self.join()
+        while self.is_alive():
+            interrupt()
+            self.join(_INTERRUPT_S)
 
 
 def now_ns() -> int:

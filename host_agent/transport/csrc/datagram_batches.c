@@ -4,7 +4,7 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
 
-#include "arrivals.h"
+#include "datagram_batches.h"
 #include "datagrams.h"
 #include "lanes.h"
 
@@ -14,10 +14,6 @@ enum {
     MOST_BATCH = 65000,
     MOST_COALESCED = 64 /* datagrams that Linux puts into one message (UDP_GRO_CNT_MAX) */
 };
-
-typedef struct {
-    int fd, segments; /* whether the kernel segments what we send */
-} weir_datagrams;
 
 /* Use a bound socket that does not block, which stays the caller's to close; `batches`: also its offloads, where the
  * kernel has them. NULL when out of memory. */
@@ -40,7 +36,7 @@ static ssize_t send_batch(const weir_datagrams *d, const uint8_t *bytes, size_t 
     struct iovec vector = {(void *)bytes, length};
     weir_control control;
     struct msghdr message = {.msg_name = to,
-                             .msg_namelen = sizeof *to,
+                             .msg_namelen = to ? sizeof *to : 0,
                              .msg_iov = &vector,
                              .msg_iovlen = 1,
                              .msg_control = control.bytes};
@@ -49,8 +45,8 @@ static ssize_t send_batch(const weir_datagrams *d, const uint8_t *bytes, size_t 
     return sendmsg(d->fd, &message, MSG_DONTWAIT);
 }
 
-/* Send datagrams of `size` bytes, the last of which may be shorter, to an address and port (address << 16 | port).
- * Returns how many bytes of them are gone, or lost; the rest must wait until the socket has room. */
+/* Send datagrams of `size` bytes, the last of which may be shorter, to an address and port (address << 16 | port), or
+ * to where the socket is connected (0). Returns how many bytes of them are gone, or lost; the rest must wait until the socket has room. */
 uint64_t weir_datagrams_send(weir_datagrams *d, const uint8_t *packets, uint64_t bytes, uint32_t size,
                              uint64_t to)
 {
@@ -62,7 +58,7 @@ uint64_t weir_datagrams_send(weir_datagrams *d, const uint8_t *packets, uint64_t
     while (gone < bytes) {
         const uint64_t batch = (uint64_t)size * (d->segments && most ? most : 1), left = bytes - gone;
         const size_t length = left < batch ? left : batch;
-        if (send_batch(d, packets + gone, length, size, &address) < 0) {
+        if (send_batch(d, packets + gone, length, size, to ? &address : NULL) < 0) {
             if (errno == EAGAIN || errno == EWOULDBLOCK) return gone;
             if (errno == EINTR) continue;
             if (!weir_is_loss(errno) && length > size) { /* this kernel, or this way, knows no batches */

@@ -42,6 +42,12 @@ static inline int weir_is_loss(int error)
     }
 }
 
+/* The call may go through later. */
+static inline int weir_is_later(int error)
+{
+    return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
+}
+
 static inline void weir_add_control(struct msghdr *message, int level, int type, const void *value,
                                     size_t bytes)
 {

@@ -46,8 +46,6 @@ typedef struct {
     uint8_t in_buffer[BATCHES_IN * (BATCH_BYTES + 1)], out_buffer[BATCHES_OUT * BATCH_BYTES];
 } udp_io;
 
-static int is_later(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
-
 /* ------------------------------------------------------------------------------------------ receiving */
 
 static void take_frame(udp_io *udp, weir_transport *t, const uint8_t *frame, uint32_t length, uint8_t class,
@@ -94,7 +92,7 @@ static int udp_receive(weir_io *io, weir_transport *t, int64_t now_ns)
     int n = recvmmsg(udp->fd, udp->in, udp->most_in, MSG_DONTWAIT, NULL);
     io->drained = n >= 0 && n < (int)udp->most_in;
     if (n < 0) {
-        if (is_later(errno)) return 0;
+        if (weir_is_later(errno)) return 0;
         io->last_error = errno;
         return weir_is_loss(errno) ? 0 : -errno;
     }
@@ -181,7 +179,8 @@ static int send_piece(udp_io *udp)
 /* Whether an error means that this kernel, or the way that the datagrams take, knows no batches. */
 static int is_refusal(const udp_io *udp, int error)
 {
-    return udp->segments && udp->batches[udp->first].packets > 1 && !weir_is_loss(error) && !is_later(error);
+    return udp->segments && udp->batches[udp->first].packets > 1 && !weir_is_loss(error) &&
+           !weir_is_later(error);
 }
 
 /* Send out[first..last). Returns how many calls did so, or -errno; what is not taken stays for the next call. */
@@ -192,7 +191,7 @@ static int flush(udp_io *udp, weir_transport *t)
         int whole = udp->segments || udp->batches[udp->first].packets == 1;
         int n = whole ? sendmmsg(udp->fd, udp->out + udp->first, udp->last - udp->first, MSG_DONTWAIT)
                       : send_piece(udp);
-        if (n < 0 && is_later(errno)) {
+        if (n < 0 && weir_is_later(errno)) {
             udp->io.blocked = 1;
             return gone;
         }
@@ -307,6 +306,7 @@ weir_io *weir_tunnel_open(int fd, int batches, const weir_addresses *addresses, 
         return NULL;
     }
     tunnel->addresses = *addresses;
+    tunnel->label = addresses->host_port;
     memcpy(tunnel->key, key, sizeof tunnel->key);
     ((udp_io *)io)->tunnel = tunnel;
     return io;
@@ -316,18 +316,6 @@ weir_io *weir_tunnel_open(int fd, int batches, const weir_addresses *addresses, 
  * weir_io_last_error may say why. */
 int weir_tunnel_claim(weir_io *io, int64_t timeout_ns)
 {
-    static const int64_t AGAIN_NS = 100000000;
     udp_io *udp = (udp_io *)io;
-    weir_tunnel *tunnel = udp->tunnel;
-    const int64_t end = weir_now_ns() + timeout_ns;
-    uint8_t heard[SP4_CLAIM_BYTES + 1];
-    for (int64_t now = weir_now_ns(); now < end && !tunnel->taken; now = weir_now_ns()) {
-        if (now - tunnel->asked_ns >= AGAIN_NS) weir_claim_ask(tunnel, udp->fd, now);
-        const ssize_t n = recv(udp->fd, heard, sizeof heard, MSG_DONTWAIT);
-        if (n < 0 && !is_later(errno)) io->last_error = errno;
-        if (n < 0) udp_wait(io, AGAIN_NS);
-        if (n > 0 && sp4_is_claim(heard, (uint32_t)n)) weir_claim_hear(tunnel, udp->fd, heard);
-    }
-    tunnel->heard_ns = weir_now_ns();
-    return tunnel->taken;
+    return weir_claim_wait(udp->tunnel, udp->fd, timeout_ns, &io->last_error);
 }

@@ -22,6 +22,7 @@ IN, OUT, CLAIMED = 1, 2, 3
 SECRET = bytes(range(32))
 KEY = port_key(SECRET, CLAIMED)
 SHORT = 0.1
+GROUP = 0xEF770010  # 239.119.0.16
 Host = Callable[[], socket.socket]
 
 
@@ -142,6 +143,24 @@ def test_each_label_has_an_address_and_the_newest_has_the_rest(loop: PortLoop, h
     for other in (frame(CLAIMED), to_udp(8)):
         loop.inject(IN, other)
         assert ends[7].recv(4096) == other
+
+
+def test_frames_to_a_group_go_to_all_its_members(loop: PortLoop, host: Host) -> None:
+    members, other, own = [host() for _ in range(2)], host(), host()
+    for end in members:
+        claim(end, KEY, GROUP)
+    claim(other, KEY, GROUP + 1)
+    claim(own, KEY, 7)
+    sent = bytearray(to_udp(7))
+    sent[30:34] = GROUP.to_bytes(4, "big")
+    loop.inject(IN, bytes(sent))
+    assert [end.recv(4096) for end in members] == [bytes(sent)] * 2
+    loop.inject(IN, to_udp(7))
+    assert own.recv(4096) == to_udp(7)
+    for end in (other, *members):
+        end.settimeout(SHORT)
+        with pytest.raises(TimeoutError):
+            end.recv(4096)
 
 
 def test_frames_in_turn_for_two_addresses_arrive_whole(loop: PortLoop, host: Host) -> None:

@@ -6,7 +6,7 @@ import struct
 from typing import Final
 
 ASK, CHALLENGE, PROOF, TAKEN = range(1, 5)
-_FORM: Final = struct.Struct(">8sBxHxxxxQQ")
+_FORM: Final = struct.Struct(">8sBxxxIQQ")
 _WORD: Final = (1 << 64) - 1
 
 
@@ -42,7 +42,7 @@ def siphash(key: bytes, word: int) -> int:
 
 def message(kind: int, number: int = 0, label: int = 0, key: bytes | None = None) -> bytes:
     """Return a message of the claim; with a key, its tag."""
-    tag = 0 if key is None else siphash(key, siphash(key, number) ^ (kind << 16 | label))
+    tag = 0 if key is None else siphash(key, siphash(key, number) ^ (kind << 32 | label))
     return _FORM.pack(b"sp4claim", kind, label, number, tag)
 
 

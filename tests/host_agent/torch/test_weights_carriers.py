@@ -163,7 +163,7 @@ def test_frames_to_others_are_nobodys(shared: tuple[ShmPort, MemoryCarrier]) -> 
     assert heard(carrier) == [(PAYLOAD, Address("10.0.0.9", 1234))]
 
 
-def test_a_port_over_ip_carries_none_yet() -> None:
+def test_a_member_that_wants_shared_memory_hears_that_there_is_none() -> None:
     here = membership(Endpoint("02:00:00:00:00:01", "10.0.0.1", 9347), None, ClaimedPort("127.0.0.1", 1, KEY))
-    with pytest.raises(ValueError, match="ports over IP carry none yet"):
-        choose_carrier(here, None, open_socket(None), listens=True)
+    with pytest.raises(ValueError, match="WEIR_LINK is shm, but host 'h1' has no shared-memory port"):
+        choose_carrier(here, "shm", open_socket("shm"), listens=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread that uses messages: in order, none behind a wrong one until it begins again."""
+"""Threads of weights: messages are used in order, none behind a wrong one; threads end when told to."""
 
 import threading
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from weir.host_agent.torch.weights.follower import Follower
+from weir.host_agent.torch.weights.members import PacketThread
 from weir.host_agent.weights.packets import Name
 from weir.host_agent.weights.subscriber import Digest, Event
 
@@ -90,3 +91,19 @@ def test_a_reset_waits_for_the_one_in_use_and_forgets_the_others(follower: Follo
     threading.Timer(0.05, use.go_on.set).start()
     follower.reset()
     assert use.seen == [1]
+
+
+def test_a_thread_that_is_about_to_wait_is_interrupted_once_it_does() -> None:
+    entered, interrupted = threading.Event(), threading.Semaphore(0)
+
+    def step() -> float:
+        entered.set()
+        for _ in range(2):  # the first interruption comes before the join that it is for
+            assert interrupted.acquire(timeout=10)
+        return 0.0
+
+    thread = PacketThread("packets", step, lambda: None)
+    thread.start()
+    assert entered.wait(10)
+    thread.end(interrupted.release)
+    assert not thread.is_alive()

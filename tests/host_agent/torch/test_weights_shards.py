@@ -2,6 +2,7 @@
 """Weights that the ranks of an FSDP2 job publish by shards: engines have the whole model, of one version."""
 
 import contextlib
+import hashlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +20,11 @@ import weir
 import weir.torch
 from tests.host_agent.torch.worlds import World
 from weir.host_agent.torch.weights.gate import Gate
+from weir.host_agent.torch.weights.joined import JoinedSubscription
 from weir.host_agent.torch.weights.shards import STAMP, cut, own_shard, rows_of, shard_name
 from weir.host_agent.weights.packets import Name
 from weir.host_agent.weights.subscriber import Digest, Message
+from weir.host_agent.weights.versions import Source
 from weir.network import NetworkSpec
 
 RANKS, VERSIONS = 2, 6
@@ -187,6 +190,58 @@ def test_a_shard_waits_for_the_others_and_nobody_else_for_it(halves: Halves) -> 
     with pytest.raises(TimeoutError, match="version 3"):
         halves.engine.wait(3, 0.3)
     assert not halves.engine.swap() and bool((halves.joined["w"] == 1).all())
+
+
+class Shards:
+    """Two shards' trainers, and an engine that no publisher can reach: messages are given to it by hand."""
+
+    def __init__(self, ends: contextlib.ExitStack) -> None:
+        self.joined = {"w": torch.full((8,), -1.0)}
+        nowhere = "unix:/nonexistent"
+        made = JoinedSubscription(self.joined, "policy", RANKS, token="", controller=nowhere, host="h1")
+        self.engine = ends.enter_context(made)
+        self.values = [torch.tensor([10.0, 20, 30, 40]) * (shard + 1) for shard in range(RANKS)]
+        self.sources = [
+            Source({STAMP: torch.ones(16, dtype=torch.uint8), f"w[{4 * shard}:{4 * shard + 4}]": values})
+            for shard, values in enumerate(self.values)
+        ]
+
+    def give(self, shard: int, version: int) -> None:
+        """Give the engine a version of a shard, in which all values have changed by the version's number."""
+        part, source = self.engine._parts[shard], self.sources[shard]
+        self.values[shard] += version
+        update, digest = source.update(), source.seal()
+        first = version == 1
+        code = memoryview(source.snapshot()[0] if first else update)
+        name = Name(version, snapshot=first)
+        assert part._follow(Message(name, code)) and part._follow(Digest(name, digest))
+
+
+@pytest.fixture
+def shards() -> Iterator[Shards]:
+    with contextlib.ExitStack() as ends:
+        yield Shards(ends)
+
+
+def test_shards_are_joined_in_their_order(shards: Shards) -> None:
+    for shard in range(RANKS):
+        shards.give(shard, 1)
+    assert shards.engine.swap() and shards.engine.version == 1
+    assert shards.joined["w"].tolist() == [11, 21, 31, 41, 21, 41, 61, 81]
+    both = b"".join(source.digest for source in shards.sources)
+    assert shards.engine.digest == hashlib.sha256(both).hexdigest()
+
+
+def test_versions_that_differ_are_not_joined(shards: Shards) -> None:
+    for shard in range(RANKS):
+        shards.give(shard, 1)
+    assert shards.engine.swap()
+    shards.give(0, 2)
+    assert not shards.engine.swap() and shards.engine.version == 1
+    assert shards.joined["w"].tolist() == [11, 21, 31, 41, 21, 41, 61, 81]
+    shards.give(1, 2)
+    assert shards.engine.swap() and shards.engine.version == 2
+    assert shards.joined["w"].tolist() == [13, 23, 33, 43, 23, 43, 63, 83]  # no shard is one of before
 
 
 def as_fsdp_does() -> list[tuple[str, tuple[int, ...]]]:

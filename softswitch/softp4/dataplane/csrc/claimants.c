@@ -40,7 +40,9 @@ const claimant *claimants_find(const claimants *c, const struct sockaddr_storage
 
 static uint32_t word16(const uint8_t *bytes) { return (uint32_t)bytes[0] << 8 | bytes[1]; }
 
-// The UDP port that a frame goes to over IPv4 without options; 0: it is something else, or a later fragment.
+static int is_group(uint32_t label) { return label > 0xffff; }
+
+// The UDP port that a frame goes to over IPv4 without options, or its group; 0: it is something else, or a later fragment.
 static uint32_t label_of(const uint8_t *frame, uint32_t len)
 {
     enum { ETHERNET = 14, IPV4 = 20, UDP = 8, ETHERTYPE_IPV4 = 0x0800, OFFSET = 0x1fff };
@@ -48,27 +50,29 @@ static uint32_t label_of(const uint8_t *frame, uint32_t len)
     if (len < ETHERNET + IPV4 + UDP || word16(frame + 12) != ETHERTYPE_IPV4 || ip[0] != 0x45 ||
         ip[9] != IPPROTO_UDP || word16(ip + 6) & OFFSET)
         return 0;
-    return word16(ip + IPV4 + 2);
+    return ip[16] >> 4 == 14 /* 224.0.0.0/4 */ ? word16(ip + 16) << 16 | word16(ip + 18)
+                                               : word16(ip + IPV4 + 2);
 }
 
-const claimant *claimants_for(const claimants *c, const uint8_t *frame, uint32_t len)
+const claimant *claimants_for(const claimants *c, const uint8_t *frame, uint32_t len, const claimant *after)
 {
     const claimant *newest = c->count ? &c->all[0] : NULL;
     const uint32_t label = c->count > 1 ? label_of(frame, len) : 0;
-    for (uint32_t i = 0; i < c->count; i++) {
+    if (after && !is_group(after->label)) return NULL;
+    for (uint32_t i = after ? (uint32_t)(after - c->all) + 1 : 0; i < c->count; i++) {
         if (c->all[i].label == label && label) return &c->all[i];
         if (c->all[i].proofs > newest->proofs) newest = &c->all[i];
     }
-    return newest;
+    return after ? NULL : newest;
 }
 
-// The place of a new proof: that of its label or of its address, a free one, or the oldest's.
+// The place of a new proof: that of its address or, but for a group, of its label; a free one, or the oldest's.
 static claimant *place_for(claimants *c, const sp4_claim *proof, const struct sockaddr_storage *from,
                            socklen_t size)
 {
     claimant *oldest = &c->all[0];
     for (uint32_t i = 0; i < c->count; i++) {
-        if (c->all[i].label == proof->label ||
+        if ((c->all[i].label == proof->label && !is_group(proof->label)) ||
             (c->all[i].size == size && same_address(&c->all[i].address, from)))
             return &c->all[i];
         if (c->all[i].proofs < oldest->proofs) oldest = &c->all[i];

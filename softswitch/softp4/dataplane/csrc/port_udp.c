@@ -150,10 +150,8 @@ static int goes_to(const send_batch *b, const claimant *to)
     return last && last->msg_namelen == to->size && memcmp(last->msg_name, &to->address, to->size) == 0;
 }
 
-static int send_to_claimant(udp_port *p, const uint8_t *frame, uint32_t len)
+static int send_to(udp_port *p, const claimant *to, const uint8_t *frame, uint32_t len)
 {
-    const claimant *to = claimants_for(p->claimants, frame, len);
-    if (!to) return -1;
     if (goes_to(&p->out, to) && batch_join(&p->out, frame, len, 0)) return 0;
     if (batch_add(&p->out, &p->base, p->fd, frame, len) != 0) return -1;
     const uint32_t message = p->out.queued - 1;
@@ -163,10 +161,18 @@ static int send_to_claimant(udp_port *p, const uint8_t *frame, uint32_t len)
     return 0;
 }
 
+static int send_to_claimants(udp_port *p, const uint8_t *frame, uint32_t len)
+{
+    const claimant *to = claimants_for(p->claimants, frame, len, NULL);
+    int result = -1;
+    for (; to; to = claimants_for(p->claimants, frame, len, to)) result = send_to(p, to, frame, len);
+    return result;
+}
+
 static int udp_send(port *base, const uint8_t *frame, uint32_t len)
 {
     udp_port *p = (udp_port *)base;
-    if (p->claimants) return send_to_claimant(p, frame, len);
+    if (p->claimants) return send_to_claimants(p, frame, len);
     if (batch_join(&p->out, frame, len, 0)) return 0;
     return batch_add(&p->out, base, p->fd, frame, len);
 }
