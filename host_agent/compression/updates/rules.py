@@ -148,7 +148,7 @@ class Adam:
         pulls = bool(pull.any())
         for rows, mean in sample.pieces():
             if pulls:  # into both moments, as Adam has it
-                mean += pull[parts.layout.owner[rows]].float().unsqueeze(1) * shared[rows]
+                mean.add_(pull[parts.layout.owner[rows]].float().unsqueeze(1) * shared[rows])
             self._squares.add(rows, mean, step.steps, step.stepping, options["beta2"])
         whole = 1 / (1 - options["beta2"].pow(made))
         given = step.columns(

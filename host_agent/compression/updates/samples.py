@@ -7,8 +7,8 @@ rounding). Plus m it is a count from 0 to 2 m, and the switch adds the counts of
 (``collectives.counts``); m is the largest with which a lane holds 8, or 1. The rounding adds variance to the
 mean. Each worker knows that of its own values; the sum of all, where it is asked for, is ``noise``.
 
-*In pieces.* Only the sums of counts are kept, and read a piece of the rows at a time. Rounding draws by row and
-column, so that the pieces do not change a bit.
+*In pieces.* Only the sums of counts are kept, and read a piece of the rows at a time. Rounding draws by row
+and column, so that the pieces do not change a bit.
 
 *Full width.* The values in whole lanes, whose mean is that of the gradients.
 """

@@ -12,13 +12,13 @@ import torch
 from tests.harness.effort import effort
 from weir.host_agent.collectives import InMemoryGroup, NonFiniteError, counts
 from weir.host_agent.collectives.counts import CountLanes
+from weir.host_agent.compression.updates import samples
 from weir.host_agent.compression.updates.delivery import Pending, Signs
 from weir.host_agent.compression.updates.layout import ROW, UpdateLayout
 from weir.host_agent.compression.updates.moments import MeanSquares
 from weir.host_agent.compression.updates.parts import Parts
 from weir.host_agent.compression.updates.rotation import Rotation
 from weir.host_agent.compression.updates.rules import Adam, Options, Step
-from weir.host_agent.compression.updates import samples
 from weir.host_agent.compression.updates.samples import Sample, Sampler, squared_norm, steps_of
 from weir.host_agent.compression.updates.stage import UpdateSettings, UpdateStage
 
