@@ -20,7 +20,7 @@ from weir.wire.definition import SLOT_LANES, Op
 
 T = TypeVar("T")
 
-_BATCH: Final = 16
+_BATCH: Final = 32
 """Packets of one kind before those of the other kind: the kernel cuts a batch into packets of one size, and
 this many are worth one. A quarter of the slots where a job has few, so that both kinds are under way.
 """

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.harness.effort import examples
-from weir.host_agent.collectives.communicator import Communicator
+from weir.host_agent.collectives.communicator import Audience, Communicator
 from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.torch.parameter_server.rounds import (
@@ -18,6 +18,7 @@ from weir.host_agent.torch.parameter_server.rounds import (
     PiggybackQueue,
     PiggybackSteps,
 )
+from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.wire.definition import SLOT_LANES, Op
 
 MEMBERS = 4
@@ -62,14 +63,23 @@ def test_piggybacks_and_sums_do_not_touch_each_other(
 
 
 class Recorder(Communicator):
-    """Keeps the lanes that it is to reduce."""
+    """Keeps the lanes that it is to reduce, and who wants them."""
 
     def __init__(self) -> None:
         super().__init__(0, 2)
         self.reduced: list[Lanes] = []
+        self.wanted: list[Audience | None] = []
 
-    def reduce_lanes(self, lanes: Lanes, *_: Any, **__: Any) -> Any:
+    def reduce_lanes(
+        self,
+        lanes: Lanes,
+        op: Op,
+        block: int = SLOT_LANES,
+        service: ServiceClass = LOSSLESS,
+        audience: Audience | None = None,
+    ) -> Any:
         self.reduced.append(lanes)
+        self.wanted.append(audience)
 
 
 def test_rounds_take_no_fresh_memory() -> None:
@@ -86,6 +96,19 @@ def test_rounds_take_no_fresh_memory() -> None:
     first, second, alone = group.reduced
     assert np.shares_memory(first, second)
     assert alone is one.lanes
+
+
+@pytest.mark.parametrize(("slots", "run"), [(512, 32), (128, 32), (64, 16), (1, 1)])
+def test_packets_of_one_kind_follow_one_another(slots: int, run: int) -> None:
+    """So that the kernel takes many of them at once; fewer where few slots must hold both kinds."""
+    group = Recorder()
+    piggyback = PiggybackCommunicator(group, slots)
+    piggyback.piggybacks = [Piggyback(np.zeros(128 * SLOT_LANES, np.uint32), np.zeros(128, np.int16))]
+    piggyback.reduce_lanes(np.zeros(128 * SLOT_LANES, np.uint32), Op.ADD, audience=np.ones(128, np.int16))
+    (wanted,) = group.wanted
+    assert wanted is not None
+    changes = np.flatnonzero(np.diff(wanted)) + 1
+    assert set(np.diff([0, *changes, wanted.size]).tolist()) == {run}
 
 
 def test_generators_go_on_with_what_the_others_said_and_wait_where_that_failed() -> None:
