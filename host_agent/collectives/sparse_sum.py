@@ -18,9 +18,10 @@ import torch.distributed as dist
 
 from weir.host_agent.collectives import data_movement, dtypes
 from weir.host_agent.collectives.communicator import Communicator
-from weir.host_agent.collectives.float_sum import WORTH_A_ROUND_TRIP, sum_float32
+from weir.host_agent.collectives.float_sum import sum_float32
 from weir.host_agent.collectives.operation import Call
 from weir.host_agent.collectives.reductions import Operator, check_supported, reduce_tensor
+from weir.host_agent.collectives.shared_scales import WORTH_A_ROUND_TRIP
 from weir.host_agent.collectives.tensor_memory import array_of
 from weir.wire.definition import GROUP_LANES, SLOT_LANES, Op
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from weir.host_agent.collectives.communicator import Audience
-from weir.host_agent.collectives.float_sum import Contribution, packet_block_of
+from weir.host_agent.collectives.contribution import Contribution, packet_block_of
 from weir.host_agent.collectives.packing import LaneFormat
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK

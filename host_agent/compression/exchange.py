@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from weir.host_agent.collectives.communicator import Communicator
-from weir.host_agent.collectives.float_sum import packet_block_of
+from weir.host_agent.collectives.contribution import packet_block_of
 from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits, LaneFormat, WholeLanes, lane_format
 from weir.host_agent.compression import stages
 from weir.host_agent.compression.bucket_layout import BucketLayout, Parameters

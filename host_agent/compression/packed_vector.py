@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from weir.host_agent.collectives.contribution import Contribution, HostVector, Vector
 from weir.host_agent.collectives.dtypes import Lanes
-from weir.host_agent.collectives.float_sum import Contribution, HostVector, Vector
 from weir.host_agent.collectives.packing import LaneFormat
 from weir.host_agent.collectives.quantize import Fixed, Floats, Rows
 from weir.host_agent.collectives.tensor_memory import array_of

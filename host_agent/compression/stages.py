@@ -21,10 +21,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from weir.host_agent.collectives import float_sum
+from weir.host_agent.collectives import shared_scales
 from weir.host_agent.collectives.communicator import Audience, Communicator
+from weir.host_agent.collectives.contribution import Contribution, Scales
 from weir.host_agent.collectives.dtypes import Lanes
-from weir.host_agent.collectives.float_sum import Contribution, Scales
 from weir.host_agent.collectives.packing import LaneFormat, WholeLanes
 from weir.host_agent.compression.bucket_layout import BucketLayout, Segment, Span
 from weir.host_agent.compression.classes import LayerClasses, shared_magnitude_classes
@@ -203,7 +203,7 @@ def agree(
         notes = encoder.notes(communicator.rank, selection, packed)
     piggybacks = NO_LANES
     if of_regions is None:
-        scales = float_sum.agree(
+        scales = shared_scales.agree(
             communicator, vector, selection.describe, SCALE_BLOCK, place.form, service, notes=notes
         )
     else:
@@ -223,7 +223,7 @@ def encode(place: Place, plan: Plan, agreed: Agreed, step: int) -> Encoded:
     """Make the lanes of a packed vector, and say what of them may go missing."""
     lossless = place.policy.lossless
     block = plan.destination.packet_block(place.form, agreed.selection, lossless=lossless)
-    mine = float_sum.contribute(place.communicator, agreed.vector, agreed.scales, place.form, block)
+    mine = shared_scales.contribute(place.communicator, agreed.vector, agreed.scales, place.form, block)
     service = (
         plan.service if lossless or not mine.lanes.size else _with_budgets(place, plan, agreed, mine, step)
     )
@@ -280,7 +280,7 @@ def add_in_place(place: Place, plan: Plan, agreed: Agreed) -> Total | None:
     if not (whole and block and given and isinstance(form, WholeLanes)):
         return None
     values = agreed.vector.numbers()
-    report = float_sum.add_in_place(place.communicator, values, agreed.scales, form, block, plan.service)
+    report = shared_scales.add_in_place(place.communicator, values, agreed.scales, form, block, plan.service)
     if report is None:
         return None
     packed = destination.given(selection.layout, agreed.packed, place.communicator.rank)

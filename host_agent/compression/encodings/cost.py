@@ -10,8 +10,8 @@ column; every worker sends one packet in each and gets one back. Lanes are in th
 
 The exchange of a bucket in which some parameter has a mask is, in this order: the levels of the mask tree,
 the top one together with the codes of exponents, which are taken to be predicted right; the lanes. Of another
-it is the exponents, then the lanes, as of all vectors (``weir.host_agent.collectives.float_sum``): there the
-workers first ask which blocks are not zero, if the last sum says that it pays; here, the same one.
+it is the exponents, then the lanes, as of all vectors (``weir.host_agent.collectives.shared_scales``): there
+the workers first ask which blocks are not zero, if the last sum says that it pays; here, the same one.
 """
 
 import functools
@@ -25,14 +25,10 @@ import numpy as np
 import numpy.typing as npt
 
 from weir.host_agent.collectives.communicator import fitting_block
+from weir.host_agent.collectives.contribution import packet_block_of
 from weir.host_agent.collectives.dtypes import LANE_BYTES, pack_bits
-from weir.host_agent.collectives.float_sum import (
-    WORTH_ASKING,
-    WORTH_SELECTING,
-    packet_block_of,
-    worth_asking,
-)
 from weir.host_agent.collectives.packing import LaneFormat, WholeLanes
+from weir.host_agent.collectives.shared_scales import WORTH_ASKING, WORTH_SELECTING, worth_asking
 from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK
 from weir.host_agent.compression.encodings.mask_scales import Steps, steps_of
 from weir.host_agent.compression.encodings.position_lists import PositionList, Region
@@ -259,7 +255,7 @@ def _without_masks(
     """Return what each reduction of a bucket without masks costs: of a bitmap, if there is one; of scales and
     notes; of values.
 
-    The decisions are those of ``collectives.float_sum``.
+    The decisions are those of ``collectives.shared_scales``.
     """
     done, scaled, block = [], packed, packet_block_of(form, packet_block)
     if form.fields > 1:  # no block stands by itself

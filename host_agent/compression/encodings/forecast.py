@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from weir.host_agent.collectives.communicator import fitting_block
+from weir.host_agent.collectives.contribution import packet_block_of
 from weir.host_agent.collectives.dtypes import LANE_BYTES
-from weir.host_agent.collectives.float_sum import WORTH_A_ROUND_TRIP, WORTH_ASKING, packet_block_of
 from weir.host_agent.collectives.packing import LaneFormat
+from weir.host_agent.collectives.shared_scales import WORTH_A_ROUND_TRIP, WORTH_ASKING
 from weir.host_agent.compression.encodings.cost import WORD, headers
 from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK
 from weir.host_agent.compression.encodings.mask_scales import steps_of

@@ -17,9 +17,10 @@ from typing import Final, Literal, Protocol
 import torch
 
 from weir.host_agent.collectives.communicator import Communicator
+from weir.host_agent.collectives.contribution import HostVector
 from weir.host_agent.collectives.counts import CountLanes
-from weir.host_agent.collectives.float_sum import HostVector, encode
 from weir.host_agent.collectives.packing import LANE_ERROR, LaneFormat, WholeLanes, lane_format
+from weir.host_agent.collectives.shared_scales import encode
 from weir.host_agent.collectives.tensor_memory import array_of
 from weir.host_agent.compression.updates.harm import Delivered
 from weir.host_agent.compression.updates.layout import ROW

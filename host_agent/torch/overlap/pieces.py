@@ -12,7 +12,9 @@ import numpy.typing as npt
 import torch
 
 from weir.host_agent.collectives.communicator import Communicator, fitting_block
-from weir.host_agent.collectives.float_sum import HostVector, encode, in_fixed_point
+from weir.host_agent.collectives.contribution import HostVector
+from weir.host_agent.collectives.float_sum import in_fixed_point
+from weir.host_agent.collectives.shared_scales import encode
 from weir.host_agent.collectives.tensor_memory import array_of
 from weir.host_agent.torch.overlap.bucket import Bucket
 from weir.wire.definition import Op

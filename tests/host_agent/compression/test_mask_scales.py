@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from tests.harness.effort import examples
 from tests.host_agent.compression.test_reductions_per_step import WORKERS, Counted
 from weir.host_agent.collectives.communicator import Communicator
+from weir.host_agent.collectives.contribution import HostVector, Scales
 from weir.host_agent.collectives.dtypes import Lanes
-from weir.host_agent.collectives.float_sum import HostVector, Scales, contribute, encode
 from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.collectives.non_finite import NonFiniteError
 from weir.host_agent.collectives.packing import LaneFormat, PackedLanes, WholeLanes
+from weir.host_agent.collectives.shared_scales import contribute, encode
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings import SCALE_BLOCK, EncodingPlan, Proposal
 from weir.host_agent.compression.encodings.encoding import Encoding

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.harness.effort import examples
 from weir.bench.gradients.replay import SLOTS, Replay, train
-from weir.host_agent.collectives.float_sum import WORTH_A_ROUND_TRIP
+from weir.host_agent.collectives.shared_scales import WORTH_A_ROUND_TRIP
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings import (
     DENSE,

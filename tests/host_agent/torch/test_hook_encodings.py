@@ -19,8 +19,9 @@ import weir
 import weir.torch
 from tests.harness.effort import examples
 from tests.host_agent.torch.worlds import World, raising
-from weir.host_agent.collectives.float_sum import HostVector, agree, contribute
+from weir.host_agent.collectives.contribution import HostVector
 from weir.host_agent.collectives.packing import WholeLanes
+from weir.host_agent.collectives.shared_scales import agree, contribute
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings import SCALE_BLOCK, Encoding
 from weir.host_agent.compression.encodings.cost import Occupancy, exchange_cost
