@@ -240,5 +240,5 @@ def _timed(
 def check(ours: torch.Tensor, theirs: torch.Tensor, contender: Contender, workers: int) -> None:
     """Raise AssertionError unless a sum is right, within what values of this many bits lose."""
     lost = lane_format(contender.lane_bits, 0.0, workers).error * workers * _LARGEST
-    for mine, other in zip(ours.split(_COMPARED), theirs.split(_COMPARED), strict=True):
+    for mine, other in zip(torch.split(ours, _COMPARED), torch.split(theirs, _COMPARED), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=max(1e-5, lost))
