@@ -66,6 +66,14 @@ CASES: Final = (
     ),
     Case(
         "collectives",
+        "servers",
+        "Dense steps of a parameter server against all-reduces over Weir: processor time, packets, batches.",
+        "minutes; more with root",
+        {"workers": "2", "megabytes": "0.1", "rates": ""},
+        repeats=5,
+    ),
+    Case(
+        "collectives",
         "overlap",
         "Training steps with LayersFirst and with DDP alone, over shaped links.",
         "minutes, with root",

@@ -76,5 +76,5 @@ def tensor(spec: Spec, density: float, rank: int) -> torch.Tensor:
     blocks = -(-spec.elements // BLOCK)
     keep = torch.zeros(blocks)
     keep[torch.randperm(blocks, generator=choice)[: max(1, round(density * blocks))]] = 1
-    data = torch.randn(blocks, BLOCK, generator=values) * keep[:, None]
-    return data.flatten()[: spec.elements].clone()
+    data = torch.randn(blocks, BLOCK, generator=values).mul_(keep[:, None])
+    return data.flatten()[: spec.elements]

@@ -71,10 +71,14 @@ class CountLanes:
     def pack(self, counts: Counts) -> npt.NDArray[np.uint32]:
         """Return the lanes of some counts, none of them above ``most``."""
         lanes = np.empty(self.lanes(counts.size), np.uint32)
+        self.pack_into(counts, lanes)
+        return lanes
+
+    def pack_into(self, counts: Counts, lanes: npt.NDArray[np.uint32]) -> None:
+        """Write the lanes of some counts to the beginning of ``lanes``."""
         bindings.library().weir_pack_counts(
             contiguous(counts, "counts", np.uint8), counts.size, self.base, self.digits, address_of(lanes)
         )
-        return lanes
 
     def unpack(self, lanes: npt.NDArray[np.uint32], count: int) -> Sums:
         """Return the first ``count`` counts of lanes, or sums of lanes."""

@@ -67,7 +67,7 @@ SIGNATURES: Final[native.Signatures] = {
     "weir_updates_sgd": (None, (pointer, c_uint64, *[pointer] * 4)),
     "weir_updates_sgd_decay": (None, (pointer, c_uint64, *[pointer] * 3)),
     "weir_updates_squares": (None, (pointer, pointer, c_uint64, pointer, pointer, pointer)),
-    "weir_updates_round": (c_double, (pointer, c_uint64, pointer, c_float, c_uint64, pointer)),
+    "weir_updates_round": (c_double, (pointer, c_uint64, c_uint64, pointer, c_float, c_uint64, pointer)),
     "weir_updates_mean": (None, (pointer, c_uint64, pointer, c_float, c_uint32, c_uint32, pointer)),
     "weir_updates_signs": (None, (pointer, pointer, c_uint64, c_uint32, c_uint32, pointer)),
     "weir_updates_settle": (

@@ -51,6 +51,10 @@ class Destination:
         """
         return None
 
+    def gives(self, rank: int) -> bool:
+        """Return whether a member is given any sums."""
+        return True
+
     def given(self, layout: BucketLayout, packed: torch.Tensor, rank: int) -> torch.Tensor:
         """Return the sums that a member was given, zeros elsewhere. packed: may be overwritten."""
         return packed
@@ -100,6 +104,10 @@ class Servers(AllMembers):
         if mine.rows is not None:
             of_scales = of_scales[mine.rows]
         return np.repeat(of_scales, mine.form.lanes(SCALE_BLOCK) // mine.packet_block)
+
+    def gives(self, rank: int) -> bool:
+        """Return whether a member is a server of some parameter."""
+        return rank in self.rank_of.values()
 
     def given(self, layout: BucketLayout, packed: torch.Tensor, rank: int) -> torch.Tensor:
         """Return the sums of a server's own parameters."""

@@ -258,9 +258,11 @@ def add(place: Place, plan: Plan, agreed: Agreed, encoded: Encoded, *, keep: boo
         audience=encoded.audience,
         notes=agreed.piggybacks,
     )
-    packed = plan.destination.given(
-        agreed.selection.layout, agreed.vector.decoded(lanes), place.communicator.rank
-    )
+    rank, layout = place.communicator.rank, agreed.selection.layout
+    if plan.destination.gives(rank):
+        packed = plan.destination.given(layout, agreed.vector.decoded(lanes), rank)
+    else:
+        packed = torch.zeros_like(agreed.packed)
     blocks = _blocks(place.form, agreed.vector.size, encoded.mine.packet_block)
     return Total(Summed(agreed.selection, packed), lanes, max(report.blocks, blocks), report)
 

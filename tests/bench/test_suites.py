@@ -37,7 +37,10 @@ MINUTES = {  # tested in parts, in files of their own
 # Many processes that import torch, as in a case that is measured by default, or in tests of the case's parts.
 LONG = {
     *(f"training/{name}" for name in ("servers", "gpt", "methods", "links", "accuracy", "flows")),
-    *(f"collectives/{name}" for name in ("latency", "fsdp", "allreduce-gpu", "copy", "spines", "weights")),
+    *(
+        f"collectives/{name}"
+        for name in ("latency", "fsdp", "servers", "allreduce-gpu", "copy", "spines", "weights")
+    ),
     *("training/incast", "gradients/exchange", "switch/threads", "simulated/placement"),
 }
 

@@ -223,14 +223,14 @@ static inline uint32_t scramble(uint32_t x)
 
 /* Rounds values, in units of their row, to one of the two integers beside them, by chance; plus `most` they are counts.
  * Returns the variance that this adds to their sum of squares. seed: of the draws. */
-double weir_updates_round(const float *values, uint64_t rows, const float *units, float most, uint64_t seed,
-                          uint8_t *counts)
+double weir_updates_round(const float *values, uint64_t first, uint64_t rows, const float *units, float most,
+                          uint64_t seed, uint8_t *counts)
 {
     double noise = 0;
     for (uint64_t row = 0; row < rows; row++) {
         const float *restrict from = values + row * ROW;
         uint8_t *restrict to = counts + row * ROW;
-        const uint32_t key = scramble((uint32_t)seed ^ scramble((uint32_t)(seed >> 32) + (uint32_t)row));
+        const uint32_t key = scramble((uint32_t)seed ^ scramble((uint32_t)(seed >> 32) + (uint32_t)(first + row)));
         const float unit = units[row] > 0 ? units[row] : 1;
         float parts[ROW];
         uint32_t rounded[ROW];

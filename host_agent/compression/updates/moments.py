@@ -22,7 +22,6 @@ import torch
 from weir.host_agent.compression import bindings
 from weir.host_agent.compression.updates.layout import UpdateLayout
 from weir.host_agent.compression.updates.parts import pointer
-from weir.host_agent.compression.updates.samples import Sample
 
 LEAST: Final = 0.5
 """Of own / sqrt(n): the least root."""
@@ -49,16 +48,23 @@ class MeanSquares:
         # Steps of a row's parameter at its last sample.
         self._last = torch.zeros(layout.rows, dtype=torch.int64)
 
-    def add(self, sample: Sample, steps: torch.Tensor, stepping: torch.Tensor, decay: torch.Tensor) -> None:
-        """Take a sample of the mean gradient in.
+    def add(
+        self,
+        rows: torch.Tensor,
+        mean: torch.Tensor,
+        steps: torch.Tensor,
+        stepping: torch.Tensor,
+        decay: torch.Tensor,
+    ) -> None:
+        """Take a piece of this step's sample of the mean gradient in.
 
         Args:
-            sample: of this step.
+            rows: which, ascending.
+            mean: of these rows.
             steps: int64[parameters], how many steps each parameter has made, this one included.
             stepping: bool[parameters], whether it makes one now; rows of others are left alone.
             decay: float64[parameters].
         """
-        rows, mean = sample.rows, sample.mean
         if not bool(stepping.all()):
             taken = stepping[self._owner[rows]]
             rows, mean = rows[taken], mean[taken]

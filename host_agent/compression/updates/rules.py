@@ -64,7 +64,7 @@ class Rule(Protocol):
         Args:
             parts: of this worker: weights, and gradients.
             step: how it is made.
-            sample: of the mean gradient; may be overwritten.
+            sample: of the mean gradient.
             shared: the shared point, float32[rows, ROW].
 
         Returns:
@@ -145,10 +145,11 @@ class Adam:
         assert sample is not None
         options, made = step.options, step.steps.clamp_min(1)
         pull = options["weight_decay"] * (1 - options["decoupled"])
-        if bool(pull.any()):  # into both moments, as Adam has it
-            of_rows = pull[parts.layout.owner[sample.rows]].float().unsqueeze(1)
-            sample = sample._replace(mean=sample.mean + of_rows * shared[sample.rows])
-        self._squares.add(sample, step.steps, step.stepping, options["beta2"])
+        pulls = bool(pull.any())
+        for rows, mean in sample.pieces():
+            if pulls:  # into both moments, as Adam has it
+                mean.add_(pull[parts.layout.owner[rows]].float().unsqueeze(1) * shared[rows])
+            self._squares.add(rows, mean, step.steps, step.stepping, options["beta2"])
         whole = 1 / (1 - options["beta2"].pow(made))
         given = step.columns(
             step.clip,

@@ -7,20 +7,25 @@ rounding). Plus m it is a count from 0 to 2 m, and the switch adds the counts of
 (``collectives.counts``); m is the largest with which a lane holds 8, or 1. The rounding adds variance to the
 mean. Each worker knows that of its own values; the sum of all, where it is asked for, is ``noise``.
 
+*In pieces.* Only the sums of counts are kept, and read a piece of the rows at a time. Rounding draws by row
+and column, so that the pieces do not change a bit.
+
 *Full width.* The values in whole lanes, whose mean is that of the gradients.
 """
 
-from typing import Final, Literal, NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 import numpy as np
 import torch
 
 from weir.host_agent.collectives.communicator import Communicator
-from weir.host_agent.collectives.counts import CountLanes
+from weir.host_agent.collectives.counts import CHUNK, CountLanes
 from weir.host_agent.collectives.tensor_memory import array_of
 from weir.host_agent.compression import bindings
 from weir.host_agent.compression.updates.delivery import FixedPoint, sum_whole
-from weir.host_agent.compression.updates.layout import UpdateLayout
+from weir.host_agent.compression.updates.layout import ROW, UpdateLayout
 from weir.host_agent.compression.updates.parts import Parts, pointer
 from weir.host_agent.compression.updates.rotation import Rotation
 from weir.host_agent.transport.arrays import address_of
@@ -34,16 +39,37 @@ _MOST_IN_EIGHTH: Final = 15  # the greatest sums of which a lane holds 8
 _PRIME: Final = 1_000_003  # so that every seed, worker and step has draws of its own
 
 
-class Sample(NamedTuple):
+_PIECE_ROWS: Final = 64 * CHUNK // ROW  # 4 MB of floats at a time; whole chunks of counts
+
+
+Piece = tuple[torch.Tensor, torch.Tensor]
+"""Some rows, ascending, and the mean gradient there: float32[rows, ROW], which is the reader's."""
+
+
+@dataclass(frozen=True)
+class Sample:
     """Some rows of the mean gradient, the same on all workers.
 
-    rows: which, ascending. mean: float32[rows, ROW]. noise: of the sum of its squares, the part that rounding
-    added; 0 where it was not asked for.
+    Attributes:
+        rows: which, ascending.
+        make: makes the pieces, before ``factor``, once more.
+        noise: of the sum of the squares, the part that rounding added; 0 where it was not asked for.
+        factor: of all values.
     """
 
     rows: torch.Tensor
-    mean: torch.Tensor
-    noise: float
+    make: Callable[[], Iterator[Piece]]
+    noise: float = 0.0
+    factor: float = 1.0
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the rows in pieces: a sample of the whole model is never whole in memory."""
+        for rows, mean in self.make():
+            yield rows, mean.mul_(self.factor)
+
+    def scaled(self, factor: float) -> "Sample":
+        """Return the sample of a gradient that is multiplied by a factor."""
+        return replace(self, factor=factor * self.factor)
 
 
 class Sampler:
@@ -64,34 +90,52 @@ class Sampler:
     def sample(self, communicator: Communicator, parts: Parts, step: int) -> Sample:
         """Return the step's rows of the mean gradient. parts: of this worker, whose gradients are finite."""
         rows = self._rotation.turn(step)
-        own = parts.gradient_rows(rows)
         if self._bits == 32:
-            return Sample(rows, FixedPoint(32, communicator.size).mean(communicator, own)[1], 0.0)
-        return self._in_few_bits(communicator, rows, own, step)
+            mean = FixedPoint(32, communicator.size).mean(communicator, parts.gradient_rows(rows))[1]
+            return Sample(rows, lambda: iter([(rows, mean.clone())]))
+        return self._in_few_bits(communicator, rows, parts, step)
 
-    def _in_few_bits(
-        self, communicator: Communicator, rows: torch.Tensor, own: torch.Tensor, step: int
-    ) -> Sample:
+    def _in_few_bits(self, communicator: Communicator, rows: torch.Tensor, parts: Parts, step: int) -> Sample:
         workers = communicator.size
         most = steps_of(workers)
-        largest = torch.linalg.vector_norm(own, torch.inf, 1)
+        pieces = [slice(start, start + _PIECE_ROWS) for start in range(0, len(rows), _PIECE_ROWS)]
+        largest = torch.empty(len(rows))
+        for piece in pieces:
+            torch.linalg.vector_norm(parts.gradient_rows(rows[piece]), torch.inf, 1, out=largest[piece])
         # Magnitudes sort as their bits do.
         communicator.reduce_vector(array_of(largest).view(np.uint32), Op.MAX)
         unit = largest / most
         seed = ((self._seed * _PRIME + communicator.rank) * _PRIME + step) % (1 << 64)
-        counts = np.empty(own.numel(), np.uint8)
-        added: float = bindings.library().weir_updates_round(
-            pointer(own), len(rows), pointer(unit), most, seed, address_of(counts)
-        )
-        form, mean, unit = CountLanes(2 * most * workers), own, unit / workers
-        lanes = communicator.reduce_vector(form.pack(counts), Op.ADD)
-        bindings.library().weir_updates_mean(
-            address_of(lanes), len(rows), pointer(unit), most * workers, form.base, form.digits, pointer(mean)
-        )
+        form, added = CountLanes(2 * most * workers), 0.0
+        lanes = np.empty(form.lanes(rows.numel() * ROW), np.uint32)
+        for piece in pieces:
+            own = parts.gradient_rows(rows[piece])
+            counts = np.empty(own.numel(), np.uint8)
+            added += bindings.library().weir_updates_round(
+                pointer(own), piece.start, len(own), pointer(unit[piece]), most, seed, address_of(counts)
+            )
+            form.pack_into(counts, lanes[form.lanes(piece.start * ROW) :])
+        communicator.reduce_vector(lanes, Op.ADD)
+        unit /= workers
+
+        def means() -> Iterator[Piece]:
+            for piece in pieces:
+                mean = torch.empty(len(rows[piece]), ROW)
+                bindings.library().weir_updates_mean(
+                    address_of(lanes[form.lanes(piece.start * ROW) :]),
+                    len(mean),
+                    pointer(unit[piece]),
+                    most * workers,
+                    form.base,
+                    form.digits,
+                    pointer(mean),
+                )
+                yield rows[piece], mean
+
         if not self._noise:
-            return Sample(rows, mean, 0.0)
+            return Sample(rows, means)
         noise = sum_whole(communicator, torch.tensor([added], dtype=torch.float32))
-        return Sample(rows, mean, float(noise) / workers**2)
+        return Sample(rows, means, float(noise) / workers**2)
 
 
 def steps_of(workers: int) -> int:
@@ -101,6 +145,7 @@ def steps_of(workers: int) -> int:
 
 def squared_norm(sample: Sample, layout: UpdateLayout) -> float:
     """Return the squared norm of the whole mean gradient as a sample of it says."""
-    square = float(torch.linalg.vector_norm(sample.mean, dtype=torch.float64)) ** 2 - sample.noise
+    norms = (torch.linalg.vector_norm(mean, dtype=torch.float64) for _, mean in sample.pieces())
+    square = sum(float(norm) ** 2 for norm in norms) - sample.noise
     share = float(layout.lengths[sample.rows].sum()) / layout.values
     return max(0.0, square) / share

@@ -251,4 +251,4 @@ class UpdateStage:
         """Return the sample of the mean gradient as it is clipped, and the factor of all gradients."""
         self.norm = squared_norm(sample, self.layout) ** 0.5
         factor = min(1.0, limit / (self.norm + _TINY))
-        return sample._replace(mean=sample.mean.mul_(factor)), factor
+        return sample.scaled(factor), factor

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from weir.host_agent.collectives.communicator import Audience, Communicator
+from weir.host_agent.collectives.communicator import Audience, Communicator, Scratch
 from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
@@ -20,7 +20,7 @@ from weir.wire.definition import SLOT_LANES, Op
 
 T = TypeVar("T")
 
-_BATCH: Final = 16
+_BATCH: Final = 32
 """Packets of one kind before those of the other kind: the kernel cuts a batch into packets of one size, and
 this many are worth one. A quarter of the slots where a job has few, so that both kinds are under way.
 """
@@ -50,6 +50,7 @@ class PiggybackCommunicator(Communicator):
         super().__init__(group.rank, group.size)
         self._group = group
         self._turn = max(1, min(_BATCH, slots // 4))
+        self._together = Scratch()
         self.piggybacks: Sequence[Piggyback] = ()
 
     def reduce_lanes(
@@ -68,7 +69,7 @@ class PiggybackCommunicator(Communicator):
         parts = [lanes.reshape(-1, block), *(piggyback.lanes.reshape(-1, block) for piggyback in piggybacks)]
         order = _taking_turns(len(parts[0]), sum(map(len, parts[1:])), self._turn * times)
         places = np.split(np.argsort(order), np.cumsum([len(part) for part in parts[:-1]]))
-        whole = np.empty((len(order), block), lanes.dtype)
+        whole = self._together.take(len(order) * block).view(lanes.dtype).reshape(-1, block)
         for part, place in zip(parts, places, strict=True):
             whole[place] = part
         wanted = np.concatenate(
@@ -80,7 +81,11 @@ class PiggybackCommunicator(Communicator):
         return report
 
     def reduce_piggybacks(self, piggybacks: Sequence[Piggyback]) -> None:
-        """Reduce piggybacks by themselves."""
+        """Reduce piggybacks by themselves; a single one in its own memory."""
+        if len(piggybacks) == 1:
+            (one,) = piggybacks
+            self._group.reduce_lanes(one.lanes, Op.ADD, SLOT_LANES, audience=~one.senders)
+            return
         lanes = np.concatenate([piggyback.lanes for piggyback in piggybacks])
         senders = np.concatenate([piggyback.senders for piggyback in piggybacks])
         self._group.reduce_lanes(lanes, Op.ADD, SLOT_LANES, audience=~senders)

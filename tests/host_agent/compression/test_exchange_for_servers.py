@@ -10,6 +10,7 @@ import torch
 from tests.harness.effort import effort
 from tests.host_agent.models import Parts
 from weir.host_agent.collectives.communicator import Communicator
+from weir.host_agent.collectives.float_sum import Contribution
 from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.collectives.packing import LaneBits
 from weir.host_agent.compression.bucket_layout import BucketLayout
@@ -17,6 +18,7 @@ from weir.host_agent.compression.destination import ALL_WORKERS, Destination, Se
 from weir.host_agent.compression.encodings import SCALE_BLOCK
 from weir.host_agent.compression.exchange import GradientExchange
 from weir.host_agent.compression.loss_policy import LossPolicy
+from weir.host_agent.compression.packed_vector import InMemory
 from weir.host_agent.compression.sparsifiers import SparsifierOptions, create_sparsifier, sparsifier_names
 
 WORKERS, SERVERS, STEPS, SLOTS = 3, 2, 5, 16
@@ -81,3 +83,17 @@ def test_servers_get_what_workers_would(name: str, bits: LaneBits) -> None:
                     assert torch.equal(averages[step][place], expected[step][place]), (step, segment.name)
     states = [str(state) for _, state in members]
     assert len(set(states)) == 1, "all members plan alike"
+
+
+def test_workers_do_not_decode_sums_that_are_for_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[int] = []
+    decode = InMemory.decoded
+
+    def counted(vector: InMemory, total: Contribution) -> torch.Tensor:
+        decoded.append(vector.size)
+        return decode(vector, total)
+
+    monkeypatch.setattr(InMemory, "decoded", counted)
+    names = [segment.name for segment in layout_of(Parts(SIZES))]
+    run("dense", 32, (), Servers(1, dict.fromkeys(names, WORKERS)))
+    assert len(decoded) == STEPS, "the server alone"

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The passes of C over parameters, against plain NumPy: the same bits, whatever the sizes and numbers."""
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from weir.host_agent.compression.updates.layout import ROW, UpdateLayout
 from weir.host_agent.compression.updates.moments import LEAST
 from weir.host_agent.compression.updates.parts import Parts
 from weir.host_agent.compression.updates.rules import Adam, Rule, Sgd, Step
-from weir.host_agent.compression.updates.samples import Sample
+from weir.host_agent.compression.updates.samples import Piece, Sample
 
 Floats = npt.NDArray[np.float32]
 
@@ -143,8 +145,13 @@ def test_adam(sizes: list[int], seed: int, exact: bool) -> None:
             roots = np.maximum(roots, own * least)
         rate = per_row(place, -options["lr"] / (1 - options["beta1"].pow(steps)))
         wanted = first / (np.sqrt(roots) + of["eps"]) * rate
-        case.update(rule, step, Sample(torch.from_numpy(chosen), sampled, 0.0), wanted)
+        rows = torch.from_numpy(chosen)
+        case.update(rule, step, Sample(rows, partial(_one_piece, rows, sampled)), wanted)
         case.stepping = torch.from_numpy(rng.random(case.count) < 0.8)
+
+
+def _one_piece(rows: torch.Tensor, mean: torch.Tensor) -> Iterator[Piece]:
+    yield rows, mean.clone()
 
 
 @given(SIZES, st.integers(0, 1 << 30))

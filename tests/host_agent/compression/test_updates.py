@@ -12,6 +12,7 @@ import torch
 from tests.harness.effort import effort
 from weir.host_agent.collectives import InMemoryGroup, NonFiniteError, counts
 from weir.host_agent.collectives.counts import CountLanes
+from weir.host_agent.compression.updates import samples
 from weir.host_agent.compression.updates.delivery import Pending, Signs
 from weir.host_agent.compression.updates.layout import ROW, UpdateLayout
 from weir.host_agent.compression.updates.moments import MeanSquares
@@ -270,6 +271,39 @@ def test_all_workers_quantise_by_one_scale_the_mean_of_theirs() -> None:
     assert torch.equal(wanted[1], torch.cat([3 * half, -half]))
 
 
+def whole(sample: Sample) -> torch.Tensor:
+    """Return the mean gradient in all rows of a sample."""
+    return torch.cat([mean for _, mean in sample.pieces()])
+
+
+@pytest.mark.parametrize("share", [1.0, 0.6])
+def test_pieces_of_a_sample_do_not_change_a_bit(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sample is read a few rows at a time, each time the same, and scaled at most at the end."""
+    group, place = InMemoryGroup(2), UpdateLayout(["weight", "bias"], [(331, 256), (7,)])
+    given = [[torch.randn(shape) for shape in ((331, 256), (7,))] for _ in range(2)]
+
+    def sampled(rows: int) -> Sample:
+        monkeypatch.setattr(samples, "_PIECE_ROWS", rows)
+        samplers = [Sampler(Rotation(place.rows, share, 0, 0), 4, 3, noise=True) for _ in range(2)]
+        parts = [Parts(place, each, each) for each in given]
+        found = group.run(
+            [
+                lambda rank=rank: samplers[rank].sample(group.communicators[rank], parts[rank], 5)
+                for rank in range(2)
+            ]
+        )
+        return found[0]
+
+    once, often = sampled(100_000), sampled(64)
+    assert [len(rows) for rows, _ in once.pieces()] == [len(once.rows)]
+    sizes = [len(rows) for rows, _ in often.pieces()]
+    assert max(sizes) == 64 and sum(sizes) == len(once.rows)
+    assert torch.equal(whole(once), whole(often)) and torch.equal(whole(often), whole(often))
+    assert once.noise == pytest.approx(often.noise, rel=1e-6)
+    assert squared_norm(often, place) == pytest.approx(squared_norm(once, place), rel=1e-12)
+    assert torch.equal(whole(often.scaled(0.3)), whole(once) * 0.3)
+
+
 @pytest.mark.parametrize("size", [1, 3, 4, *effort([], [8])])
 def test_samples_are_the_mean_gradient_on_average(size: int) -> None:
     """Over many roundings; and the squared norm that is estimated leaves the roundings out."""
@@ -289,8 +323,10 @@ def test_samples_are_the_mean_gradient_on_average(size: int) -> None:
                 for rank in range(size)
             ]
         )
-        assert all(torch.equal(each.mean, found[0].mean) and each.noise == found[0].noise for each in found)
-        total += found[0].mean
+        means = [whole(each) for each in found]
+        assert all(torch.equal(each, means[0]) for each in means)
+        assert len({each.noise for each in found}) == 1
+        total += means[0]
         norms.append(squared_norm(found[0], place))
     unit = max(each.abs().max() for each in own) / steps_of(size)
     assert (total / tries - mean).abs().max() < 5 * unit / (2 * (size * tries) ** 0.5)
@@ -564,8 +600,8 @@ def test_a_sample_weighs_as_many_steps_as_have_passed_since_the_last() -> None:
     decay, rows = torch.full((len(NAMES),), 0.9, dtype=torch.float64), torch.arange(place.rows)
     for step, value in ((1, 1.0), (11, 2.0)):
         steps = torch.full((len(NAMES),), step)
-        sample = Sample(rows, torch.full((place.rows, ROW), value), 0.0)
-        squares.add(sample, steps, torch.ones(len(NAMES), dtype=torch.bool), decay)
+        mean = torch.full((place.rows, ROW), value)
+        squares.add(rows, mean, steps, torch.ones(len(NAMES), dtype=torch.bool), decay)
     expected = (0.9**10 * 0.1 * 1 + (1 - 0.9**10) * 4) / (1 - 0.9**11)
     found = squares.mean * squares.corrections.unsqueeze(1)
     torch.testing.assert_close(found, torch.full_like(found, expected))
@@ -579,7 +615,8 @@ def test_roots_are_half_of_what_noise_alone_would_have_at_least() -> None:
     weights = [torch.zeros(shape) for shape in SHAPES]
     sampled = torch.tensor([0, 1])
     parts = Parts(place, weights, given)
-    Adam(place, 4, exact=False).update(parts, step, Sample(sampled, torch.zeros(2, ROW), 0.0), place.empty())
+    sample = Sample(sampled, lambda: iter([(sampled, torch.zeros(2, ROW))]))
+    Adam(place, 4, exact=False).update(parts, step, sample, place.empty())
     found = parts.value_rows(None)[:, 0]
     expected = torch.full((place.rows,), -0.1)
     expected[sampled] *= 4

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sums that take piggybacks along: both come out as if each had been reduced by itself."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.harness.effort import examples
-from weir.host_agent.collectives.communicator import Communicator
+from weir.host_agent.collectives.communicator import Audience, Communicator
+from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.torch.parameter_server.rounds import (
     Piggyback,
@@ -15,6 +18,7 @@ from weir.host_agent.torch.parameter_server.rounds import (
     PiggybackQueue,
     PiggybackSteps,
 )
+from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.wire.definition import SLOT_LANES, Op
 
 MEMBERS = 4
@@ -56,6 +60,55 @@ def test_piggybacks_and_sums_do_not_touch_each_other(
             np.testing.assert_array_equal(heard, said)
 
     group.run([lambda c=c: member(c) for c in group.communicators])
+
+
+class Recorder(Communicator):
+    """Keeps the lanes that it is to reduce, and who wants them."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 2)
+        self.reduced: list[Lanes] = []
+        self.wanted: list[Audience | None] = []
+
+    def reduce_lanes(
+        self,
+        lanes: Lanes,
+        op: Op,
+        block: int = SLOT_LANES,
+        service: ServiceClass = LOSSLESS,
+        audience: Audience | None = None,
+    ) -> Any:
+        self.reduced.append(lanes)
+        self.wanted.append(audience)
+
+
+def test_rounds_take_no_fresh_memory() -> None:
+    """Piggybacks beside a sum are in memory that is kept; a single one by itself stays where it is."""
+    group = Recorder()
+    piggyback = PiggybackCommunicator(group, 256)
+    one = Piggyback(np.zeros(8 * SLOT_LANES, np.uint32), np.zeros(8, np.int16))
+    for blocks in (8, 4):
+        piggyback.piggybacks = [one]
+        piggyback.reduce_lanes(
+            np.zeros(blocks * SLOT_LANES, np.uint32), Op.ADD, audience=np.zeros(blocks, np.int16)
+        )
+    piggyback.reduce_piggybacks([one])
+    first, second, alone = group.reduced
+    assert np.shares_memory(first, second)
+    assert alone is one.lanes
+
+
+@pytest.mark.parametrize(("slots", "run"), [(512, 32), (128, 32), (64, 16), (1, 1)])
+def test_packets_of_one_kind_follow_one_another(slots: int, run: int) -> None:
+    """So that the kernel takes many of them at once; fewer where few slots must hold both kinds."""
+    group = Recorder()
+    piggyback = PiggybackCommunicator(group, slots)
+    piggyback.piggybacks = [Piggyback(np.zeros(128 * SLOT_LANES, np.uint32), np.zeros(128, np.int16))]
+    piggyback.reduce_lanes(np.zeros(128 * SLOT_LANES, np.uint32), Op.ADD, audience=np.ones(128, np.int16))
+    (wanted,) = group.wanted
+    assert wanted is not None
+    changes = np.flatnonzero(np.diff(wanted)) + 1
+    assert set(np.diff([0, *changes, wanted.size]).tolist()) == {run}
 
 
 def test_generators_go_on_with_what_the_others_said_and_wait_where_that_failed() -> None:
