@@ -239,6 +239,7 @@ SHORT: Final = {
     "softswitch/tests/harness/*.py": "what several folders' tests share",
     "tests/controller/helpers.py": "what several rooms' tests share",
     "tests/controller/finsy_beside_weir.py": "a program",
+    "tests/deploy/hub_worker.py": "a program",
     "tests/frameworks/comparing.py": "what all frameworks' programs share",
     "tests/frameworks/programs/trainer.py": "a program",
     "tests/frameworks/sections.py": "what several tests read of a page",

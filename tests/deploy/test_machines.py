@@ -33,6 +33,7 @@ def machines() -> Iterator[dict[str, Machine]]:
         yield found
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)  # two starts of torchrun on three machines, wherever else is much to do
 def test_the_page_works_as_typed_and_a_killed_switch_changes_no_bit(machines: dict[str, Machine]) -> None:
     """Killing it takes a second training, and is a long test."""

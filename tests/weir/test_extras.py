@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.commands import Command
+from tests.harness.effort import effort
 
 # An environment without the extras: their packages cannot be imported.
 WITHOUT = """
@@ -65,9 +66,8 @@ def test_a_model_names_the_extra_that_its_data_comes_with(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "command",
     [
-        ["controller", "run", "{}"],
         ["controller", "qos", "--format", "tc", "--topology-file", "{}", "eth0"],
-        ["shell", "s1", "--topology-file", "{}"],
+        *effort([], [["controller", "run", "{}"], ["shell", "s1", "--topology-file", "{}"]]),
     ],
 )
 def test_only_a_topology_in_yaml_needs_pyyaml(command: list[str], tmp_path: Path) -> None:
