@@ -243,6 +243,7 @@ SHORT: Final = {
     "tests/frameworks/comparing.py": "what all frameworks' programs share",
     "tests/frameworks/programs/trainer.py": "a program",
     "tests/frameworks/sections.py": "what several tests read of a page",
+    "tests/harness/frozen.py": "imported by its name, after all else",
     "tests/harness/programs.py": "a program",
     "tests/harness/source.py": "what several rooms' tests share",
     "tests/host_agent/torch/suite/compare.py": "a program",

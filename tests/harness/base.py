@@ -11,14 +11,14 @@ import functools
 import socket
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from tests.harness.source import source_path
 from weir.process import template
 from weir.process.child import Child
-from weir.process.template import Forked, Template
+from weir.process.template import Template
 
 MODULES: Final = (
     "weir.bench.rank",
@@ -26,9 +26,9 @@ MODULES: Final = (
     "weir.train.worker",
 )
 TEMPLATE: Final = "--template"  # before a module, and the address of the template's socket
-FORKSERVER: Final = "--forkserver"  # before the address of its files
 
 start_alone: Final = template.start
+_TIMEOUT_S: Final = 60.0  # then a process of the base has not begun
 _lock: Final = threading.Lock()
 
 
@@ -51,28 +51,22 @@ def start(module: str, control: socket.socket, log: Path, environment: Mapping[s
     """Start a template's process (``weir.process.template.start``)."""
     if module not in MODULES:
         return start_alone(module, control, log, environment)
-    return fork_with_files([TEMPLATE, module], [control.fileno()], log, environment)
-
-
-def fork_with_files(
-    words: Sequence[str], files: Sequence[int], log: Path, environment: Mapping[str, str]
-) -> Forked:
-    """Fork a child of the base that takes these files by ``receive``; its last word is their address."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("")  # the system chooses an address that is no file
         listener.listen()
+        listener.settimeout(_TIMEOUT_S)
         address = listener.getsockname()[1:].decode()
-        child = base().fork([*words, address], log=log, environment=environment)
+        child = base().fork([TEMPLATE, module, address], log=log, environment=environment)
         with listener.accept()[0] as there:
-            socket.send_fds(there, [b"files"], files)
+            socket.send_fds(there, [b"control"], [control.fileno()])
     return child
 
 
-def receive(address: str) -> list[int]:
-    """Return the files that ``fork_with_files`` sends to this process."""
+def receive_control(address: str) -> socket.socket:
+    """Return the control socket that ``start`` sends to the process that it forks."""
     with socket.socket(socket.AF_UNIX) as there:
         there.connect(f"\0{address}")
-        return socket.recv_fds(there, 100, 10)[1]
+        return socket.socket(fileno=socket.recv_fds(there, 100, 1)[1][0])
 
 
 @functools.cache

@@ -4,48 +4,30 @@
 import multiprocessing
 import os
 import runpy
-import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.harness.base import FORKSERVER, fork_with_files
 from tests.harness.ports import free_port
 from tests.harness.source import source_path
 from weir.process.template import Forked, shared_template
 
 FORKED: Final = multiprocessing.get_context("forkserver")
-
-
-class _FromBase(forkserver.ForkServer):
-    """The server that these processes are forked by, itself forked from one that has imported all."""
-
-    _child: Forked | None = None
-
-    def ensure_running(self) -> None:
-        with self._lock:  # type: ignore[attr-defined]
-            if self._child is not None and self._child.poll() is None:
-                return
-            resource_tracker.ensure_running()
-            with socket.socket(socket.AF_UNIX) as listener, tempfile.TemporaryDirectory() as folder:
-                listener.bind("")
-                listener.listen()
-                alive, self._forkserver_alive_fd = os.pipe()
-                files = [listener.fileno(), alive, 1, 2]
-                self._child = fork_with_files([FORKSERVER], files, Path(folder) / "log", {})
-                self._forkserver_address = listener.getsockname()
-                os.close(alive)
-
-
-if sys.version_info < (3, 14):  # later ones have a key besides
-    forkserver._forkserver.__class__ = _FromBase  # type: ignore[attr-defined]
-else:
-    FORKED.set_forkserver_preload(["tests.harness.imported"])
+_PRELOADED: Final = [
+    "torch",
+    "torch._dynamo",  # DistributedDataParallel imports it, which takes seconds
+    "pytest",  # modules of tests import it: a sixth of a second in every process
+    "weir.torch",
+    "weir.cluster",
+    "numpy.ma",
+    "weir.host_agent.torch.parameter_server.serve",
+    "tests.harness.frozen",
+]
+FORKED.set_forkserver_preload(_PRELOADED)
 
 _TIMEOUT_S: Final = 120.0
 

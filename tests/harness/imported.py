@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +28,7 @@ import weir.host_agent.torch.parameter_server.serve
 import weir.torch
 import weir.train.placed_machine
 import weir.train.worker  # noqa: F401
-from tests.harness.base import FORKSERVER, MODULES, TEMPLATE, receive, start_alone
+from tests.harness.base import MODULES, TEMPLATE, receive_control, start_alone
 from weir.process import template
 from weir.process.child import Child
 
@@ -88,15 +87,8 @@ def main() -> None:
     words = sys.argv[1:]
     if words[0] == TEMPLATE:
         Path("/proc/self/comm").write_text("python")
-        (control,) = receive(words[2])
-        template.serve(words[1], socket.socket(fileno=control))
+        template.serve(words[1], receive_control(words[2]))
         return
-    if words[0] == FORKSERVER:
-        listener, alive, *streams = receive(words[1])
-        for number, stream in enumerate(streams, start=1):
-            os.dup2(stream, number)
-            os.close(stream)
-        forkserver.main(listener, alive, [])
     # A test run that a shell put in the background ignores SIGINT, and passes that on.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     spare = _Spare()
