@@ -149,7 +149,7 @@ def trained(
             with make(way.config.members, network=links) as network:
                 if way.kind != "weir" and peer_timeout is not None:
                     network.lab.tcp_timeout(peer_timeout / 1000)
-                yield train(way, network, say)
+                yield replace(train(way, network, say), up_bps=links.host_rate_bps)
         except NamespaceError as error:
             if way.kind == "weir":
                 raise
@@ -214,6 +214,7 @@ def _words(config: TrainConfig) -> list[str]:
     """Return a training's method, and what else tells it from others with the same links."""
     return [
         config.method,
+        *([f"{config.outer_method} every {config.outer_steps}"] if config.outer_steps else []),
         *([config.consistency] if config.consistency != "sync" else []),
         *([f"filter {config.push_filter}"] if config.push_filter != "0" else []),
         *([] if config.overlap else ["no overlap"]),

@@ -81,11 +81,16 @@ class Way:
 
 @dataclass(frozen=True)
 class WayResult:
-    """The result of a way to train. switch_memory: the most bytes that a switch held; None of bridges."""
+    """The result of a way to train.
+
+    switch_memory: the most bytes that a switch held; None of bridges. up_bps: rate at which a worker's link
+    sends, in bit/s; None: without a limit.
+    """
 
     way: Way
     record: RunRecord
     switch_memory: int | None = None
+    up_bps: int | None = None
 
     @property
     def counts(self) -> NetworkCounts | None:
@@ -116,9 +121,9 @@ class WayResult:
     @property
     def of_line(self) -> float | None:
         """Share of its line's rate that a worker's packets took in the steps, headers included."""
-        rate = self.way.config.network.rate_bps
+        rate, seconds = self.up_bps, self.record.training_s
         bits = 8 * self.record.mean_traffic.bytes_up
-        return bits / (rate * self.record.training_s) if rate and self.record.training_s else None
+        return bits / (rate * seconds) if rate and seconds else None
 
     @property
     def less(self) -> bool:

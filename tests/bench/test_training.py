@@ -138,6 +138,25 @@ def test_memory_is_told_beside_that_of_plain_ddp_over_gloo() -> None:
     assert "memory, in Gloo's: Weir, dense 1.25; Weir, topk 1.50" in table.notes
 
 
+def test_outer_steps_are_told_apart() -> None:
+    of = [
+        make_config(model="gpt", method="outer", outer_steps=10, outer_method=method)
+        for method in ("dense", "rows")
+    ]
+    assert [way.name for way in ways(of, [])] == [
+        "Weir, outer, dense every 10",
+        "Weir, outer, rows every 10",
+    ]
+
+
+def test_the_share_of_the_line_is_that_of_the_workers_own_rate() -> None:
+    (way,) = ways([CONFIGS["dense"]], [])
+    plain = outcome(way, 1.0, [0.1] * 3)
+    sent = 8 * plain.record.mean_traffic.bytes_up / plain.record.training_s
+    assert sent > 0 and plain.of_line is None
+    assert replace(plain, up_bps=10_000).of_line == pytest.approx(sent / 10_000)
+
+
 def test_of_a_loss_less_is_better() -> None:
     peers = ["gloo", "gloo-powersgd:powersgd_rank=4:lr=0.002:epochs=2"]
     found = ways([make_config(model="gpt", method="compress", lr=0.006)], peers)
