@@ -230,7 +230,8 @@ double weir_updates_round(const float *values, uint64_t first, uint64_t rows, co
     for (uint64_t row = 0; row < rows; row++) {
         const float *restrict from = values + row * ROW;
         uint8_t *restrict to = counts + row * ROW;
-        const uint32_t key = scramble((uint32_t)seed ^ scramble((uint32_t)(seed >> 32) + (uint32_t)(first + row)));
+        const uint32_t key =
+            scramble((uint32_t)seed ^ scramble((uint32_t)(seed >> 32) + (uint32_t)(first + row)));
         const float unit = units[row] > 0 ? units[row] : 1;
         float parts[ROW];
         uint32_t rounded[ROW];
