@@ -290,7 +290,7 @@ def _whole(communicator: Communicator, exponents: Lanes, rows: quantize.Rows | N
 
 
 def worth_asking(occupied: npt.NDArray[np.bool_]) -> bool:
-    """Return whether a bitmap of a vector's blocks saves more bytes of exponents than a round trip is worth.
+    """Return whether a bitmap of a vector's blocks saves enough bytes of exponents to pay for a round trip.
 
     Exponents travel in blocks of GROUP_LANES; empty ones are skipped.
 

@@ -52,7 +52,7 @@ class Destination:
         return None
 
     def gives(self, rank: int) -> bool:
-        """Return whether a member is given any sums."""
+        """Return whether a member receives any sums."""
         return True
 
     def given(self, layout: BucketLayout, packed: torch.Tensor, rank: int) -> torch.Tensor:

@@ -5,7 +5,7 @@ frames over a shared-memory port.
 
 import ipaddress
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -62,7 +62,7 @@ def batch_of(payloads: Sequence[bytes], source: tuple[str, int]) -> Batch:
     return Batch(memory, np.stack([starts, lengths], 1), source)
 
 
-class Arrivals:
+class _Arrivals:
     """Memory for what comes."""
 
     def __init__(self) -> None:
@@ -92,7 +92,12 @@ class DatagramSocket:
         self._handle: int | None = self._lib.weir_datagrams_open(own.fileno(), batches_wanted())
         if not self._handle:
             raise MemoryError("no memory for a socket's datagrams")
-        self._arrivals = Arrivals()
+        self._arrivals = _Arrivals()
+        self._own = own
+
+    def fileno(self) -> int:
+        """Return the socket's file, which is ready when something has come."""
+        return self._own.fileno()
 
     def send(self, packets: Bytes, size: int, to: tuple[str, int]) -> int:
         """Send datagrams of ``size`` bytes, the last of which may be shorter; return the bytes of those that
@@ -103,7 +108,7 @@ class DatagramSocket:
         return int(sent)
 
     def receive(self) -> list[Batch]:
-        """Return some of what came. The next call uses the same memory again."""
+        """Return some of the packets that came. The next call uses the same memory again."""
         count = self._lib.weir_datagrams_receive(self._handle, *self._arrivals.addresses)
         return list(self._arrivals.batches(count))
 
@@ -114,7 +119,42 @@ class DatagramSocket:
             self._handle = None
 
 
-class FramePort:
+class Frames:
+    """Datagrams in whole frames, through a native handle.
+
+    Args:
+        handle: of the way that they take. None: closed.
+        functions: to send, to receive and to close it.
+        listens: the addresses here to which datagrams may be sent, as the hosts of these.
+    """
+
+    def __init__(
+        self, handle: int | None, functions: Sequence[Callable[..., int]], listens: Sequence[Addresses]
+    ) -> None:
+        self._handle = handle
+        self._send, self._receive, self._close = functions
+        self._listens = (bindings.Addresses * len(listens))(*(each.native() for each in listens))
+        self._arrivals = _Arrivals()
+
+    def send(self, packets: Bytes, size: int, addresses: bindings.Addresses, traffic_class: int) -> int:
+        """Send datagrams of ``size`` bytes, the last of which may be shorter, until there is no more room;
+        return the bytes of those that are gone.
+        """
+        return self._send(self._handle, addresses, traffic_class, address_of(packets), packets.size, size)
+
+    def receive(self) -> list[Batch]:
+        """Return some of the packets that came. The next call uses the same memory again."""
+        count = self._receive(self._handle, self._listens, len(self._listens), *self._arrivals.addresses)
+        return list(self._arrivals.batches(count))
+
+    def close(self) -> None:
+        """Detach. Closing twice is harmless."""
+        if self._handle is not None:
+            self._close(self._handle)
+            self._handle = None
+
+
+class FramePort(Frames):
     """A job's part in a host port of a switch's directory. For one thread at a time.
 
     Args:
@@ -127,28 +167,14 @@ class FramePort:
 
     def __init__(self, directory: Path | str, number: int, job: int, listens: Sequence[Addresses]) -> None:
         self._port = MemoryPort(directory, number)
-        self._lib = bindings.library()
-        self._handle: int | None = self._lib.weir_frames_open(self._port.handle, job)
-        if not self._handle:
+        self._lib = lib = bindings.library()
+        handle: int | None = lib.weir_frames_open(self._port.handle, job)
+        if not handle:
             self._port.close()
             raise MemoryError(f"no memory for frames of port {number} in {directory}")
-        self._listens = (bindings.Addresses * len(listens))(*(each.native() for each in listens))
-        self._arrivals = Arrivals()
-
-    def send(self, packets: Bytes, size: int, addresses: bindings.Addresses, traffic_class: int) -> int:
-        """Send datagrams of ``size`` bytes, the last of which may be shorter, until there is no more room;
-        return the bytes of those that are gone.
-        """
-        sent = self._lib.weir_frames_send(
-            self._handle, addresses, traffic_class, address_of(packets), packets.size, size
+        super().__init__(
+            handle, (lib.weir_frames_send, lib.weir_frames_receive, lib.weir_frames_close), listens
         )
-        return int(sent)
-
-    def receive(self) -> list[Batch]:
-        """Return some of what came. The next call uses the same memory again."""
-        addresses = self._arrivals.addresses
-        count = self._lib.weir_frames_receive(self._handle, self._listens, len(self._listens), *addresses)
-        return list(self._arrivals.batches(count))
 
     def wait(self, timeout_s: float) -> None:
         """Sleep until a frame may be there, or for so long."""
@@ -157,6 +183,5 @@ class FramePort:
     def close(self) -> None:
         """Detach. Closing twice is harmless."""
         if self._handle is not None:
-            self._lib.weir_frames_close(self._handle)
-            self._handle = None
+            super().close()
             self._port.close()

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from softp4.native.batches import batches_wanted
 from weir.host_agent.transport import bindings
-from weir.host_agent.transport.arrays import address_of
-from weir.host_agent.transport.datagram_batches import Arrivals, Batch, Bytes
+from weir.host_agent.transport.datagram_batches import Frames
 from weir.host_agent.transport.frames import Addresses
 from weir.host_agent.transport.tunnel_link import CLAIM_TIMEOUT_S, tunnel_socket, unanswered
 
@@ -18,7 +17,7 @@ _TRAFFIC_CLASS = {
 }
 
 
-class FrameTunnel:
+class FrameTunnel(Frames):
     """A job's part in a switch's port over IP, as ``FramePort`` is of one in shared memory.
 
     It claims the port for the first address where it listens: a UDP port, or a group, of which several
@@ -53,16 +52,16 @@ class FrameTunnel:
         self._socket.setsockopt(*_TRAFFIC_CLASS[self._socket.family], traffic_class)
         if send_buffer is not None:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
-        self._lib = bindings.library()
-        self._handle: int | None = self._lib.weir_tunnel_frames_open(
+        lib = bindings.library()
+        handle: int | None = lib.weir_tunnel_frames_open(
             self._socket.fileno(), batches_wanted(), _label(listens[0]), key
         )
-        self._listens = (bindings.Addresses * len(listens))(*(each.native() for each in listens))
-        self._arrivals = Arrivals()
-        if not self._handle:
+        if not handle:
             self._socket.close()
             raise MemoryError("no memory for a tunnel's frames")
-        if code := self._lib.weir_tunnel_frames_claim(self._handle, round(timeout_s * 1e9)):
+        functions = lib.weir_tunnel_frames_send, lib.weir_tunnel_frames_receive, lib.weir_tunnel_frames_close
+        super().__init__(handle, functions, listens)
+        if code := lib.weir_tunnel_frames_claim(handle, round(timeout_s * 1e9)):
             self.close()
             raise unanswered(hub, timeout_s, max(0, code))
 
@@ -70,28 +69,10 @@ class FrameTunnel:
         """Return the socket's file, which is ready when something has come."""
         return self._socket.fileno()
 
-    def send(self, packets: Bytes, size: int, addresses: bindings.Addresses, traffic_class: int) -> int:
-        """Send datagrams of ``size`` bytes, the last of which may be shorter, until there is no more room;
-        return the bytes of those that are gone.
-        """
-        sent = self._lib.weir_tunnel_frames_send(
-            self._handle, addresses, traffic_class, address_of(packets), packets.size, size
-        )
-        return int(sent)
-
-    def receive(self) -> list[Batch]:
-        """Return some of what came. The next call uses the same memory again."""
-        addresses = self._arrivals.addresses
-        listens = self._listens
-        count = self._lib.weir_tunnel_frames_receive(self._handle, listens, len(listens), *addresses)
-        return list(self._arrivals.batches(count))
-
     def close(self) -> None:
         """Detach. Closing twice is harmless."""
-        if self._handle is not None:
-            self._lib.weir_tunnel_frames_close(self._handle)
-            self._handle = None
-            self._socket.close()
+        super().close()
+        self._socket.close()
 
 
 def _label(own: Addresses) -> int:

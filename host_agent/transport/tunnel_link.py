@@ -88,7 +88,7 @@ def tunnel_socket(hub: tuple[str, int], local_port: int, payload: int) -> socket
 
 
 def unanswered(hub: tuple[str, int], timeout_s: float, code: int) -> ConnectionError:
-    """Return what to raise where a switch does not answer; code: an errno that may say why, or 0."""
+    """Return the error to raise if a switch does not answer. code: an errno that may say why, or 0."""
     return ConnectionError(
         f"the switch did not answer within {timeout_s:g} s at UDP {hub[0]}:{hub[1]}"
         + (f" ({os.strerror(code)})" if code else "")

@@ -7,7 +7,7 @@ import select
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -142,27 +142,40 @@ class MemoryCarrier(_FrameCarrier):
         self._port.close()
 
 
-class _Sleep:
-    """Sleeps until a file is ready, or another thread calls ``wake``."""
+class _SocketsCarrier:
+    """Receives from sockets, and sleeps until one is ready or another thread calls ``wake``."""
+
+    _waiting: _Waiting
 
     def __init__(self) -> None:
+        self._ends: list[DatagramSocket | FrameTunnel] = []  # the first one sends
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
-    def wait(self, readable: Sequence[int], writable: Sequence[int], timeout_s: float) -> None:
-        ready, _, _ = select.select([*readable, self._woken], writable, [], timeout_s)
+    def receive(self) -> list[Batch]:
+        """See Carrier."""
+        return [batch for each in self._ends for batch in each.receive()]
+
+    def wait(self, timeout_s: float) -> None:
+        """See Carrier."""
+        files = [each.fileno() for each in self._ends]
+        ready, _, _ = select.select([*files, self._woken], files[:1] if self._waiting else [], [], timeout_s)
         if self._woken in ready:
             os.eventfd_read(self._woken)
 
     def wake(self) -> None:
+        """See Carrier."""
         os.eventfd_write(self._woken, 1)
 
     def close(self) -> None:
+        """See Carrier."""
+        for each in self._ends:
+            each.close()
         if self._woken >= 0:
             os.close(self._woken)
             self._woken = -1
 
 
-class TunnelCarrier(_FrameCarrier):
+class TunnelCarrier(_SocketsCarrier, _FrameCarrier):
     """Frames through a tunnel to a port over IP, and through another one what goes to all subscribers.
 
     Args:
@@ -174,46 +187,26 @@ class TunnelCarrier(_FrameCarrier):
         assert claimed is not None
         own, group = _listens(membership)
         hub = claimed.host, claimed.udp_port
-        self._tunnels = [
-            FrameTunnel(
-                hub,
-                claimed.key,
-                [own, group] if listens else [own],
-                traffic_class=TRAFFIC_CLASS,
-                local_port=membership.host.udp_port,
-                send_buffer=_SEND_BUFFER,
-            )
-        ]
-        super().__init__(membership, self._tunnels[0])
-        self._sleep = _Sleep()
+        tunnel = FrameTunnel(
+            hub,
+            claimed.key,
+            [own, group] if listens else [own],
+            traffic_class=TRAFFIC_CLASS,
+            local_port=membership.host.udp_port,
+            send_buffer=_SEND_BUFFER,
+        )
+        _SocketsCarrier.__init__(self)
+        _FrameCarrier.__init__(self, membership, tunnel)
+        self._ends.append(tunnel)
         if listens:
             try:
-                self._tunnels.append(FrameTunnel(hub, claimed.key, [group], traffic_class=TRAFFIC_CLASS))
+                self._ends.append(FrameTunnel(hub, claimed.key, [group], traffic_class=TRAFFIC_CLASS))
             except BaseException:
                 self.close()
                 raise
 
-    def receive(self) -> list[Batch]:
-        """See Carrier."""
-        return [batch for each in self._tunnels for batch in each.receive()]
 
-    def wait(self, timeout_s: float) -> None:
-        """See Carrier."""
-        files = [each.fileno() for each in self._tunnels]
-        self._sleep.wait(files, files[:1] if self._waiting else [], timeout_s)
-
-    def wake(self) -> None:
-        """See Carrier."""
-        self._sleep.wake()
-
-    def close(self) -> None:
-        """See Carrier."""
-        for each in self._tunnels:
-            each.close()
-        self._sleep.close()
-
-
-class SocketCarrier:
+class SocketCarrier(_SocketsCarrier):
     """The kernel's UDP: a socket of this member's own, and one that hears what goes to all subscribers.
 
     Args:
@@ -222,6 +215,7 @@ class SocketCarrier:
     """
 
     def __init__(self, own: socket.socket, membership: Membership, *, listens: bool) -> None:
+        super().__init__()
         assert membership.group is not None
         self._own, self._sockets = own, [own]
         group, ip = membership.group.ip, membership.host.ip
@@ -237,8 +231,8 @@ class SocketCarrier:
             shared.bind(self._group)
             request = struct.pack("4s4s", *(ipaddress.IPv4Address(each).packed for each in (group, ip)))
             shared.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, request)
-        self._sleep = _Sleep()
-        self._batches = [DatagramSocket(each) for each in self._sockets]
+        self._datagrams = DatagramSocket(own)
+        self._ends = [self._datagrams, *map(DatagramSocket, self._sockets[1:])]
 
     def send(self, datagrams: Datagrams) -> None:
         """See Carrier."""
@@ -249,31 +243,17 @@ class SocketCarrier:
         if datagrams.to is not None:
             assert isinstance(datagrams.to, Address)
             to = datagrams.to
-        return self._batches[0].send(datagrams.payloads, datagrams.size, to)
+        return self._datagrams.send(datagrams.payloads, datagrams.size, to)
 
     def flush(self) -> bool:
         """See Carrier."""
         return self._waiting.flush()
 
-    def receive(self) -> list[Batch]:
-        """See Carrier."""
-        return [batch for each in self._batches for batch in each.receive()]
-
-    def wait(self, timeout_s: float) -> None:
-        """See Carrier."""
-        files = [each.fileno() for each in self._sockets]
-        self._sleep.wait(files, files[:1] if self._waiting else [], timeout_s)
-
-    def wake(self) -> None:
-        """See Carrier."""
-        self._sleep.wake()
-
     def close(self) -> None:
         """See Carrier."""
-        for batches, each in zip(self._batches, self._sockets, strict=True):
-            batches.close()
+        super().close()
+        for each in self._sockets:
             each.close()
-        self._sleep.close()
 
 
 def _end(endpoint: Endpoint) -> EndPoint:
