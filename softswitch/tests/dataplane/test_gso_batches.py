@@ -49,6 +49,12 @@ def lab() -> Iterator[Veths]:
 
 
 @pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each frame leave by itself."""
+    monkeypatch.setenv("SOFTP4_BATCHES", "off")
+
+
+@pytest.fixture
 def loop(lab: Veths) -> Iterator[PortLoop]:
     with forwarding(lab) as made:
         yield made
@@ -99,6 +105,7 @@ V6: Final = IPv6(src="fd00::1", dst="fd00::9", tc=0x2A)
 PORTS: Final = UDP(sport=4000, dport=5000)
 
 
+@pytest.mark.usefixtures("apart")
 @pytest.mark.parametrize(
     "headers",
     [
@@ -122,6 +129,7 @@ def test_a_batch_that_comes_in_is_segmented(lab: Veths, headers: Any, size: int)
         assert loop.statistics(1).rx_packets == sum(len(frames) for _, frames in sent)
 
 
+@pytest.mark.usefixtures("apart")
 def test_jumbo_frames_pass_alone_and_in_batches(lab: Veths) -> None:
     """As long as a wide packet, which does not fit where the ring has room for a frame."""
     payload = random.Random(2).randbytes(5 * WIDE_PAYLOAD + 7)
@@ -145,7 +153,7 @@ def _tagged(end: socket.socket, headers: Any) -> bytes:
     return frame[:12] + bytes(headers)[12:16] + frame[12:] if Dot1Q in headers else frame
 
 
-def test_what_is_no_batch_of_udp_is_dropped_and_counted(lab: Veths, loop: PortLoop) -> None:
+def test_what_is_no_batch_of_udp_is_dropped_and_counted(lab: Veths, apart: None, loop: PortLoop) -> None:
     segments = bytes(ETHERNET / IP(src="10.0.0.1", dst=NOBODY) / (b"\x50" * 20 + bytes(3000)))
     tcp = bytearray(segments)
     tcp[23] = socket.IPPROTO_TCP
@@ -215,6 +223,16 @@ def test_like_frames_leave_as_a_batch(lab: Veths) -> None:
         assert batch[10:26] == expected[0][:16]
 
 
+def test_a_batch_with_checksums_leaves_as_a_batch(lab: Veths) -> None:
+    """Its frames have checksums when it has been segmented; those that it had before are right."""
+    batch, frames = batch_of(ETHERNET / V4 / PORTS, random.Random(3).randbytes(40_000), 1000)
+    with forwarding(lab) as loop, offloading(lab, 1) as one, offloading(lab, 2) as two:
+        one.send(batch)
+        assert two.recv(70_000)[10 + 42 :] == batch[10 + 42 :]
+        assert loop.statistics(1).rx_packets == loop.statistics(2).tx_packets == len(frames)
+        assert loop.statistics(2).tx_batches == 1
+
+
 def test_a_gathering_socket_gets_a_batch_and_any_other_its_datagrams(lab: Veths) -> None:
     frames = [plain(number, dst="10.0.0.2") for number in range(40)]
     payloads = [frame[42:] for frame in frames]
@@ -229,7 +247,7 @@ UNLIKE: Final = {
     "longer": lambda: plain(1, 1001),
     "another class": lambda: plain(1, tos=0x2B),
     "another port": lambda: plain(1, dport=5001),
-    "a checksum": lambda: plain(1, chksum=None),
+    "a wrong checksum": lambda: plain(1, chksum=0x1234),
     "may be fragmented": lambda: plain(1, flags=0),
     "a trailer": lambda: plain(1, 998) + b"zz",
     "a wrong IPv4 checksum": lambda: plain(1)[:24] + b"\0\0" + plain(1)[26:],

@@ -31,12 +31,25 @@ static void store(uint8_t *to, size_t value)
     to[1] = (uint8_t)value;
 }
 
+// The sum of the pseudo header: addresses, protocol, length.
+static uint16_t pseudo_sum(const uint8_t *frame)
+{
+    const uint8_t rest[] = {0, IPPROTO_UDP, frame[UDP_LENGTH], frame[UDP_LENGTH + 1]};
+    return ones_sum(frame + IPV4_ADDRESSES, UDP - IPV4_ADDRESSES, ones_sum(rest, sizeof rest, 0));
+}
+
+// Whether a datagram has no checksum, or a right one: a wrong one would become right in a batch.
+static int is_summed(const uint8_t *frame, uint32_t len)
+{
+    return load(frame + UDP_CHECKSUM) == 0 || ones_sum(frame + UDP, len - UDP, pseudo_sum(frame)) == 0xFFFF;
+}
+
 int coalesce_can(const uint8_t *frame, uint32_t len)
 {
     return len > COALESCE_HEADERS && load(frame + IPV4 - 2) == ETH_P_IP && frame[IPV4] == NO_OPTIONS &&
            frame[IPV4_PROTOCOL] == IPPROTO_UDP && load(frame + IPV4_FRAGMENT) == DONT_FRAGMENT &&
            load(frame + IPV4_LENGTH) == len - IPV4 && load(frame + UDP_LENGTH) == len - UDP &&
-           load(frame + UDP_CHECKSUM) == 0 && ones_sum(frame + IPV4, UDP - IPV4, 0) == 0xFFFF;
+           ones_sum(frame + IPV4, UDP - IPV4, 0) == 0xFFFF && is_summed(frame, len);
 }
 
 int coalesce_alike(const uint8_t *a, const uint8_t *b)
@@ -57,9 +70,7 @@ static void coalesce(struct msghdr *message, const gso_batch *batch, uint8_t *no
 {
     uint8_t *frame = message->msg_iov[1].iov_base;
     set_lengths(frame, message->msg_iov[1].iov_len);
-    const uint8_t protocol[] = {0, IPPROTO_UDP, frame[UDP_LENGTH], frame[UDP_LENGTH + 1]};
-    const uint16_t pseudo =
-        ones_sum(frame + IPV4_ADDRESSES, UDP - IPV4_ADDRESSES, ones_sum(protocol, sizeof protocol, 0));
+    const uint16_t pseudo = pseudo_sum(frame);
     memcpy(frame + UDP_CHECKSUM, &pseudo, sizeof pseudo);
     const struct virtio_net_hdr offload = {.flags = VIRTIO_NET_HDR_F_NEEDS_CSUM,
                                            .gso_type = VIRTIO_NET_HDR_GSO_UDP_L4,
@@ -73,7 +84,7 @@ static void coalesce(struct msghdr *message, const gso_batch *batch, uint8_t *no
 static void restore(uint8_t *frame, uint32_t len)
 {
     set_lengths(frame, len);
-    store(frame + UDP_CHECKSUM, 0);
+    store(frame + UDP_CHECKSUM, 0); // none: legal over IPv4 (RFC 768)
 }
 
 const send_kind COALESCED_DATAGRAMS = {sizeof(struct virtio_net_hdr), coalesce, restore};

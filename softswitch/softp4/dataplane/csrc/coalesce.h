@@ -7,8 +7,9 @@
 
 enum { COALESCE_HEADERS = 42 }; // Ethernet, IPv4, UDP
 
-// Whether a frame can be of a batch: one UDP datagram in IPv4 and nothing more, without a checksum of its own,
-// which anyone who segments would replace, and with an identification that means nothing (RFC 6864), for the same reason.
+// Whether a frame can be of a batch: one UDP datagram in IPv4 and nothing more. Anyone who segments the batch writes
+// UDP checksums and identifications, so the frame has a right checksum or none, and an identification that means
+// nothing (RFC 6864).
 int coalesce_can(const uint8_t *frame, uint32_t len);
 int coalesce_alike(const uint8_t *a,
                    const uint8_t *b); // whether two such frames can be of one batch, but for lengths
