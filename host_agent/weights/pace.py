@@ -47,6 +47,7 @@ class Pace:
         self._began = 0
         self._now, self._last = _Interval(), _Interval()
         self._lost: dict[object, int] = {}
+        self._used = 0.0  # the most that was sent in an interval since the rate fell last, in bytes a second
         self._lossless = True  # so far: the rate grows faster
 
     def room(self, now: int) -> float:
@@ -69,18 +70,18 @@ class Pace:
     def turn(self, now: int) -> bool:
         """Settle the rate when an interval is over; return whether it fell.
 
-        It grows only where it is used: a carrier may take less. A loss is of this interval or of the one
-        before, and the rate falls from what was sent then.
+        It grows only where it is used: a carrier may take less. It falls from the most that was sent in an
+        interval: packets that were lost at a message's end are asked for when only repairs are sent.
         """
         interval, down, up = _AT_FIRST if self._lossless else (_INTERVAL_NS, _DOWN, _UP)
         if now - self._began < interval:
             return False
-        used = max(self._now.size, self._last.size) * 1e9 / interval
+        self._used = max(self._used, self._now.size * 1e9 / interval)
         worst = max(self._lost.values(), default=0)
         fell = worst > max(2.0, LOSS * (self._now.packets + self._last.packets))
         if fell:
-            self.rate = max(self._rates.least, min(self.rate, used or self.rate) * down)
-            self._lossless = False
+            self.rate = max(self._rates.least, min(self.rate, self._used or self.rate) * down)
+            self._used, self._lossless = 0.0, False
         elif self._now.size * 1e9 / (now - self._began) > _USED * self.rate:
             self.rate = min(self._rates.most, self.rate * up)
         self._began, self._last, self._now = now, self._now, _Interval()

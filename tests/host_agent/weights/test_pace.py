@@ -60,6 +60,29 @@ def test_it_falls_from_what_was_sent_when_packets_are_lost() -> None:
     assert rate < pace.rate <= 1.4 * rate  # no longer as fast as at first
 
 
+def test_it_does_not_fall_to_the_rate_of_late_repairs() -> None:
+    pace = Pace(Rates(1e7, 1e5, 1e7))
+    drive(pace, 0, 200 * MS)
+    for now in range(200 * MS, 1000 * MS, MS):
+        pace.turn(now)  # nothing to send, until an engine finds that the last packets are missing
+    pace.sent(20 * PACKET, 20)
+    pace.lost("engine", 20)
+    assert pace.turn(1020 * MS)
+    assert pace.rate == pytest.approx(0.5e7, rel=0.1)
+
+
+def test_losses_of_a_full_queue_slow_it_again_and_again() -> None:
+    pace = Pace(Rates(1e7, 1e5, 1e7))
+    drive(pace, 0, 200 * MS)
+    rates = [pace.rate]
+    for now in range(200 * MS, 700 * MS, 100 * MS):
+        pace.lost("engine", 100)
+        drive(pace, now, now + 100 * MS, takes=1e6)
+        assert pace.rate < rates[-1]
+        rates.append(pace.rate)
+    assert rates[-1] < 1e6
+
+
 def test_few_losses_do_not_matter_nor_those_of_several_together() -> None:
     pace = Pace(Rates(1e7, 1e7, 1e9))
     drive(pace, 0, 19 * MS)
