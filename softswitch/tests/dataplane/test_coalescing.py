@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scapy.layers.inet import IP, UDP
@@ -23,10 +24,11 @@ HEADERS = 42
 ROOM = 1 << 20  # more than a send_batch or a segmenter has
 
 
-def frame(number: int, length: int) -> bytes:
+def frame(number: int, length: int, chksum: int | None = 0) -> bytes:
     payload = random.Random(number).randbytes(length)
     ip = IP(src="10.0.0.1", dst="10.0.0.2", id=7, flags="DF")
-    return bytes(Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02") / ip / UDP(chksum=0) / Raw(payload))
+    ethernet = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
+    return bytes(ethernet / ip / UDP(chksum=chksum) / Raw(payload))
 
 
 @contextlib.contextmanager
@@ -76,10 +78,18 @@ def segmented(message: bytes) -> list[bytes]:
     return found
 
 
-@given(length=st.integers(1, 1400), count=st.integers(2, 20), last=st.integers(1, 1400))
-def test_a_batch_is_cut_into_the_frames_it_was_made_of(length: int, count: int, last: int) -> None:
+@given(
+    length=st.integers(1, 1400),
+    count=st.integers(2, 20),
+    last=st.integers(1, 1400),
+    chksum=st.sampled_from((0, None)),
+)
+def test_a_batch_is_cut_into_the_frames_it_was_made_of(
+    length: int, count: int, last: int, chksum: int | None
+) -> None:
     """But for what segmentation adds: UDP checksums, and identifications that count."""
-    frames = [frame(number, length) for number in range(count - 1)] + [frame(count, min(last, length))]
+    lengths = [length] * (count - 1) + [min(last, length)]
+    frames = [frame(number, each, chksum) for number, each in enumerate(lengths)]
     (batch,) = sent(frames, 1 << 20)
     for number, (got, put) in enumerate(zip(segmented(batch), frames, strict=True)):
         expected = Ether(put)
@@ -88,11 +98,14 @@ def test_a_batch_is_cut_into_the_frames_it_was_made_of(length: int, count: int, 
         assert got == bytes(expected)
 
 
-def test_a_batch_that_is_refused_leaves_frame_by_frame() -> None:
-    """Each as it was, without any offload in its note."""
-    frames = [frame(number, 900) for number in range(8)] + [frame(8, 70)]
-    received = sent(frames, 4096 // 2)
-    assert [message[NOTE:] for message in received] == frames
+@pytest.mark.parametrize("chksum", [0, None])
+def test_a_batch_that_is_refused_leaves_frame_by_frame(chksum: int | None) -> None:
+    """Each with a UDP checksum, and without any offload in its note."""
+    lengths = [900] * 8 + [70]
+    received = sent([frame(number, length, chksum) for number, length in enumerate(lengths)], 4096 // 2)
+    assert [message[NOTE:] for message in received] == [
+        frame(number, length, None) for number, length in enumerate(lengths)
+    ]
     assert {message[:NOTE] for message in received} == {bytes(NOTE)}
 
 

@@ -65,13 +65,19 @@ static void set_lengths(uint8_t *frame, size_t len)
     store(frame + UDP_LENGTH, len - UDP);
 }
 
-// The batch looks like one long datagram, with the pseudo header's sum for anyone who segments it to go on from.
+// Leaves the pseudo header's sum in the checksum's field, for anyone who computes the checksum to go on from.
+static void begin_checksum(uint8_t *frame)
+{
+    const uint16_t pseudo = pseudo_sum(frame);
+    memcpy(frame + UDP_CHECKSUM, &pseudo, sizeof pseudo);
+}
+
+// The batch looks like one long datagram, whose checksum is for whoever segments it.
 static void coalesce(struct msghdr *message, const gso_batch *batch, uint8_t *note)
 {
     uint8_t *frame = message->msg_iov[1].iov_base;
     set_lengths(frame, message->msg_iov[1].iov_len);
-    const uint16_t pseudo = pseudo_sum(frame);
-    memcpy(frame + UDP_CHECKSUM, &pseudo, sizeof pseudo);
+    begin_checksum(frame);
     const struct virtio_net_hdr offload = {.flags = VIRTIO_NET_HDR_F_NEEDS_CSUM,
                                            .gso_type = VIRTIO_NET_HDR_GSO_UDP_L4,
                                            .hdr_len = COALESCE_HEADERS,
@@ -84,7 +90,8 @@ static void coalesce(struct msghdr *message, const gso_batch *batch, uint8_t *no
 static void restore(uint8_t *frame, uint32_t len)
 {
     set_lengths(frame, len);
-    store(frame + UDP_CHECKSUM, 0); // none: legal over IPv4 (RFC 768)
+    begin_checksum(frame);
+    complete_checksum(frame, len, UDP, UDP_CHECKSUM - UDP);
 }
 
 const send_kind COALESCED_DATAGRAMS = {sizeof(struct virtio_net_hdr), coalesce, restore};
