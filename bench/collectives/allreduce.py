@@ -193,18 +193,19 @@ def measure(place: Place, spec: Spec) -> Measured:
 
 def _turns(place: Place, spec: Spec, density: float) -> dict[str, list[Sample]]:
     """Return samples by contender; of one that is slow, fewer."""
-    source = tensor(spec, density, place.rank).to(place.device)
     names = ["gloo", *(name for name in _in_turn(spec) if name != "gloo")]
     taken: dict[str, list[Sample]] = {name: [] for name in names}
     wanted = dict.fromkeys(names, spec.repeats)
     for turn in range(spec.repeats + 1):
         if turn > max(wanted.values()):
             break
-        peer = source
+        peer = torch.empty(0)
         for name in names:
             if turn > wanted[name] and name != "gloo":  # whose sum the others are compared with
                 continue
-            sample, data = _timed(source, CONTENDERS[name], place, spec.switches)
+            # made again each time, so that a large tensor exists twice and not three times
+            data = tensor(spec, density, place.rank).to(place.device)
+            sample = _timed(data, CONTENDERS[name], place, spec.switches)
             if turn == 0 and spec.given.seconds:
                 fit = int(spec.given.seconds / place.most(sample.seconds))
                 wanted[name] = min(spec.repeats, max(_LEAST_REPEATS, fit))
@@ -222,11 +223,8 @@ def _in_turn(spec: Spec) -> list[str]:
     return [name for name in spec.given.contenders if name not in mpi.LIBRARIES]
 
 
-def _timed(
-    source: torch.Tensor, contender: Contender, place: Place, switches: tuple[int, ...]
-) -> tuple[Sample, torch.Tensor]:
-    """Measure one all-reduce; return its result, too."""
-    data = source.clone()
+def _timed(data: torch.Tensor, contender: Contender, place: Place, switches: tuple[int, ...]) -> Sample:
+    """Measure one all-reduce of the tensor, in place."""
     place.begin()
     before, began = ProcessorTime.now(switches), time.perf_counter()
     all_reduce(data, contender, place)
@@ -234,7 +232,7 @@ def _timed(
     worker = (ProcessorTime.now() - before).own
     dist.barrier()
     used = ProcessorTime.now(switches) - before
-    return Sample(seconds, worker, used.others, used.machine), data
+    return Sample(seconds, worker, used.others, used.machine)
 
 
 def check(ours: torch.Tensor, theirs: torch.Tensor, contender: Contender, workers: int) -> None:
