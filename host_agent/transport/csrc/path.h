@@ -42,6 +42,7 @@ typedef struct {
     int64_t recent_ns, least_ns; /* the shortest of WEIR_PATH_SAMPLES; of those that are counted now */
     uint32_t samples;
     int64_t turn_ns;        /* since when this turn, of one round trip, lasts */
+    double turn_size;       /* the window at its beginning */
     int64_t cut_ns;         /* what was sent before says no more: the window was closed since */
     uint32_t results, lost; /* counted together, for the share that is lost, times workers */
     uint32_t workers;
@@ -234,7 +235,8 @@ static inline void weir_path_result(weir_path *p, int64_t sent_ns, int64_t now_n
     if (p->starting && grows) weir_path_resize(p, p->size + 1);
     const double queue = weir_path_queue(p);
     if (p->starting && queue > 0) {
-        weir_path_resize(p, p->size * (1 - queue));
+        /* The queue is one that the window of a round trip ago made; it has doubled since. */
+        weir_path_resize(p, p->turn_size * (1 - queue));
         weir_path_epoch(p, p->size);
         p->cut_ns = now_ns;
     }
@@ -244,6 +246,7 @@ static inline void weir_path_result(weir_path *p, int64_t sent_ns, int64_t now_n
     if (!p->starting && grows)
         weir_path_grow(p, (double)(since < most ? since : most) / 1e9, !queue && now_ns >= p->wary_ns);
     p->turn_ns = now_ns;
+    p->turn_size = p->size;
     *limited = 0;
 }
 
