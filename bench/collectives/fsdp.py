@@ -18,9 +18,15 @@ from weir.bench.peers import CONTENDERS, GLOO, group_of
 from weir.bench.rank import Place
 from weir.bench.ranks import BRIDGED, RATES, check_rates, every_network, run_ranks
 from weir.bench.results import Column, Row, Table
+from weir.train.models import make_model, parameter_count
+from weir.train.models.gpt import SHAPES, Gpt
 
 LAYERS: Final = 4
+TOKENS: Final = 64  # of a rank's line, for GPT-2
 ROWS: Final = 8  # of a rank's batch: little to compute, so that a step is what it moves
+
+
+MODELS: Final = ("linear", "gpt2-small", "gpt2-medium")
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,10 @@ class Parameters:
     """The model and the links."""
 
     workers: int = parameter(4, "Number of workers.", least=1, most=32)
-    width: int = parameter(1024, f"Width of the {LAYERS} linear layers, which are sharded.", least=8)
+    model: str = parameter(
+        "linear", f"That is sharded, layer by layer: {LAYERS} linear layers, or GPT-2.", choices=MODELS
+    )
+    width: int = parameter(1024, "Width of the linear layers.", least=8)
     rates: tuple[str, ...] = parameter(("200mbit",), RATES)
     contenders: tuple[str, ...] = parameter(
         ("gloo", "weir", "weir-16"), "Who takes part.", choices=("gloo", "weir", "weir-16", "weir-8")
@@ -44,6 +53,7 @@ class Parameters:
 class Spec:
     """Work that each rank is to time."""
 
+    model: str
     width: int
     contenders: tuple[str, ...]
     repeats: int
@@ -52,39 +62,54 @@ class Spec:
 def run(given: Parameters, run: Run) -> Iterator[Table]:
     """Measure on links of every rate."""
     rows: list[Row] = []
-    spec = Spec(given.width, given.contenders, run.repeats)
+    spec = Spec(given.model, given.width, given.contenders, run.repeats)
     for links in every_network(given.workers, given.rates, run.say, () if given.rates else (1,)):
         run.say(f"{links.name} ...")
         ranks = run_ranks(measure, spec, links)
         for name in given.contenders:
             steps = [1e3 * max(step) for step in zip(*(rank[name] for rank in ranks), strict=True)]
             rows.append(Row(CONTENDERS[name].words, {"ms": steps}, {"links": links.name}))
+    with torch.device("meta"):
+        megabytes = 4 * parameter_count(made(given.model, given.width)) / 1e6
     yield Table(
-        f"A step of fully_shard, {4 * LAYERS * given.width**2 / 1e6:.1f} MB, {given.workers} workers",
+        f"A step of fully_shard, {megabytes:.1f} MB, {given.workers} workers",
         (Column("ms"),),
         tuple(rows),
         peers=(GLOO,),
         notes=(
-            f"{LAYERS} linear layers, gathered forward and backward, their gradients reduced and scattered; "
-            "a batch so small that computing takes next to nothing",
+            "layers are gathered forward and backward, their gradients reduced and scattered",
+            f"a rank's batch: {ROWS} rows, so that computing takes next to nothing"
+            if given.model == "linear"
+            else f"a rank's batch: one line of {TOKENS} tokens",
             BRIDGED,
         ),
     )
 
 
-class Sharded:
-    """A model of ``LAYERS`` linear layers, whose parameters are sharded over a group, and its training."""
+def made(model: str, width: int) -> torch.nn.Module:
+    """Return a model of ``MODELS``, its parameters drawn from torch's generator."""
+    if model != "linear":
+        return make_model(model)
+    return torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(LAYERS)))
 
-    def __init__(self, width: int, group: dist.ProcessGroup) -> None:
+
+class Sharded:
+    """A model whose layers are sharded over a group, and its training by SGD."""
+
+    def __init__(self, model: str, width: int, group: dist.ProcessGroup) -> None:
         torch.manual_seed(1)
-        self.model = torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(LAYERS)))
+        self.model = made(model, width)
         mesh = DeviceMesh.from_group(group, "cpu")
-        for layer in self.model:
+        for layer in self.model.blocks if isinstance(self.model, Gpt) else self.model.children():
             fully_shard(layer, mesh=mesh)
         fully_shard(self.model, mesh=mesh)
         self._optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         own = torch.Generator().manual_seed(dist.get_rank())
-        self._batch = torch.randn(ROWS, width, generator=own)
+        self._batch = (
+            torch.randn(ROWS, width, generator=own)
+            if model == "linear"
+            else torch.randint(SHAPES["gpt2"].vocabulary, (1, TOKENS), generator=own)
+        )
 
     def step(self) -> None:
         """Train on this rank's batch, once."""
@@ -104,7 +129,9 @@ def measure(place: Place, spec: Spec) -> dict[str, list[float]]:
     Raises:
         AssertionError: a model is not what it is over Gloo.
     """
-    models = {name: Sharded(spec.width, group_of(CONTENDERS[name], place)) for name in spec.contenders}
+    models = {
+        name: Sharded(spec.model, spec.width, group_of(CONTENDERS[name], place)) for name in spec.contenders
+    }
 
     def timed(model: Sharded) -> float:
         began = place.begin()

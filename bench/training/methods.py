@@ -53,7 +53,9 @@ WAYS: Final = (
 """Methods, each with those of its settings that are not ``weir train``'s own."""
 
 _UNTUNED: Final = tuple(
-    name for name in PRESETS if name not in SGD_MODELS and name not in ("gpt-10m", "gpt2-small")
+    name
+    for name in PRESETS
+    if name not in SGD_MODELS and name not in ("gpt-10m", "gpt2-small", "gpt2-medium")
 )
 _LINE_EVERY_S: Final = 10.0
 _DIVERGED: Final = re.compile(r"\b(NaN|infinity|diverged)\b")

@@ -59,6 +59,19 @@ def test_a_lossy_path_is_filled(sums: int, least: float) -> None:
         assert counts["timeouts"] == 0, "what is lost is found by what arrives"
 
 
+def test_random_losses_do_not_close_the_window_of_a_fast_path() -> None:
+    """The path holds 5,600 packets; with losses counted over 1,024 results, the sum filled 0.28 of the line."""
+    path = Path(1e9, 0.05, loss=0.01)
+    seconds, _ = simulate("b", path, workers=2, lanes=45_000 * 256, sums=2)
+    assert 45_000 * PACKET * 8 / path.bits_per_second / seconds > 0.42
+
+
+def test_the_first_sum_does_not_flood_a_short_queue() -> None:
+    """The queue holds half a round trip: with the window twice what filled it, 506 packets went again."""
+    _, counts = simulate("b", Path(20e6, 0.05, buffer=0.5), workers=2, lanes=2930 * 256, sums=1)
+    assert counts["retransmissions"] < 350
+
+
 @pytest.mark.parametrize("up", [True, False])
 def test_tcp_gets_its_part_of_a_full_queue(up: bool) -> None:
     found = simulate_sharing(Path(5e6, 0.05), up=up, lead_s=2, seconds=8)

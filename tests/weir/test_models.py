@@ -16,7 +16,7 @@ from weir.train.models.unet import scenes
 from weir.train.task import DivergedError, evaluate, make_optimizer, make_task, mean_loss
 
 UNTUNED: list[Model] = [name for name in PRESETS if name not in SGD_MODELS]
-SMALL = [name for name in UNTUNED if name not in ("gpt-10m", "gpt2-small")]
+SMALL = [name for name in UNTUNED if not name.startswith(("gpt-10m", "gpt2"))]
 
 
 @pytest.mark.parametrize("model", SMALL[:: effort(2, 1)])
@@ -43,10 +43,12 @@ def test_a_model_learns_by_its_own_optimizer_what_it_is_tested_on(model: Model) 
 @pytest.mark.parametrize("model", UNTUNED)
 def test_models_have_the_size_and_the_samples_that_are_documented(model: Model) -> None:
     millions = {
-        "gpt": 0.37, "gpt-10m": 10.77, "gpt2-small": 124.44, "lstm": 0.41, "unet": 0.12, "gnn": 0.05,
-        "dlrm": 0.07, "vit": 0.20, "autoencoder": 0.33,
+        "gpt": 0.37, "gpt-10m": 10.77, "gpt2-small": 124.44, "gpt2-medium": 354.82, "lstm": 0.41,
+        "unet": 0.12, "gnn": 0.05, "dlrm": 0.07, "vit": 0.20, "autoencoder": 0.33,
     }  # fmt: skip
-    assert parameter_count(make_model(model)) / 1e6 == pytest.approx(millions[model], abs=0.006)
+    with torch.device("meta"):  # which takes no memory
+        count = parameter_count(make_model(model))
+    assert count / 1e6 == pytest.approx(millions[model], abs=0.006)
     assert len(make_task(make_config(model=model)).data.train) == PRESETS[model].samples
 
 

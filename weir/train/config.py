@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Model = Literal[
     "resnet18", "cnn", "mlp", "lm", "bag",
-    "gpt", "gpt-10m", "gpt2-small", "lstm", "unet", "gnn", "dlrm", "vit", "autoencoder",
+    "gpt", "gpt-10m", "gpt2-small", "gpt2-medium", "lstm", "unet", "gnn", "dlrm", "vit", "autoencoder",
 ]  # fmt: skip
 Data = Literal[
     "digits", "stdlib", "modules", "bytes", "byte-pairs", "scenes", "graphs", "clicks", "restored-digits"
@@ -91,6 +91,7 @@ PRESETS: Final[dict[Model, Preset]] = {
     "gpt": Preset("bytes", 12288, 8, lr=3e-3, clip=1.0, optimizer="adamw", metric="loss"),
     "gpt-10m": Preset("bytes", 12288, 8, lr=1e-3, clip=1.0, optimizer="adamw", metric="loss"),
     "gpt2-small": Preset("byte-pairs", 6144, 1, lr=6e-4, clip=1.0, optimizer="adamw", metric="loss"),
+    "gpt2-medium": Preset("byte-pairs", 6144, 1, lr=3e-4, clip=1.0, optimizer="adamw", metric="loss"),
     "lstm": Preset("bytes", 12288, 8, lr=1e-2, clip=1.0, optimizer="adam", metric="loss"),
     "unet": Preset("scenes", 3584, 4, lr=6e-3, optimizer="adam"),
     "gnn": Preset("graphs", 8192, 4, lr=1e-2, optimizer="adam", metric="loss"),

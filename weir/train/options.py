@@ -30,7 +30,7 @@ Model = Annotated[
     str,
     typer.Option(
         help="By SGD: resnet18, cnn, mlp, lm (a small language model) or bag (of words). By Adam or AdamW: "
-        "gpt, gpt-10m, gpt2-small, lstm, unet, gnn, dlrm, vit or autoencoder."
+        "gpt, gpt-10m, gpt2-small, gpt2-medium, lstm, unet, gnn, dlrm, vit or autoencoder."
     ),
 ]
 Data = Annotated[

@@ -42,6 +42,7 @@ typedef struct {
     int64_t recent_ns, least_ns; /* the shortest of WEIR_PATH_SAMPLES; of those that are counted now */
     uint32_t samples;
     int64_t turn_ns;        /* since when this turn, of one round trip, lasts */
+    double turn_size;       /* the window at its beginning */
     int64_t cut_ns;         /* what was sent before says no more: the window was closed since */
     uint32_t results, lost; /* counted together, for the share that is lost, times workers */
     uint32_t workers;
@@ -67,7 +68,7 @@ enum {
     WEIR_PATH_LOST = 24,     /* losses that say something, if they are more than one of ... */
     WEIR_PATH_SHARE = 25,    /* ... this many packets */
     WEIR_PATH_CLEAR = 128,   /* results without a queue that say how much is lost at random */
-    WEIR_PATH_MEMORY = 1024, /* results that are counted together */
+    WEIR_PATH_MEMORY = 1024, /* results that are counted together, at least: a window's, if that is more */
     WEIR_PATH_SAMPLES = 4,   /* round trips of which the shortest tells of queues */
     WEIR_PATH_ROUNDS = 16,   /* the same of rounds: another worker may have lost a packet */
     WEIR_PATH_ASKS = 32,     /* round trips that are measured in the time of one, at most, ... */
@@ -107,14 +108,23 @@ static inline int weir_path_queued(const weir_path *p)
     return queue > p->base_ns / 16 && queue > 1000000;
 }
 
-/* Count a result, or a loss, unless the window was closed by much just before, so that the queue is another now. */
+/* Losses come to light in bursts, so less than a round trip of results says nothing about their share. */
+static inline uint32_t weir_path_memory(const weir_path *p)
+{
+    return p->size > WEIR_PATH_MEMORY ? (uint32_t)p->size : WEIR_PATH_MEMORY;
+}
+
+/* Count a result, or a loss, unless the window was closed by much just before, so that the queue is another now.
+ * Losses are known a round trip later than results, of which there are twice as many by then at the start. */
 static inline void weir_path_count(weir_path *p, int lost, int64_t sent_ns)
 {
     if (sent_ns < p->drained_ns) return;
     weir_losses *now = weir_path_queued(p) ? &p->queued : &p->clear;
-    now->results += !lost;
-    now->lost += lost != 0;
-    if (now->results >= WEIR_PATH_MEMORY) now->results /= 2, now->lost /= 2;
+    if (lost)
+        now->lost += p->starting ? 2 : 1;
+    else
+        now->results++;
+    if (now->results >= weir_path_memory(p)) now->results /= 2, now->lost /= 2;
 }
 
 /* Whether more is lost in queues than without them. */
@@ -150,9 +160,26 @@ static inline void weir_path_close(weir_path *p, double share, int64_t now_ns)
     weir_path_epoch(p, before);
 }
 
+/* A round took so long whose packet was sent once. */
+static inline void weir_path_round(weir_path *p, int64_t round_ns)
+{
+    if (!p->rounds || round_ns < p->round_least_ns) p->round_least_ns = round_ns;
+    if (++p->rounds < WEIR_PATH_ROUNDS) return;
+    p->round_ns = p->round_least_ns;
+    p->rounds = 0;
+}
+
+/* Whether other workers hold the rounds up, not our window: a wider one would only lead further ahead of them. */
+static inline int weir_path_waits(const weir_path *p)
+{
+    return p->round_ns > p->recent_ns + p->recent_ns / 4;
+}
+
 /* A packet that was sent then met congestion, or was `lost`: on our own path for certain if this many workers say so. */
 static inline void weir_path_signal(weir_path *p, uint32_t lost, int64_t sent_ns, int64_t now_ns)
 {
+    /* Others hold the rounds up, in an order of their own: a late result says nothing of our path. */
+    if (lost && lost < p->workers && weir_path_waits(p)) return;
     p->lost += lost;
     if (lost) weir_path_count(p, 1, sent_ns);
     if (sent_ns < p->cut_ns) return;
@@ -209,32 +236,18 @@ static inline void weir_path_grow(weir_path *p, double seconds, int free)
     if (size > p->size) weir_path_resize(p, size);
 }
 
-/* A round took so long whose packet was sent once. */
-static inline void weir_path_round(weir_path *p, int64_t round_ns)
-{
-    if (!p->rounds || round_ns < p->round_least_ns) p->round_least_ns = round_ns;
-    if (++p->rounds < WEIR_PATH_ROUNDS) return;
-    p->round_ns = p->round_least_ns;
-    p->rounds = 0;
-}
-
-/* Whether other workers hold the rounds up, not our window: a wider one would only lead further ahead of them. */
-static inline int weir_path_waits(const weir_path *p)
-{
-    return p->round_ns > p->recent_ns + p->recent_ns / 4;
-}
-
 /* A result came for a packet that was sent then. `limited`: the window held others back since the last turn; it is
  * set back at a turn. */
 static inline void weir_path_result(weir_path *p, int64_t sent_ns, int64_t now_ns, uint8_t *limited)
 {
     const int grows = *limited && !weir_path_waits(p);
     weir_path_count(p, 0, sent_ns);
-    if (++p->results >= WEIR_PATH_MEMORY) p->results /= 2, p->lost /= 2;
+    if (++p->results >= weir_path_memory(p)) p->results /= 2, p->lost /= 2;
     if (p->starting && grows) weir_path_resize(p, p->size + 1);
     const double queue = weir_path_queue(p);
     if (p->starting && queue > 0) {
-        weir_path_resize(p, p->size * (1 - queue));
+        /* The queue is one that the window of a round trip ago made; it has doubled since. */
+        weir_path_resize(p, p->turn_size * (1 - queue));
         weir_path_epoch(p, p->size);
         p->cut_ns = now_ns;
     }
@@ -244,6 +257,7 @@ static inline void weir_path_result(weir_path *p, int64_t sent_ns, int64_t now_n
     if (!p->starting && grows)
         weir_path_grow(p, (double)(since < most ? since : most) / 1e9, !queue && now_ns >= p->wary_ns);
     p->turn_ns = now_ns;
+    p->turn_size = p->size;
     *limited = 0;
 }
 

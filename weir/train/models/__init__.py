@@ -28,6 +28,7 @@ _MODELS: Final[dict[str, Callable[[], nn.Module]]] = {
     "gpt": lambda: Gpt(SHAPES["small"]),
     "gpt-10m": lambda: Gpt(SHAPES["medium"]),
     "gpt2-small": lambda: Gpt(SHAPES["gpt2"]),
+    "gpt2-medium": lambda: Gpt(SHAPES["gpt2-medium"]),
     "lstm": ByteLstm,
     "unet": UNet,
     "gnn": Gcn,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPT-2 in plain torch, from 0.4 million parameters for bytes to the published 124 million for tokens."""
+"""GPT-2 in plain torch, from 0.4 million parameters for bytes to the published 124 and 355 million."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -22,11 +22,12 @@ class Shape:
 
 SHAPES: Final = {
     "gpt2": Shape(),
+    "gpt2-medium": Shape(layers=24, width=1024, heads=16),
     "small": Shape(256, 64, layers=3, width=96, heads=4),
     "medium": Shape(256, 64, layers=6, width=384, heads=6),
     "tiny": Shape(512, 64, 2, 64, 2),
 }
-"""Models by name: GPT-2 small, those of bytes with 0.37 and 10.8 million parameters, and one for tests."""
+"""Models by name: GPT-2 small and medium, two of bytes with 0.37 and 10.8 million parameters, one for tests."""
 
 
 class Block(nn.Module):
