@@ -60,7 +60,7 @@ def test_a_lossy_path_is_filled(sums: int, least: float) -> None:
 
 
 def test_random_losses_do_not_close_the_window_of_a_fast_path() -> None:
-    """The path holds 5,600 packets; with losses counted over 1,024 results, the sum filled 0.28 of the line."""
+    """The path holds 5,600 packets. With losses counted over 1,024 results, a sum filled 0.28 of the line."""
     path = Path(1e9, 0.05, loss=0.01)
     seconds, _ = simulate("b", path, workers=2, lanes=45_000 * 256, sums=2)
     assert 45_000 * PACKET * 8 / path.bits_per_second / seconds > 0.42

@@ -27,7 +27,7 @@ SHAPES: Final = {
     "medium": Shape(256, 64, layers=6, width=384, heads=6),
     "tiny": Shape(512, 64, 2, 64, 2),
 }
-"""Models by name: GPT-2 small and medium, two of bytes with 0.37 and 10.8 million parameters, one for tests."""
+"""Models by name: GPT-2 small and medium, two of bytes (0.37 and 10.8 million parameters), one for tests."""
 
 
 class Block(nn.Module):
