@@ -40,6 +40,7 @@ class Parameters:
     megabytes: float = parameter(46.0, "Size of the float32 tensor.", unit="MB", least=0.001, most=1024)
     layers: int = parameter(10, "Parameters of equal size that it is, for the server.", least=1)
     rates: tuple[str, ...] = parameter(("1gbit",), RATES)
+    ip: bool = parameter(False, "Over shaped links, also with ports that are claimed over IP.")
     limit: float = parameter(300.0, "After which a measurement fails.", unit="s", least=1)
 
     def __post_init__(self) -> None:
@@ -74,7 +75,7 @@ class Spec:
 def run(given: Parameters, run: Run) -> Iterator[Table]:
     """Measure on every network."""
     rows: list[Row] = []
-    for links in every_network(given.workers + 1, given.rates, run.say):
+    for links in every_network(given.workers + 1, given.rates, run.say, ip=given.ip):
         run.say(f"{links.name} ...")
         spec = Spec(round(given.megabytes * 1e6 / 4), given.layers, run.repeats, links.switches)
         workers = run_ranks(measure, spec, links, limit_s=given.limit)[:-1]

@@ -32,6 +32,7 @@ from weir.host_agent.compression.updates.rules import Options, RuleName, Step, m
 from weir.host_agent.compression.updates.samples import Sample, SampleBits, Sampler, squared_norm
 
 _TINY: Final = 1e-6  # as torch has it where it clips
+_AT_ONCE: Final = 1 << 18  # rows that the last delivery sums in one piece: it takes five times their memory
 
 
 @dataclass(frozen=True)
@@ -182,12 +183,13 @@ class UpdateStage:
     def finish(self, communicator: Communicator, weights: Sequence[torch.Tensor]) -> None:
         """Deliver all that is pending, in whole lanes: all workers have the same weights then."""
         parts = Parts(self.layout, weights)
-        for index, one in enumerate(weights):
-            one.sub_(self.layout.part(self._shared, index).view(one.shape))
         kept = torch.ones(parts.count)
-        with self._ahead(parts):
-            pending = Pending(parts, self._shared.new_empty(0), None, self._shared, kept)
-            self._whole.deliver(communicator, pending)
+        for rows in torch.arange(self.layout.rows).split(_AT_ONCE):
+            for index, one in enumerate(weights):
+                one.sub_(self.layout.part(self._shared, index).view(one.shape))
+            with self._ahead(parts):
+                pending = Pending(parts, self._shared.new_empty(0), rows, self._shared, kept)
+                self._whole.deliver(communicator, pending)
         self.layout.scatter(self._shared, weights)
 
     @contextlib.contextmanager

@@ -13,6 +13,7 @@ from tests.harness.effort import effort
 from weir.host_agent.collectives import InMemoryGroup, NonFiniteError, counts
 from weir.host_agent.collectives.counts import CountLanes
 from weir.host_agent.compression.updates import samples
+from weir.host_agent.compression.updates import stage as updates_stage
 from weir.host_agent.compression.updates.delivery import Pending, Signs
 from weir.host_agent.compression.updates.layout import ROW, UpdateLayout
 from weir.host_agent.compression.updates.moments import MeanSquares
@@ -204,8 +205,12 @@ def watch(stage: UpdateStage, total: torch.Tensor) -> None:
     rule.update = watched
 
 
+@pytest.mark.parametrize("at_once", [3, 8])  # of 8 rows
 @pytest.mark.parametrize("settings", [UpdateSettings(), UpdateSettings(share=0.3, clip_norm=1.0)], ids=str)
-def test_after_the_last_delivery_all_weights_are_the_same(settings: UpdateSettings) -> None:
+def test_after_the_last_delivery_all_weights_are_the_same(
+    settings: UpdateSettings, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(updates_stage, "_AT_ONCE", at_once)
     workers = Workers(3, settings)
     for step in range(10):
         workers.step(lambda worker, step=step: gradients(step, worker), options(ADAMW))
