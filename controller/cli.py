@@ -36,12 +36,12 @@ _P4Dir = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Compiled P4 programs; default: this installation's own."),
 ]
-_TlsCert = Annotated[
+TlsCert = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Certificate chain of the controller (PEM); with it, TLS is served."),
 ]
-_TlsKey = Annotated[Path | None, typer.Option(metavar="FILE", help="Private key of the certificate (PEM).")]
-_TlsCa = Annotated[
+TlsKey = Annotated[Path | None, typer.Option(metavar="FILE", help="Private key of the certificate (PEM).")]
+TlsCa = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Authority that must have signed the agents' certificates (PEM)."),
 ]
@@ -73,9 +73,9 @@ def controller(
     listen: _Listen = DEFAULT_ADDRESS,
     ready_file: _ReadyFile = None,
     p4_dir: _P4Dir = None,
-    tls_cert: _TlsCert = None,
-    tls_key: _TlsKey = None,
-    tls_ca: _TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
     join_timeout: _JoinTimeout = 60.0,
     lease: _Lease = 10.0,
     spine_timeout: _SpineTimeout = 2.0,

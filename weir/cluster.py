@@ -22,6 +22,7 @@ from weir.process.child import Lookout, end, how_it_ended, log_tail, spawn
 from weir.wire.definition import MAX_CHILDREN
 
 if TYPE_CHECKING:
+    from weir.agent_service.tls import TlsFiles
     from weir.controller.wiring import Host
 
 MEMORY: Final = Path("/dev/shm")
@@ -79,6 +80,7 @@ class LocalCluster:
         self._plan: NetworkPlan | None = None
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._capture_problem = ""
+        self._tls: TlsFiles | None = None  # of the controller, which shows its own certificate to itself
         self._scratch = contextlib.ExitStack()
         self._lookout = Lookout()
 
@@ -119,7 +121,7 @@ class LocalCluster:
             self._start_switches(self._plan)
             topology = self.directory / "topology.json"
             topology.write_text(self._plan.topology.model_dump_json(exclude_none=True, indent=2), "utf-8")
-            arguments = [str(topology), "--listen", self.controller]
+            arguments = [str(topology), "--listen", self.controller, *self._secured()]
             self._spawn("controller", "weir.controller", arguments)
             for name in self._processes:
                 self._wait_until_ready(name)
@@ -131,6 +133,11 @@ class LocalCluster:
         except BaseException:
             self.stop()
             raise
+
+    def _secured(self) -> list[str]:
+        """Return the controller's options of TLS."""
+        files = vars(self._tls) if self._tls else {}
+        return [word for name, path in files.items() if path for word in (f"--tls-{name}", str(path))]
 
     def _make_plan(self) -> NetworkPlan:
         """Return the network that must be built."""
@@ -238,7 +245,7 @@ class LocalCluster:
         """Return the controller's ``StatusReply``: switches, ports, jobs, counters."""
         from weir.agent_service.client import AgentClient
 
-        with AgentClient(self.controller) as client:
+        with AgentClient(self.controller, self._tls) as client:
             return client.status()
 
     def _lost(self) -> dict[str, str]:
@@ -292,7 +299,7 @@ class LocalCluster:
 
         began = seen = time.monotonic()
         problem = ""
-        with AgentClient(self.controller) as client:
+        with AgentClient(self.controller, self._tls) as client:
             while waiting := [s for s in client.status().switches if s.state != "ready"]:
                 now = time.monotonic()
                 if waiting[0].problem != problem:

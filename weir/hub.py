@@ -12,7 +12,9 @@ from rich.table import Table
 
 from softp4.native.claims import reach, write_secret
 from weir.agent_service.client import AgentClient, AgentError, claimed_port
+from weir.agent_service.tls import TlsError, TlsFiles
 from weir.cluster import ClusterError, LocalCluster
+from weir.controller.cli import TlsCa, TlsCert, TlsKey
 from weir.network import NetworkPlan, make_plan, over_ip
 from weir.report.tables import Json, print_json
 from weir.wire.definition import MAX_CHILDREN
@@ -34,12 +36,15 @@ class Hub(LocalCluster):
         workers: how many workers can join, 1 to 32.
         listen: address of the controller, as workers reach it: HOST:PORT. The switch is at the same host.
         udp: the first of the UDP ports, one a worker.
+        tls: files of the controller's TLS; None: it serves without.
 
     Raises:
         ValueError: an address or a number that cannot be.
     """
 
-    def __init__(self, workers: int, *, listen: str = LISTEN, udp: int = FIRST_UDP) -> None:
+    def __init__(
+        self, workers: int, *, listen: str = LISTEN, udp: int = FIRST_UDP, tls: TlsFiles | None = None
+    ) -> None:
         super().__init__(workers)
         host, colon, port = listen.rpartition(":")
         if not (host and colon and port.isdecimal()):
@@ -48,7 +53,7 @@ class Hub(LocalCluster):
             raise ValueError(f"{listen}: name the one address at which workers reach this machine")
         if not 0 < udp <= 0xFFFF + 1 - workers:
             raise ValueError(f"{workers} UDP ports from {udp} on: ports are 1 to 65535")
-        self._listen, self._host, self._udp = listen, host, udp
+        self._listen, self._host, self._udp, self._tls = listen, host, udp, tls
 
     @property
     def controller(self) -> str:
@@ -84,14 +89,19 @@ def hub(
         int,
         typer.Option(metavar="PORT", min=1, max=0xFFFF, help="First UDP port; each worker has one."),
     ] = FIRST_UDP,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
 ) -> None:
     """Run a switch and a controller for workers anywhere on an IP network, until interrupted.
 
     The command prints the environment variable that workers need. It needs neither root nor a topology file.
+    With `--tls-ca`, only workers with a certificate of that authority can join.
     """
     stop = threading.Event()
     try:
-        here = Hub(workers, listen=listen, udp=udp)
+        tls = TlsFiles(tls_cert, tls_key, tls_ca) if tls_cert or tls_key or tls_ca else None
+        here = Hub(workers, listen=listen, udp=udp, tls=tls)
         with Console(stderr=True).status("starting the switch and the controller"):
             here.start()
         try:
@@ -102,7 +112,7 @@ def hub(
                 here.check()
         finally:
             here.stop()
-    except (ClusterError, ValueError) as error:
+    except (AgentError, ClusterError, TlsError, ValueError) as error:
         _fail(str(error))
 
 

@@ -10,14 +10,17 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from softp4.native.claims import port_key, read_secret
+from tests.harness import certificates
 from tests.harness.processes import children, wait_until_gone
 from weir.agent_service import MOST_SLOTS
 from weir.agent_service.client import AgentClient
+from weir.agent_service.tls import TlsFiles
 from weir.cluster import ClusterError
 from weir.host_agent.torch.job_connection import transport_config
 from weir.host_agent.torch.link_choice import bind_udp, choose_port
@@ -129,6 +132,27 @@ def test_join_checks_the_path_and_prints_what_workers_need(hub: Hub) -> None:
     assert f"export WEIR_CONTROLLER={hub.controller}" in said.stdout
     for rank, port in enumerate(hub.udp_ports):
         assert re.search(rf"h{rank + 1} .*{port} .*\d ms", said.stdout)
+
+
+def test_with_tls_only_workers_with_a_certificate_join(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificates.make(tmp_path)
+    tcp, udp = free_ports()
+    server = TlsFiles(tmp_path / "server.pem", tmp_path / "server.key", tmp_path / "ca.pem")
+    secured = Hub(WORKERS, listen=f"127.0.0.1:{tcp}", udp=udp, tls=server)
+    secured.start()
+    try:
+        refused = weir("join", secured.controller)
+        assert refused.returncode == 1 and "do both sides use TLS" in refused.stderr
+        for name, file in (("CERT", "client.pem"), ("KEY", "client.key"), ("CA", "ca.pem")):
+            monkeypatch.setenv(f"WEIR_TLS_{name}", str(tmp_path / file))
+        assert weir("join", secured.controller).returncode == 0
+        with ThreadPoolExecutor() as pool:
+            found = list(pool.map(lambda rank: step(secured, "tls", rank, rank + 1), range(WORKERS)))
+        assert found == [{3}, {3}]
+    finally:
+        secured.stop()
 
 
 def test_join_names_the_ports_that_are_silent(hub: Hub) -> None:

@@ -184,7 +184,7 @@ class UpdateStage:
         """Deliver all that is pending, in whole lanes: all workers have the same weights then."""
         parts = Parts(self.layout, weights)
         kept = torch.ones(parts.count)
-        for rows in torch.arange(self.layout.rows).split(_AT_ONCE):
+        for rows in torch.split(torch.arange(self.layout.rows), _AT_ONCE):
             for index, one in enumerate(weights):
                 one.sub_(self.layout.part(self._shared, index).view(one.shape))
             with self._ahead(parts):
