@@ -72,7 +72,7 @@ def reaches(one: Machine, other: Machine, address: str) -> bool:
 
 
 def test_the_hub_sums_inside_wireguard_as_typed() -> None:
-    keys, on_hub, on_worker = blocks(PAGE)[3:]
+    keys, on_hub, on_worker = blocks(PAGE)[5:]
     with routed() as place:
         hub, workers = place.hub, place.workers
         own, *others = (public_key(machine, keys) for machine in (hub, *workers))
