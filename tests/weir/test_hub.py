@@ -4,7 +4,6 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import pytest
 
 from softp4.native.claims import port_key, read_secret
 from tests.harness import certificates
+from tests.harness.hub_ports import hub_ports
 from tests.harness.processes import children, wait_until_gone
 from weir.agent_service import MOST_SLOTS
 from weir.agent_service.client import AgentClient
@@ -33,20 +33,9 @@ from weir.wire.definition import Op
 WORKERS = 2
 
 
-def free_ports() -> tuple[int, int]:
-    """Return a TCP port, and the first of WORKERS UDP ports, that nobody uses now."""
-    while True:
-        with socket.socket() as tcp, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
-            tcp.bind(("127.0.0.1", 0))
-            udp.bind(("127.0.0.1", 0))
-            first = udp.getsockname()[1]
-            if first + WORKERS <= 0xFFFF:
-                return tcp.getsockname()[1], first
-
-
 @pytest.fixture(scope="module")
 def hub() -> Iterator[Hub]:
-    tcp, udp = free_ports()
+    tcp, udp = hub_ports(WORKERS)
     made = Hub(WORKERS, listen=f"127.0.0.1:{tcp}", udp=udp)
     made.start()
     yield made
@@ -138,7 +127,7 @@ def test_with_tls_only_workers_with_a_certificate_join(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificates.make(tmp_path)
-    tcp, udp = free_ports()
+    tcp, udp = hub_ports(WORKERS)
     server = TlsFiles(tmp_path / "server.pem", tmp_path / "server.key", tmp_path / "ca.pem")
     secured = Hub(WORKERS, listen=f"127.0.0.1:{tcp}", udp=udp, tls=server)
     secured.start()
@@ -175,7 +164,7 @@ def test_ports_are_shown_and_the_secret_is_this_users(hub: Hub) -> None:
 
 
 def test_a_hub_that_is_interrupted_leaves_nothing() -> None:
-    tcp, udp = free_ports()
+    tcp, udp = hub_ports(WORKERS)
     words = ["hub", "--workers", str(WORKERS), "--listen", f"127.0.0.1:{tcp}", "--udp", str(udp)]
     process = subprocess.Popen(
         [sys.executable, "-m", "weir", *words],
@@ -199,7 +188,7 @@ def test_a_hub_that_is_interrupted_leaves_nothing() -> None:
 
 
 def test_an_address_in_use_is_said(hub: Hub) -> None:
-    other = Hub(1, listen=f"127.0.0.1:{free_ports()[0]}", udp=hub.udp_ports[0])
+    other = Hub(1, listen=f"127.0.0.1:{hub_ports(WORKERS)[0]}", udp=hub.udp_ports[0])
     with pytest.raises(ClusterError, match=f"claimed by key at udp 127.0.0.1:{hub.udp_ports[0]}"):
         other.start()
 

@@ -16,8 +16,10 @@ from torch import Tensor, nn
 import weir
 import weir.torch
 from tests.harness.effort import effort
+from tests.harness.hub_ports import hub_ports
 from tests.host_agent.torch.job_groups import Job
 from weir.host_agent.collectives.packing import LaneBits
+from weir.hub import Hub
 
 WORKERS, SERVERS, BATCH = 3, 2, 8
 HOSTS = WORKERS + SERVERS
@@ -97,6 +99,27 @@ def test_training_is_local_training_on_all_batches(cluster: weir.LocalCluster, n
     assert not torch.equal(expected, flat(make_model()))
     # Sums are off by 2^-27 of the largest value around them; Adam divides by their size.
     torch.testing.assert_close(workers[0], expected, rtol=1e-4, atol=1e-4 if "adam" in name else 1e-6)
+
+
+def test_servers_and_workers_may_be_anywhere_around_a_hub() -> None:
+    tcp, udp = hub_ports(HOSTS)
+    hub = Hub(HOSTS, listen=f"127.0.0.1:{tcp}", udp=udp)
+    hub.start()
+    try:
+        with Job(
+            WORKERS,
+            SERVERS,
+            train,
+            "momentum",
+            4,
+            {},
+            environment=lambda rank: {**hub.environment(rank), "WEIR_LINK": "ip"},
+        ) as job:
+            *workers, _, _ = job.results()
+    finally:
+        hub.stop()
+    assert all(torch.equal(workers[0], other) for other in workers)
+    torch.testing.assert_close(workers[0], locally("momentum", 4), rtol=1e-4, atol=1e-6)
 
 
 def train_overlapped(rank: int, overlap: bool) -> tuple[list[int], Tensor, list[str]]:
