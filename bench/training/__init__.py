@@ -50,8 +50,8 @@ CASES: Final[tuple[Case, ...]] = (
     Case(
         "training",
         "big",
-        "Steps of GPT-2 small, 124 million parameters: time and memory of Weir's methods, Gloo and torch's "
-        "hooks.",
+        "Steps of a large model, GPT-2 small unless told otherwise: time and memory of Weir's methods, Gloo "
+        "and torch's hooks.",
         "15 minutes, with root and 20 GB of memory",
         {"model": "mlp", "workers": "2", "max_steps": "3", "peers": "gloo,gloo-powersgd"},
         seeds=1,

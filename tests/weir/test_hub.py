@@ -16,7 +16,7 @@ import pytest
 
 from softp4.native.claims import port_key, read_secret
 from tests.harness import certificates
-from tests.harness.hub_ports import hub_ports
+from tests.harness.ports import hub_ports
 from tests.harness.processes import children, wait_until_gone
 from weir.agent_service import MOST_SLOTS
 from weir.agent_service.client import AgentClient

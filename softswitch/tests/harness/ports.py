@@ -29,3 +29,14 @@ def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
             _claims.append(claim)
             return port
     raise RuntimeError("no port is free")
+
+
+def hub_ports(workers: int) -> tuple[int, int]:
+    """Return a TCP port, and the first of that many UDP ports, for a hub."""
+    while True:
+        with socket.socket() as tcp, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+            tcp.bind(("127.0.0.1", 0))
+            udp.bind(("127.0.0.1", 0))
+            first = udp.getsockname()[1]
+            if first + workers <= 0xFFFF:
+                return tcp.getsockname()[1], first

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import weir
 import weir.torch
 from tests.harness.effort import effort
-from tests.harness.hub_ports import hub_ports
+from tests.harness.ports import hub_ports
 from tests.host_agent.torch.job_groups import Job
 from weir.host_agent.collectives.packing import LaneBits
 from weir.hub import Hub
