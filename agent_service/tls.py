@@ -33,11 +33,15 @@ class TlsFiles:
             raise TlsError("a TLS certificate and its key belong together: give both or neither")
 
     @classmethod
+    def given(cls, cert: Path | None, key: Path | None, ca: Path | None) -> "TlsFiles | None":
+        """Return these files; None when there is none of them."""
+        return cls(cert, key, ca) if cert or key or ca else None
+
+    @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "TlsFiles | None":
         """Read WEIR_TLS_CERT, WEIR_TLS_KEY and WEIR_TLS_CA; return None when none of them is set."""
         names = ("WEIR_TLS_CERT", "WEIR_TLS_KEY", "WEIR_TLS_CA")
-        paths = [Path(environment[name]) if environment.get(name) else None for name in names]
-        return cls(*paths) if any(paths) else None
+        return cls.given(*(Path(environment[name]) if environment.get(name) else None for name in names))
 
     def channel_credentials(self) -> Any:
         """Return the credentials of a client. Raises TlsError when a file cannot be used, or no longer."""

@@ -51,7 +51,7 @@ def run(
     settings = Settings(
         listen=listen,
         p4_dir=p4_dir,
-        tls=TlsFiles(*tls) if any(tls) else None,
+        tls=TlsFiles.given(*tls),
         join_timeout_s=join_timeout_s,
         lease_s=lease_s,
         spine_timeout_s=spine_timeout_s,

@@ -100,8 +100,7 @@ def hub(
     """
     stop = threading.Event()
     try:
-        tls = TlsFiles(tls_cert, tls_key, tls_ca) if tls_cert or tls_key or tls_ca else None
-        here = Hub(workers, listen=listen, udp=udp, tls=tls)
+        here = Hub(workers, listen=listen, udp=udp, tls=TlsFiles.given(tls_cert, tls_key, tls_ca))
         with Console(stderr=True).status("starting the switch and the controller"):
             here.start()
         try:

@@ -24,8 +24,6 @@ from weir.train.models.gpt import SHAPES, Gpt
 LAYERS: Final = 4
 TOKENS: Final = 64  # of a rank's line, for GPT-2
 ROWS: Final = 8  # of a rank's batch: little to compute, so that a step is what it moves
-
-
 MODELS: Final = ("linear", "gpt2-small", "gpt2-medium")
 
 

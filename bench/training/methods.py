@@ -25,7 +25,7 @@ from weir.bench.training.ways import settings_of
 from weir.compare.results import share_of_gain
 from weir.process.child import ChildError
 from weir.report.words import byte_count, duration
-from weir.train.config import PRESETS, SGD_MODELS, ConfigError, Model, TrainConfig, make_config
+from weir.train.config import LARGE_MODELS, PRESETS, SGD_MODELS, ConfigError, Model, TrainConfig, make_config
 from weir.train.deployment import Deployment, deploy
 from weir.train.messages import Evaluated, WorkerSpec, backend_of
 from weir.train.record import RunRecord, StepSummary
@@ -52,11 +52,7 @@ WAYS: Final = (
 )
 """Methods, each with those of its settings that are not ``weir train``'s own."""
 
-_UNTUNED: Final = tuple(
-    name
-    for name in PRESETS
-    if name not in SGD_MODELS and name not in ("gpt-10m", "gpt2-small", "gpt2-medium")
-)
+_UNTUNED: Final = tuple(name for name in PRESETS if name not in SGD_MODELS and name not in LARGE_MODELS)
 _LINE_EVERY_S: Final = 10.0
 _DIVERGED: Final = re.compile(r"\b(NaN|infinity|diverged)\b")
 _EDGE: Final = "a best rate that is the lowest or highest tried (marked <, >) may not be the best there is"

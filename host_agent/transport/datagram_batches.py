@@ -108,7 +108,7 @@ class DatagramSocket:
         return int(sent)
 
     def receive(self) -> list[Batch]:
-        """Return some of the packets that came. The next call uses the same memory again."""
+        """Return received packets, not always all. The next call overwrites them."""
         count = self._lib.weir_datagrams_receive(self._handle, *self._arrivals.addresses)
         return list(self._arrivals.batches(count))
 
@@ -143,7 +143,7 @@ class Frames:
         return self._send(self._handle, addresses, traffic_class, address_of(packets), packets.size, size)
 
     def receive(self) -> list[Batch]:
-        """Return some of the packets that came. The next call uses the same memory again."""
+        """Return received packets, not always all. The next call overwrites them."""
         count = self._receive(self._handle, self._listens, len(self._listens), *self._arrivals.addresses)
         return list(self._arrivals.batches(count))
 

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tarfile
@@ -19,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.ports import free_port
+from tests.harness.ports import free_port, udp_ports
 from tests.harness.typed import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -139,16 +138,6 @@ def first_sum(controller: str, folder: Path) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def udp_ports(count: int) -> int:
-    """Return the first of free UDP ports in a row."""
-    while True:
-        first = free_port(socket.SOCK_DGRAM)
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            for port in range(first, first + count):
-                stack.enter_context(socket.socket(type=socket.SOCK_DGRAM)).bind(("127.0.0.1", port))
-            return first
 
 
 def test_a_hub_sums(image: Image, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from softp4.native.claims import port_key, read_secret
 from tests.harness import certificates
-from tests.harness.ports import hub_ports
+from tests.harness.ports import free_port, udp_ports
 from tests.harness.processes import children, wait_until_gone
 from weir.agent_service import MOST_SLOTS
 from weir.agent_service.client import AgentClient
@@ -35,7 +35,7 @@ WORKERS = 2
 
 @pytest.fixture(scope="module")
 def hub() -> Iterator[Hub]:
-    tcp, udp = hub_ports(WORKERS)
+    tcp, udp = free_port(), udp_ports(WORKERS)
     made = Hub(WORKERS, listen=f"127.0.0.1:{tcp}", udp=udp)
     made.start()
     yield made
@@ -127,7 +127,7 @@ def test_with_tls_only_workers_with_a_certificate_join(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificates.make(tmp_path)
-    tcp, udp = hub_ports(WORKERS)
+    tcp, udp = free_port(), udp_ports(WORKERS)
     server = TlsFiles(tmp_path / "server.pem", tmp_path / "server.key", tmp_path / "ca.pem")
     secured = Hub(WORKERS, listen=f"127.0.0.1:{tcp}", udp=udp, tls=server)
     secured.start()
@@ -164,7 +164,7 @@ def test_ports_are_shown_and_the_secret_is_this_users(hub: Hub) -> None:
 
 
 def test_a_hub_that_is_interrupted_leaves_nothing() -> None:
-    tcp, udp = hub_ports(WORKERS)
+    tcp, udp = free_port(), udp_ports(WORKERS)
     words = ["hub", "--workers", str(WORKERS), "--listen", f"127.0.0.1:{tcp}", "--udp", str(udp)]
     process = subprocess.Popen(
         [sys.executable, "-m", "weir", *words],
@@ -188,7 +188,7 @@ def test_a_hub_that_is_interrupted_leaves_nothing() -> None:
 
 
 def test_an_address_in_use_is_said(hub: Hub) -> None:
-    other = Hub(1, listen=f"127.0.0.1:{hub_ports(WORKERS)[0]}", udp=hub.udp_ports[0])
+    other = Hub(1, listen=f"127.0.0.1:{free_port()}", udp=hub.udp_ports[0])
     with pytest.raises(ClusterError, match=f"claimed by key at udp 127.0.0.1:{hub.udp_ports[0]}"):
         other.start()
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.harness.effort import effort
-from weir.train.config import PRESETS, SGD_MODELS, Model, make_config
+from weir.train.config import LARGE_MODELS, PRESETS, SGD_MODELS, Model, make_config
 from weir.train.data import PAIRS, library_bytes, library_pairs, pairs_of
 from weir.train.models import make_model, parameter_count
 from weir.train.models.dlrm import ROWS, TABLES, clicks
@@ -16,7 +16,7 @@ from weir.train.models.unet import scenes
 from weir.train.task import DivergedError, evaluate, make_optimizer, make_task, mean_loss
 
 UNTUNED: list[Model] = [name for name in PRESETS if name not in SGD_MODELS]
-SMALL = [name for name in UNTUNED if not name.startswith(("gpt-10m", "gpt2"))]
+SMALL = [name for name in UNTUNED if name not in LARGE_MODELS]
 
 
 @pytest.mark.parametrize("model", SMALL[:: effort(2, 1)])

@@ -101,6 +101,8 @@ PRESETS: Final[dict[Model, Preset]] = {
 }
 SGD_MODELS: Final = tuple(name for name, preset in PRESETS.items() if preset.optimizer == "sgd")
 """The models that are trained by SGD without momentum."""
+LARGE_MODELS: Final[tuple[Model, ...]] = ("gpt-10m", "gpt2-small", "gpt2-medium")
+"""The models whose training takes minutes or more."""
 
 
 class TrainConfig(BaseModel):

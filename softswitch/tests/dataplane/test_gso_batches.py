@@ -224,7 +224,7 @@ def test_like_frames_leave_as_a_batch(lab: Veths) -> None:
 
 
 def test_a_batch_with_checksums_leaves_as_a_batch(lab: Veths) -> None:
-    """Its frames have checksums when it has been segmented; those that it had before are right."""
+    """The switch segments it, which gives each frame a correct checksum, and coalesces the frames again."""
     batch, frames = batch_of(ETHERNET / V4 / PORTS, random.Random(3).randbytes(40_000), 1000)
     with forwarding(lab) as loop, offloading(lab, 1) as one, offloading(lab, 2) as two:
         one.send(batch)

@@ -31,12 +31,11 @@ def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
     raise RuntimeError("no port is free")
 
 
-def hub_ports(workers: int) -> tuple[int, int]:
-    """Return a TCP port, and the first of that many UDP ports, for a hub."""
+def udp_ports(count: int) -> int:
+    """Return the first of free UDP ports in a row."""
     while True:
-        with socket.socket() as tcp, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
-            tcp.bind(("127.0.0.1", 0))
-            udp.bind(("127.0.0.1", 0))
-            first = udp.getsockname()[1]
-            if first + workers <= 0xFFFF:
-                return tcp.getsockname()[1], first
+        first = free_port(socket.SOCK_DGRAM)
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            for port in range(first, first + count):
+                stack.enter_context(socket.socket(type=socket.SOCK_DGRAM)).bind(("127.0.0.1", port))
+            return first

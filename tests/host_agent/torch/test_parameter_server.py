@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import weir
 import weir.torch
 from tests.harness.effort import effort
-from tests.harness.ports import hub_ports
+from tests.harness.ports import free_port, udp_ports
 from tests.host_agent.torch.job_groups import Job
 from weir.host_agent.collectives.packing import LaneBits
 from weir.hub import Hub
@@ -102,8 +102,7 @@ def test_training_is_local_training_on_all_batches(cluster: weir.LocalCluster, n
 
 
 def test_servers_and_workers_may_be_anywhere_around_a_hub() -> None:
-    tcp, udp = hub_ports(HOSTS)
-    hub = Hub(HOSTS, listen=f"127.0.0.1:{tcp}", udp=udp)
+    hub = Hub(HOSTS, listen=f"127.0.0.1:{free_port()}", udp=udp_ports(HOSTS))
     hub.start()
     try:
         with Job(

@@ -31,17 +31,15 @@ static void store(uint8_t *to, size_t value)
     to[1] = (uint8_t)value;
 }
 
-// The sum of the pseudo header: addresses, protocol, length.
-static uint16_t pseudo_sum(const uint8_t *frame)
+static uint16_t pseudo_of(const uint8_t *frame)
 {
-    const uint8_t rest[] = {0, IPPROTO_UDP, frame[UDP_LENGTH], frame[UDP_LENGTH + 1]};
-    return ones_sum(frame + IPV4_ADDRESSES, UDP - IPV4_ADDRESSES, ones_sum(rest, sizeof rest, 0));
+    return pseudo_sum(frame + IPV4_ADDRESSES, UDP - IPV4_ADDRESSES, load(frame + UDP_LENGTH));
 }
 
 // Whether a datagram has no checksum, or a right one: a wrong one would become right in a batch.
 static int is_summed(const uint8_t *frame, uint32_t len)
 {
-    return load(frame + UDP_CHECKSUM) == 0 || ones_sum(frame + UDP, len - UDP, pseudo_sum(frame)) == 0xFFFF;
+    return load(frame + UDP_CHECKSUM) == 0 || ones_sum(frame + UDP, len - UDP, pseudo_of(frame)) == 0xFFFF;
 }
 
 int coalesce_can(const uint8_t *frame, uint32_t len)
@@ -68,7 +66,7 @@ static void set_lengths(uint8_t *frame, size_t len)
 // Leaves the pseudo header's sum in the checksum's field, for anyone who computes the checksum to go on from.
 static void begin_checksum(uint8_t *frame)
 {
-    const uint16_t pseudo = pseudo_sum(frame);
+    const uint16_t pseudo = pseudo_of(frame);
     memcpy(frame + UDP_CHECKSUM, &pseudo, sizeof pseudo);
 }
 

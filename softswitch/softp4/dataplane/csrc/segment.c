@@ -89,13 +89,11 @@ int segment_begin(segmenter *c, uint8_t *frame, uint32_t len, const struct virti
     return 0;
 }
 
-// The sum of the pseudo header for a datagram of this length: addresses, protocol, length.
-static uint16_t pseudo_sum(const segmenter *c, uint32_t datagram)
+uint16_t pseudo_sum(const uint8_t *addresses, uint32_t bytes, uint32_t datagram)
 {
-    const uint8_t *addresses = c->headers + c->ip + (is_ipv6(c) ? 8 : 12);
     uint8_t rest[4] = {0, IPPROTO_UDP};
     store(rest + 2, datagram);
-    return ones_sum(addresses, is_ipv6(c) ? 32 : 8, ones_sum(rest, sizeof rest, 0));
+    return ones_sum(addresses, bytes, ones_sum(rest, sizeof rest, 0));
 }
 
 static void make(segmenter *c)
@@ -112,7 +110,7 @@ static void make(segmenter *c)
         complete_ipv4(ip, c->udp - c->ip);
     }
     store(udp + UDP_LENGTH, datagram);
-    const uint16_t pseudo = pseudo_sum(c, datagram);
+    const uint16_t pseudo = is_ipv6(c) ? pseudo_sum(ip + 8, 32, datagram) : pseudo_sum(ip + 12, 8, datagram);
     memcpy(udp + UDP_CHECKSUM, &pseudo, sizeof pseudo);
     complete_checksum(frame, c->made, c->udp, UDP_CHECKSUM);
 }

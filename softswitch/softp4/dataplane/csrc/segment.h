@@ -32,5 +32,7 @@ void complete_checksum(uint8_t *frame, uint32_t len, uint32_t start, uint32_t of
 // Makes an IPv4 header's checksum right.
 void complete_ipv4(uint8_t *header, uint32_t bytes);
 uint16_t ones_sum(const uint8_t *bytes, uint32_t len, uint32_t sum); // added to `sum`; as it is stored
+// The sum of UDP's pseudo header for a datagram of this length: both addresses, protocol, length.
+uint16_t pseudo_sum(const uint8_t *addresses, uint32_t bytes, uint32_t datagram);
 
 #endif
