@@ -10,7 +10,7 @@ import torch
 
 import weir.torch
 from tests.harness.forked import forked_clusters
-from tests.weir.test_hub import free_ports
+from tests.harness.ports import free_port, udp_ports
 from weir.hub import Hub
 from weir.network import NetworkSpec
 
@@ -42,8 +42,7 @@ class Place:
 
 @pytest.fixture(params=[0.0, 0.02], ids=["clean", "lossy"])
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    tcp, udp = free_ports()
-    hub = Hub(4, listen=f"127.0.0.1:{tcp}", udp=udp)
+    hub = Hub(4, listen=f"127.0.0.1:{free_port()}", udp=udp_ports(4))
     hub.network = NetworkSpec(loss=request.param)
     hub.start()
     with contextlib.ExitStack() as ends:
