@@ -68,16 +68,12 @@ def in_memory(workers: int, threads: int = 1) -> Iterator[Links]:
 def shaped_links(workers: int, rate: str, *, ip: bool = False, shape: Shape = SINGLE) -> Iterator[Links]:
     """Yield links of one rate between network namespaces.
 
-    ip: Weir's workers claim their ports over IP. shape: with racks, the links between switches have the rate,
-    too, and the switches' queues shape all that they send; Gloo's bridge joins all hosts.
+    ip: Weir's workers claim their ports over IP. shape: with racks, the links between switches have the rate
+    and the token buckets, too; Gloo's bridge joins all hosts.
     """
-    if shape.single:
-        with network_cluster(workers, rate=rate, bridged=True, ip=ip) as cluster:
-            yield over_links(cluster, workers, rate, f"{rate}, over IP" if ip else rate)
-        return
-    network = NetworkSpec(shape=shape, rate_bps=parse_rate(rate))
-    with network_cluster(workers, network=network, bridged=True) as cluster:
-        yield over_links(cluster, workers, rate, f"{rate}, {shape}")
+    words = f"{rate}, over IP" if ip else rate if shape.single else f"{rate}, {shape}"
+    with network_cluster(workers, rate=rate, network=NetworkSpec(shape), bridged=True, ip=ip) as cluster:
+        yield over_links(cluster, workers, rate, words)
 
 
 def over_links(cluster: NetworkCluster, workers: int, rate: str, name: str) -> Links:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from softp4.native.build import is_compiling
 from softp4.native.scratch import scratch_folder
 from softp4.native.shared_memory import PORT_BYTES, is_full, no_room
-from weir.network import LOOPBACK, NetworkPlan, NetworkSpec, incast, make_plan, switch_ports
+from weir.network import LOOPBACK, NetworkPlan, NetworkSpec, incast, make_plan, switch_ports, udp_tunnels
 from weir.process.child import Lookout, end, how_it_ended, log_tail, spawn
 from weir.wire.definition import MAX_CHILDREN
 
@@ -272,7 +272,7 @@ class LocalCluster:
     def _start_switches(self, plan: NetworkPlan) -> None:
         """Start all switches at once."""
         tunnels = free_udp_ports(2 * len(plan.cables))
-        ports = switch_ports(plan, self._attached, iter(tunnels))
+        ports = switch_ports(plan, self._attached, udp_tunnels(iter(tunnels)))
         for switch in plan.topology.switches:
             arguments = ["--grpc", switch.grpc, "--device-id", str(switch.device_id)]
             arguments += ["--threads", str(self._threads)]

@@ -212,21 +212,38 @@ def over_ip(plan: NetworkPlan, secret: str, udp: int, at: str = "") -> NetworkPl
 
 
 def switch_ports(
-    plan: NetworkPlan, attached: Callable[["Host"], str], udp: Iterator[int]
+    plan: NetworkPlan,
+    attached: Callable[["Host"], str],
+    ends: "Callable[[Cable], tuple[str, str]]",
 ) -> dict[str, list[str]]:
     """Return the ``--port`` options of each soft switch, by its name.
 
-    attached: what a host's port is: "shm", or an interface. udp: free UDP ports, two for each cable.
+    attached: what a host's port is: "shm", or an interface. ends: the same for a cable's ports, of its leaf
+    and of its spine.
     """
     options = plan.spec.port_options
     ports: dict[str, list[str]] = {switch.name: [] for switch in plan.topology.switches}
     for host in plan.topology.hosts:
         ports[host.switch].append(f"{host.port}={attached(host)}{options}")
     for cable in plan.cables:
-        low, high = f"{LOOPBACK}:{next(udp)}", f"{LOOPBACK}:{next(udp)}"
-        ports[cable.leaf].append(f"{cable.leaf_port}=udp:{low}:{high}{options}")
-        ports[cable.spine].append(f"{cable.spine_port}=udp:{high}:{low}{options}")
+        leaf, spine = ends(cable)
+        ports[cable.leaf].append(f"{cable.leaf_port}={leaf}{options}")
+        ports[cable.spine].append(f"{cable.spine_port}={spine}{options}")
     return ports
+
+
+def udp_tunnels(ports: Iterator[int]) -> "Callable[[Cable], tuple[str, str]]":
+    """Return the ends of cables that are UDP tunnels over loopback.
+
+    Args:
+        ports: free UDP ports, two for each cable.
+    """
+
+    def ends(_cable: Cable) -> tuple[str, str]:
+        low, high = f"{LOOPBACK}:{next(ports)}", f"{LOOPBACK}:{next(ports)}"
+        return f"udp:{low}:{high}", f"udp:{high}:{low}"
+
+    return ends
 
 
 def incast(plan: NetworkPlan, *, only: str | None = None) -> IncastSpec | None:

@@ -8,6 +8,7 @@ packets; the peers have the kernel's own bridges, whose links and queues do the 
 processor is short: ``weir.bench.simulated.step``.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
@@ -18,8 +19,9 @@ from weir.bench.results import Column, Line, Panel, Plot, Row, Table
 from weir.bench.training.dense_curve import dense_curve
 from weir.bench.training.ways import HOOKS, PEERS, Kind, Way, WayResult, settings_of, train
 from weir.methods import find_method
-from weir.netns.cluster import bridged_network, network_cluster
+from weir.netns.cluster import BridgedNetwork, NetworkCluster, bridged_network, network_cluster
 from weir.netns.namespace import NamespaceError, gain_root
+from weir.network import NetworkSpec
 from weir.report.words import byte_count, duration
 from weir.train.config import PRESETS, TrainConfig, make_config
 from weir.train.words import links_line, mechanisms, method_words
@@ -48,6 +50,9 @@ class Parameters:
     topology: str = parameter("leaf-spine-2x2", "single, or leaf-spine-RxS: racks and spines")
     links: str = parameter("100mbit", "rate of all links")
     uplinks: str | None = parameter(None, "rate of what workers send; none: that of links")
+    buckets: bool = parameter(
+        False, "shape Weir's links, too, by the kernel's token buckets, not by the queues of soft switches"
+    )
     loss: float = parameter(0.01, "share of packets that every link loses", least=0, most=0.5)
     background: str = parameter("incast", "bursts of others", choices=("incast", "none"))
     budget: float = parameter(
@@ -79,6 +84,8 @@ class Parameters:
             uplink_rate(self.uplinks)
         except ValueError as error:
             raise ParameterError(f"uplinks: {error}") from None
+        if self.buckets and (self.uplinks or self.loss or self.background != "none"):
+            raise ParameterError("buckets: with loss=0, background=none and no uplinks: queues have these")
         if unknown := [peer for peer in self.peers if settings_of(peer)["method"] not in PEERS]:
             raise ParameterError(f"peers: {', '.join(unknown)}: there are {', '.join(PEERS)}")
 
@@ -94,7 +101,8 @@ def run(parameters: Parameters, run: Run) -> Iterator[Table | Plot]:
         configs = [make_config(**own | settings_of(method), seed=seed) for method in parameters.methods]
         found = ways(configs, parameters.peers, parameters.budget, 60 * parameters.peer_minutes)
         up = uplink_rate(parameters.uplinks)
-        outcomes = list(trained(list(reversed(found)), run.say, parameters.peer_timeout, up))[::-1]
+        buckets = parameters.links if parameters.buckets else None
+        outcomes = list(trained(list(reversed(found)), run.say, parameters.peer_timeout, up, buckets))[::-1]
         for made in report(outcomes, configs[0], parameters.target, parameters.uplinks):
             if isinstance(made, Table):
                 tables.append(made)
@@ -122,7 +130,9 @@ def of_all_seeds(tables: Sequence[Table]) -> Table:
     return Table(title, columns, tuple(row(number) for number in range(len(first.rows))), peers=first.peers)
 
 
-_NOT_CONFIG: Final = {"methods", "peers", "budget", "peer_minutes", "peer_timeout", "target", "uplinks"}
+_NOT_CONFIG: Final = {
+    "methods", "peers", "budget", "peer_minutes", "peer_timeout", "target", "uplinks", "buckets",
+}  # fmt: skip
 
 
 def uplink_rate(words: str | None) -> int | None:
@@ -135,18 +145,19 @@ def trained(
     say: Callable[[str], None],
     peer_timeout: float | None = None,
     up_bps: int | None = None,
+    buckets: str | None = None,
 ) -> Iterator[WayResult]:
     """Train one way after the other; a peer whose network is not available is left out, and said.
 
     peer_timeout: least time-out of peers' TCP, in milliseconds; None: Linux's. up_bps: of what workers send;
-    None: as of links.
+    None: as of links. buckets: rate of the kernel's token buckets on Weir's links; None: the switches' queues
+    shape them.
     """
     for way in these:
         say(f"{way.name} ...")
-        make = network_cluster if way.kind == "weir" else bridged_network
+        links = replace(way.config.network, up_bps=up_bps)
         try:
-            links = replace(way.config.network, up_bps=up_bps)
-            with make(way.config.members, network=links) as network:
+            with _network(way, links, buckets) as network:
                 if way.kind != "weir" and peer_timeout is not None:
                     network.lab.tcp_timeout(peer_timeout / 1000)
                 yield replace(train(way, network, say), up_bps=links.host_rate_bps)
@@ -154,6 +165,16 @@ def trained(
             if way.kind == "weir":
                 raise
             say(f"{way.name} not trained: {error}")  # the rest was, and is shown
+
+
+def _network(
+    way: Way, links: NetworkSpec, buckets: str | None
+) -> contextlib.AbstractContextManager[NetworkCluster | BridgedNetwork]:
+    if way.kind != "weir":
+        return bridged_network(way.config.members, links)
+    if buckets is None:
+        return network_cluster(way.config.members, network=links)
+    return network_cluster(way.config.members, rate=buckets, network=NetworkSpec(links.shape))
 
 
 def ways(

@@ -3,7 +3,16 @@
 
 import pytest
 
-from weir.network import NetworkPlan, NetworkSpec, Shape, incast, make_plan, parse_shape, switch_ports
+from weir.network import (
+    NetworkPlan,
+    NetworkSpec,
+    Shape,
+    incast,
+    make_plan,
+    parse_shape,
+    switch_ports,
+    udp_tunnels,
+)
 
 TWO_BY_TWO = NetworkSpec(parse_shape("leaf-spine-2x2"), rate_bps=10**8, loss=0.01, background="incast")
 
@@ -67,7 +76,7 @@ def test_every_link_loses_packets_once_in_each_direction() -> None:
 
 def test_both_ends_of_a_cable_name_each_other() -> None:
     made = plan(TWO_BY_TWO)
-    ports = switch_ports(made, lambda _host: "shm", iter(range(5001, 5009)))
+    ports = switch_ports(made, lambda _host: "shm", udp_tunnels(iter(range(5001, 5009))))
     assert ports["leaf1"][0] == "1=shm,rate=100000000bit,depth=64"
     assert ports["leaf1"][-2] == "5=udp:127.0.0.1:5001:127.0.0.1:5002,rate=100000000bit,depth=64"
     assert ports["spine1"][0] == "1=udp:127.0.0.1:5002:127.0.0.1:5001,rate=100000000bit,depth=64"

@@ -2,7 +2,6 @@
 """A lab whose switches run, with a controller and background traffic: a local cluster with real links."""
 
 import contextlib
-import itertools
 import shutil
 import subprocess
 import time
@@ -17,13 +16,12 @@ from softp4.native.claims import write_secret
 from softp4.native.scratch import scratch_folder
 from weir.agent_service.client import AgentClient
 from weir.controller.wiring import Host, Target
-from weir.netns.lab import HUB_ADDRESS, Lab, bridged_lab, lab
+from weir.netns.lab import HUB_ADDRESS, Lab, bridged_lab, cable_ends, lab
 from weir.netns.namespace import NamespaceError
 from weir.network import NetworkSpec, incast, over_ip, switch_ports
 from weir.process import child
 
-_FIRST_TUNNEL: Final = 20001  # UDP ports of tunnels; in a namespace of its own all are free
-_FIRST_CLAIMED: Final = 9701  # and of ports that hosts claim
+_FIRST_CLAIMED: Final = 9701  # UDP ports that hosts claim; in a namespace of its own all are free
 _SECRET: Final = "secret"
 _START_TIMEOUT_S: Final = 240.0  # without a compiler at work, which a first start waits for
 
@@ -160,14 +158,13 @@ def start_switches(made: Lab, kind: Target, folder: Path) -> list[subprocess.Pop
     interfaces = dict(zip(made.hosts, made.interfaces, strict=True))
     if kind == "bmv2":
         return [_start_bmv2(made, {host.port: name for host, name in interfaces.items()}, folder)]
-    tunnels = itertools.count(_FIRST_TUNNEL)
 
     def attached(host: Host) -> str:
         if host.claimed is None:
             return interfaces[host]
         return f"claim:{HUB_ADDRESS}:{host.claimed}:{folder / _SECRET}"
 
-    ports = switch_ports(made.plan, attached, tunnels)
+    ports = switch_ports(made.plan, attached, cable_ends)
     return [
         child.spawn(
             "softp4",

@@ -11,7 +11,7 @@ that is also ``bridged`` each host has a link of either kind.
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from weir.netns.bpf import Side, disturb
 from weir.netns.namespace import Namespace, NamespaceError
 from weir.netns.netlink import NetlinkError, TokenBucket
 from weir.netns.offloads import ALL, BUT_UDP, offloads_off
-from weir.network import NetworkPlan, NetworkSpec, make_plan
+from weir.network import Cable, NetworkPlan, NetworkSpec, make_plan
 from weir.wire.definition import BEST_EFFORT_DSCP
 
 _GRPC_PORT: Final = 9559  # and up, within the switches' own namespace
@@ -106,8 +106,8 @@ def lab(
     Args:
         workers: how many hosts take part in the job.
         switch: which switch is to run; no process is started yet.
-        rate: for example "200mbit"; both directions of every host's link are shaped to it with a token
-            bucket (burst 96 KiB, queue of 50 ms).
+        rate: for example "200mbit"; both directions of every link, of hosts and between switches, are shaped
+            to it with a token bucket (burst 96 KiB, queue of 50 ms).
         network: shape, rates, losses and background hosts; with its ``rate_bps`` only what hosts send is
             shaped by a token bucket, the rest by the switches' queues.
         bridged: each host gets a second link, shaped by token buckets in both directions, to a kernel bridge
@@ -123,7 +123,7 @@ def lab(
     """
     network = network or NetworkSpec()
     if switch != "soft" and (network.rate_bps or not network.shape.single):
-        raise NamespaceError("only the soft switch has shaped ports and tunnels between switches")
+        raise NamespaceError("only the soft switch has shaped ports, and runs more than one switch")
     bucket = TokenBucket(parse_rate(rate)) if rate else None
     uplink = TokenBucket(network.host_rate_bps) if network.host_rate_bps else None
     with _hosts(_plan(workers, switch, network)) as made:
@@ -135,6 +135,8 @@ def lab(
                 where.call(partial(offloads_off, name, BUT_UDP if batches else ALL))
             if not network.shape.single or network.loss:
                 _neighbours(made, host, namespace)
+        for cable in made.plan.cables:
+            _connect(made, cable_ends(cable), bucket, BUT_UDP if batches else ALL)
         if bridged:
             _bridge(made, _BRIDGED_LINK, bucket or uplink, bucket or uplink)
         if ip:
@@ -266,6 +268,22 @@ def _join(
         links.set(interface, up=True)
         if bucket:
             links.shape(interface, bucket)
+
+
+def cable_ends(cable: Cable) -> tuple[str, str]:
+    """Return the names of the interfaces that a cable joins, of its leaf and of its spine."""
+    return f"{cable.leaf}-{cable.spine}", f"{cable.spine}-{cable.leaf}"
+
+
+def _connect(made: Lab, ends: tuple[str, str], bucket: TokenBucket | None, off: Sequence[str]) -> None:
+    """Join two switches by a veth pair, and shape what either sends."""
+    links = made.switch.links
+    links.add_veth(*ends)
+    for end in ends:
+        links.set(end, up=True)
+        if bucket:
+            links.shape(end, bucket)
+        made.switch.call(partial(offloads_off, end, off))
 
 
 def _route(made: Lab) -> None:

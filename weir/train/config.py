@@ -307,7 +307,7 @@ class TrainConfig(BaseModel):
         """Return whether packets wait in the queues of switches, which trim and mark, rather than in token
         buckets of the kernel.
         """
-        return self.hosts == "processes" or self.in_switches or self.lossy
+        return self.hosts == "processes" or bool(self.loss) or self.background != "none" or self.lossy
 
     @field_validator("block", "lane_bits", "update_bits", "outer_bits", mode="before")
     @classmethod

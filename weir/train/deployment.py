@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from softp4.native.scratch import scratch_folder
 from weir.cluster import LocalCluster, local_cluster
+from weir.network import NetworkSpec
 from weir.process.processor import ProcessorTime
 from weir.train.config import TrainConfig
 from weir.train.watch import NetworkWatch
@@ -137,9 +138,11 @@ def deploy(config: TrainConfig) -> Iterator[Deployment]:
     if config.hosts == "namespaces":
         from weir.netns.cluster import network_cluster
 
-        network = config.network if config.queues_in_switches else None
-        rate = None if config.queues_in_switches else config.links
-        with network_cluster(config.members, rate=rate, network=network) as linked:
+        queues = config.queues_in_switches
+        network = config.network if queues else NetworkSpec(config.network.shape)
+        with network_cluster(
+            config.members, rate=None if queues else config.links, network=network
+        ) as linked:
             yield Deployment.of_all(
                 config.workers, linked.folder, linked, linked.lab, config.members - config.workers
             )
@@ -155,8 +158,8 @@ def deploy_reference(config: TrainConfig) -> Iterator[Deployment]:
     """Yield the deployment of the workers of the run over plain Gloo, while the block runs.
 
     With hosts in namespaces it has the same links, losses and background traffic, joined by the kernel's own
-    bridges, and segmentation offloads are on: the network that TCP is fastest on. Otherwise it is the
-    loopback interface. Raises NamespaceError.
+    bridges, and segmentation offloads are on: the network that TCP is fastest on. Where links have neither, one
+    bridge joins the hosts of all racks. Otherwise it is the loopback interface. Raises NamespaceError.
     """
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(scratch_folder("weir-gloo"))
