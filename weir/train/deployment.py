@@ -158,8 +158,10 @@ def deploy_reference(config: TrainConfig) -> Iterator[Deployment]:
     """Yield the deployment of the workers of the run over plain Gloo, while the block runs.
 
     With hosts in namespaces it has the same links, losses and background traffic, joined by the kernel's own
-    bridges, and segmentation offloads are on: the network that TCP is fastest on. Where links have neither, one
-    bridge joins the hosts of all racks. Otherwise it is the loopback interface. Raises NamespaceError.
+    bridges, and segmentation offloads are on: the network that TCP is fastest on. Without losses and
+    background traffic, one bridge joins the hosts of all racks. Otherwise it is the loopback interface.
+
+    Raises NamespaceError.
     """
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(scratch_folder("weir-gloo"))
