@@ -4,14 +4,19 @@
 from dataclasses import replace
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from weir.bench.collectives.allreduce import _batches, least_of, measure, row
 from weir.bench.collectives.samples import Parameters, Sample, Spec
 from weir.bench.peers import CONTENDERS
+from weir.bench.rank import Place
 from weir.bench.ranks import Links, least_seconds, over_links, run_ranks
 from weir.bench.report import cells
 from weir.bench.results import Column, Table
 from weir.netns.cluster import network_cluster
+from weir.netns.lab import cable_ends
+from weir.network import NetworkSpec, parse_shape
 
 WORKERS, ELEMENTS, RATE = 3, 300_000, "1gbit"
 ROUNDS = 2  # one that warms up, one that counts
@@ -40,6 +45,29 @@ def test_gloo_has_a_bridge_with_offloads_and_weir_the_switch_each_at_its_least_b
     assert weir.switch > gloo.switch  # which only had to wait
     for sample in (weir, gloo):
         assert 0 < sample.worker < sample.machine + 0.1  # in ticks
+
+
+@pytest.mark.root
+def test_sums_cross_racks_in_batches_and_half_of_them_over_each_spine() -> None:
+    with network_cluster(
+        4, rate=RATE, network=NetworkSpec(parse_shape("leaf-spine-2x2")), bridged=True
+    ) as cluster:
+        links = over_links(cluster, 4, RATE, RATE)
+        run_ranks(reduced, ELEMENTS, links)
+        find = cluster.lab.switch.links.find
+        cables = [find(name) for cable in cluster.lab.plan.cables for name in cable_ends(cable)]
+    assert links.rate is not None
+    half = least_seconds(ELEMENTS, 4, links.rate, ring=False) * links.rate / 8 / 2
+    for cable in cables:
+        assert 0.95 * half < cable.sent_bytes < 1.2 * half
+        assert cable.sent_bytes / cable.sent > FULL_FRAME
+
+
+def reduced(place: Place, elements: int) -> None:
+    """Sum a tensor over Weir, on one rank."""
+    data = torch.ones(elements)
+    dist.all_reduce(data, group=place.weir())
+    assert data.eq(place.size).all()
 
 
 def test_a_peer_without_its_offloads_fails_the_run() -> None:

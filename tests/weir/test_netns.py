@@ -17,7 +17,7 @@ import pytest
 
 from tests.harness.confined import Capability, without
 from weir.netns import Namespace, NetlinkError, TokenBucket, why_not
-from weir.netns.lab import Lab, bridged_lab, lab
+from weir.netns.lab import Lab, bridged_lab, cable_ends, lab
 from weir.network import NetworkSpec, parse_shape
 from weir.wire.definition import BEST_EFFORT_DSCP
 
@@ -225,6 +225,16 @@ def test_a_bridge_beside_the_switch_has_the_same_token_buckets() -> None:
         taken = [accepted(namespace, name, 400) for namespace, name in ends]
         assert 96 <= min(taken) <= max(taken) < 400
         assert max(taken) - min(taken) <= 3  # of 1000 bytes: what the buckets get in as many seconds
+
+
+@pytest.mark.root
+def test_cables_between_racks_have_the_token_buckets_of_hosts_links() -> None:
+    with lab(2, rate="8kbit", network=NetworkSpec(parse_shape("leaf-spine-2x2"))) as made:
+        ends = [end for cable in made.plan.cables for end in cable_ends(cable)]
+        assert len(ends) == 2 * 4
+        taken = [accepted(made.switch, name, 400) for name in (*made.interfaces, *ends)]
+        assert 96 <= min(taken) <= max(taken) < 400
+        assert max(taken) - min(taken) <= 3
 
 
 @pytest.mark.root
