@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from weir.host_agent.transport.frames import Addresses, Framer
+from weir.host_agent.transport.pieces import Pieces
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.host_agent.transport.slot_transport import (
@@ -26,7 +27,7 @@ class Work:
 
     op: Op
     block: int
-    lanes: Lanes
+    lanes: Lanes | Pieces
     pause: int = 0
     service: ServiceClass = LOSSLESS
     audiences: Audiences | None = None

@@ -29,7 +29,7 @@ from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.compression.encodings import SCALE_BLOCK
 from weir.host_agent.parameter_server.commands import COMMAND_LANES
 from weir.host_agent.parameter_server.terms import BUCKET_BYTES
-from weir.host_agent.torch.parameter_server.rounds import Piggyback, PiggybackCommunicator
+from weir.host_agent.torch.parameter_server.rounds import Piggyback, PiggybackCommunicator, Words
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.simulator.clock import SECOND
@@ -120,7 +120,8 @@ def _submit(
 ) -> None:
     """Give a member its part of a step."""
     member = _Recorder(job, rank)
-    group, server = PiggybackCommunicator(member, MOST_SLOTS), setting.workers
+    server = setting.workers
+    group = PiggybackCommunicator(member, MOST_SLOTS, server)
     group.reduce_vector(np.full(COMMAND_LANES, rank == 0, np.uint32), Op.OR)
     piggybacks: list[Piggyback] = []
     for count, blocks in zip(buckets, chosen, strict=True):
@@ -134,7 +135,7 @@ def _submit(
         changed = blocks.any(axis=0) & (rank == server)
         words = np.repeat(changed.astype(np.uint32), SLOT_LANES)
         assert words.size >= count
-        piggybacks = [Piggyback(words, np.full(changed.size, server, np.int16))]
+        piggybacks = [[Words(words, server)]]
     group.reduce_piggybacks(piggybacks)
 
 

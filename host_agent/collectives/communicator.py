@@ -13,6 +13,7 @@ from weir.host_agent.collectives import bindings
 from weir.host_agent.collectives.dtypes import Lanes, pack_bits, set_bits
 from weir.host_agent.collectives.operation import Call, fingerprint
 from weir.host_agent.collectives.packing import Precision
+from weir.host_agent.transport.pieces import Piece, Pieces, Use
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.host_agent.transport.slot_transport import FloatScales
@@ -66,6 +67,8 @@ class Communicator(ABC):
         warns: whether this worker warns of sums that lose much: one of a job does, and not of gradients,
             since training stands it.
         wide: whether dense sums of floats may travel in blocks of WIDE_LANES; the same on every worker.
+        in_pieces: whether ``reduce_pieces`` leaves lanes where they are, and takes float32 values; the same
+            on every worker.
         sparse: whether the last float sum of this many blocks was so sparse that the workers do well to ask
             each other first which of them are zero; the same on every worker.
         call: what this worker is in; None between operations.
@@ -80,7 +83,7 @@ class Communicator(ABC):
         self.scratch = Scratch()
         self.precision = Precision()
         self.warns = rank == 0
-        self.wide = False
+        self.wide = self.in_pieces = False
         self.sparse: dict[int, bool] = {}
         self.call: Call | None = None
         self.number = self.fingerprint = 0
@@ -164,12 +167,41 @@ class Communicator(ABC):
                 worker does not want keep what they held, or hold nothing of use. Not together with budgets.
         """
 
+    def reduce_pieces(
+        self, pieces: Pieces, block: int, audience: Audience, service: ServiceClass = LOSSLESS
+    ) -> ReduceReport:
+        """Replace the lanes of several pieces by their sums, as ``reduce_lanes`` does, in one reduction.
+
+        Args:
+            pieces: whose blocks have the same sizes and order on every worker; with exponents only where
+                ``in_pieces`` says so.
+            block: as in ``reduce_lanes``; or WIDE_LANES, where ``wide`` allows.
+            audience: who wants which blocks, in their order.
+            service: the packets' class, without budgets.
+        """
+        if len(pieces.pieces) == 1 and pieces.pieces[0].use is Use.SUM and _ascending(pieces.order):
+            return self.reduce_lanes(pieces.pieces[0].lanes, Op.ADD, block, service, audience)
+        rows = self.scratch.take(pieces.order.size * block).view(np.uint32).reshape(-1, block)
+        places = np.split(
+            np.argsort(pieces.order), np.cumsum([piece.blocks(block) for piece in pieces.pieces])[:-1]
+        )
+        for piece, place in zip(pieces.pieces, places, strict=True):
+            _gather(piece, rows, place)
+        report = self.reduce_lanes(rows.reshape(-1), Op.ADD, block, service, audience)
+        unheard = np.logical_not(wanted(audience, self.rank))
+        for piece, place in zip(pieces.pieces, places, strict=True):
+            if piece.use is Use.CHANGE:
+                rows[place[unheard[place]]] = 0
+            _scatter(piece, rows, place)
+        return report
+
     def sum_floats(
         self,
         values: npt.NDArray[np.float32],
         scales: FloatScales,
         block: int,
         service: ServiceClass = LOSSLESS,
+        audience: Audience | None = None,
     ) -> ReduceReport | None:
         """Replace float32 values by their sums over all workers, where this can be done in their own memory.
 
@@ -181,6 +213,7 @@ class Communicator(ABC):
             scales: that all workers agreed on.
             block: as in ``reduce_lanes``; or WIDE_LANES, where ``wide`` allows.
             service: the packets' class, without budgets.
+            audience: as there. Values that this worker does not want are undefined afterwards.
         """
         return None
 
@@ -205,6 +238,32 @@ class Communicator(ABC):
     def barrier(self) -> None:
         """Return when every worker has called it."""
         self.reduce_lanes(np.empty(0, np.uint32), Op.ADD)
+
+
+def _ascending(order: npt.NDArray[np.intp]) -> bool:
+    return bool((order[1:] > order[:-1]).all())
+
+
+def _gather(piece: Piece, rows: Lanes, place: npt.NDArray[np.intp]) -> None:
+    """Copy a piece's blocks to these rows, filled up with zeros; zeros alone where it is not contributed."""
+    if piece.use is not Use.SUM:
+        rows[place] = 0
+        return
+    block, lanes = rows.shape[1], piece.lanes.view(np.uint32)
+    whole = lanes.size // block
+    rows[place[:whole]] = lanes[: whole * block].reshape(-1, block)
+    if whole < place.size:
+        rows[place[whole]] = 0
+        rows[place[whole], : lanes.size - whole * block] = lanes[whole * block :]
+
+
+def _scatter(piece: Piece, rows: Lanes, place: npt.NDArray[np.intp]) -> None:
+    """Put the results in these rows into a piece's memory."""
+    found, lanes = rows[place].reshape(-1)[: piece.lanes.size], piece.lanes.view(np.uint32)
+    if piece.use is Use.CHANGE:
+        lanes ^= found
+    else:
+        lanes[:] = found
 
 
 def _raise(error: Exception) -> NoReturn:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weir.host_agent.collectives import quantize
-from weir.host_agent.collectives.communicator import Communicator, fitting_block
+from weir.host_agent.collectives.communicator import Audience, Communicator, fitting_block
 from weir.host_agent.collectives.contribution import (
     NO_NOTES,
     Contribution,
@@ -170,6 +170,7 @@ def add_in_place(
     form: WholeLanes,
     packet_block: int,
     service: ServiceClass = LOSSLESS,
+    audience: Audience | None = None,
 ) -> ReduceReport | None:
     """Replace ``values`` by their sum over all workers, without memory for lanes.
 
@@ -179,12 +180,13 @@ def add_in_place(
         communicator, form, packet_block, service: as there.
         values: undefined if the network fails.
         scales: the scales of all blocks that all workers agreed on.
+        audience: who is given which blocks of packets. Other values are undefined afterwards.
 
     Returns:
         How the sum was made; None on every worker if this communicator cannot make it.
     """
     exponents = FloatScales(scales.values, scales.unit, quantize.headroom(form.workers))
-    return communicator.sum_floats(values, exponents, packet_block, service)
+    return communicator.sum_floats(values, exponents, packet_block, service, audience)
 
 
 def agree_on_all(communicator: Communicator, blocks: Blocks, *, deliver: bool) -> tuple[Lanes, Places | None]:

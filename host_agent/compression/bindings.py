@@ -41,6 +41,7 @@ SIGNATURES: Final[native.Signatures] = {
         None,
         (pointer, c_uint64, pointer, c_float, pointer, pointer, c_uint64, pointer),
     ),
+    "weir_nonzero": (c_uint64, (pointer, c_uint64)),
     "weir_collect": (None, (pointer, c_uint64, pointer, pointer)),
     "weir_region_codes": (None, (POINTER(Regions), pointer, pointer, pointer)),
     "weir_region_levels": (c_uint64, (POINTER(Regions), pointer, pointer, pointer)),

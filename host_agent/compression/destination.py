@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from weir.host_agent.collectives.communicator import Audience
-from weir.host_agent.collectives.contribution import Contribution, packet_block_of
+from weir.host_agent.collectives.contribution import packet_block_of
 from weir.host_agent.collectives.packing import LaneFormat
+from weir.host_agent.collectives.quantize import Rows
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK
 from weir.host_agent.compression.encodings.selection import Selection
@@ -44,10 +45,16 @@ class Destination:
             return None
         return packet_block_of(form, selection.plan.packet_block)
 
-    def audience(self, layout: BucketLayout, mine: Contribution) -> Audience | None:
-        """Return who is given each block of a contribution's lanes; None: all are given all.
+    def audience(
+        self, layout: BucketLayout, form: LaneFormat, rows: Rows | None, packet_block: int
+    ) -> Audience | None:
+        """Return who is given each block of the packets; None: all are given all.
 
-        layout: of the packed vector.
+        Args:
+            layout: of the packed vector.
+            form: of its values in lanes.
+            rows: numbers of the scale blocks that have lanes; None: all have.
+            packet_block: lanes in a block of the packets.
         """
         return None
 
@@ -96,14 +103,16 @@ class Servers(AllMembers):
         """Return the destination of sums that the workers are to see, too."""
         return AllMembers(self.servers)
 
-    def audience(self, layout: BucketLayout, mine: Contribution) -> Audience:
-        """Return which server is given each block of the lanes."""
+    def audience(
+        self, layout: BucketLayout, form: LaneFormat, rows: Rows | None, packet_block: int
+    ) -> Audience:
+        """Return which server is given each block of the packets; for the arguments see ``Destination``."""
         blocks = layout.in_blocks(SCALE_BLOCK)
         ranks = np.array([self.rank_of[segment.name] for segment in blocks], np.int16)
         of_scales = ranks[blocks.owners]
-        if mine.rows is not None:
-            of_scales = of_scales[mine.rows]
-        return np.repeat(of_scales, mine.form.lanes(SCALE_BLOCK) // mine.packet_block)
+        if rows is not None:
+            of_scales = of_scales[rows]
+        return np.repeat(of_scales, form.lanes(SCALE_BLOCK) // packet_block)
 
     def gives(self, rank: int) -> bool:
         """Return whether a member is a server of some parameter."""

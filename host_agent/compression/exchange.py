@@ -185,7 +185,7 @@ class GradientExchange:
         """Overwrite a bucket by the average over all workers of what was delivered.
 
         Where there are servers, a server's bucket is overwritten by the averages of its parameters, whatever
-        it held, and zeros elsewhere, a worker's by nothing of use. Until the sum is there nothing of the
+        it held, and zeros elsewhere, and a worker's stays as it is. Until the sum is there nothing of the
         state has changed, so a step that raised can be repeated.
 
         Args:
@@ -214,14 +214,15 @@ class GradientExchange:
             else gradients.nothing(layout, bucket.device)
         )
         agreed = stages.agree(place, self.encoder, self.predictions, plan, choice, clock)
-        total = stages.add_in_place(place, plan, agreed) if gradients.feedback is None else None
+        total = stages.add_in_place(place, plan, agreed) if self._sums_in_place(plan) else None
         if total is None:
             encoded = stages.encode(place, plan, agreed, self.step)
             keep = place.contributes and gradients.keeps_rounding
             total = stages.add(place, plan, agreed, encoded, keep=keep)
             if place.contributes:
                 self._keep(choice, agreed, encoded, total.report)
-        self._overwrite(bucket, total.summed)
+        if plan.destination.gives(place.communicator.rank):
+            self._overwrite(bucket, total.summed)
         self._learn(place, plan, agreed, total, clock)
         for direction in Direction:
             self.ledger.record(self.step, f"bucket {layout.index}", direction, total.report)
@@ -238,6 +239,13 @@ class GradientExchange:
             report=total.report,
             seconds=clock,
         )
+
+    def _sums_in_place(self, plan: Plan) -> bool:
+        """Return whether a vector may become its sum: nothing of it is kept, and nobody looks at sums that
+        they are not given.
+        """
+        looks = self.gradients.observes or self.encoder.learns
+        return self.gradients.feedback is None and (plan.destination.reaches_all or not looks)
 
     def _overwrite(self, bucket: torch.Tensor, summed: Summed) -> None:
         """Overwrite a bucket by its sum."""

@@ -184,7 +184,8 @@ class LocalGradients:
     def nothing(self, layout: BucketLayout, device: torch.device) -> Choice:
         """Return the choice of who has no gradient."""
         zeros = torch.zeros(layout.length, device=device)
-        return Choice(layout, zeros, zeros, zeros)
+        largest = np.zeros(layout.length // SCALE_BLOCK, np.float32) if layout.align == SCALE_BLOCK else None
+        return Choice(layout, zeros, zeros, zeros, largest=largest)
 
     def compensated(
         self, layout: BucketLayout, bucket: torch.Tensor, largest: npt.NDArray[np.float32] | None = None

@@ -42,14 +42,17 @@ class PackedVector(Vector, Protocol):
         """Return the values that a sum of lanes stands for, where this vector is."""
 
 
-def packed_vector(packed: torch.Tensor, largest: torch.Tensor | None = None) -> PackedVector:
+def packed_vector(
+    packed: torch.Tensor, on_device: torch.Tensor | None = None, largest: Floats | None = None
+) -> PackedVector:
     """Return a packed vector as what may be summed.
 
     Args:
         packed: flat float32, on any device.
-        largest: the bits of the largest magnitude of each SCALE_BLOCK of it, if these are known.
+        on_device: the bits of the largest magnitude of each SCALE_BLOCK of it, there, if these are known.
+        largest: these magnitudes in main memory, if they are known.
     """
-    return OnDevice(packed, largest) if has_kernels(packed) else InMemory(packed)
+    return OnDevice(packed, on_device) if has_kernels(packed) else InMemory(packed, largest)
 
 
 class InMemory(HostVector):
@@ -57,9 +60,15 @@ class InMemory(HostVector):
 
     keeps_lanes = False
 
-    def __init__(self, packed: torch.Tensor) -> None:
+    def __init__(self, packed: torch.Tensor, largest: Floats | None = None) -> None:
         super().__init__(array_of(packed.cpu()))
-        self._device = packed.device
+        self._device, self._largest = packed.device, largest
+
+    def scales(self, form: LaneFormat, scale_block: int) -> Lanes:
+        """Return the scale of each block, without reading the vector where its largest values are known."""
+        if self._largest is None or scale_block != SCALE_BLOCK:
+            return super().scales(form, scale_block)
+        return form.scales(self._largest, 1)
 
     def delivered(self, own: Contribution, lost: Lost) -> torch.Tensor:
         """Return the values of the lanes that were kept: lost ones are zero in them already."""

@@ -198,7 +198,8 @@ def agree(
     codes = of_regions.codes if of_regions else NO_LANES
     selection = proposal.agree(communicator, service, codes, place.workers)
     packed = selection.pack(choice.sent)
-    vector = packed_vector(packed, choice.largest_bits if packed is choice.sent else None)
+    same = packed is choice.sent
+    vector = packed_vector(packed, *(choice.largest_bits, choice.largest) if same else ())
     with clock.time("planning"):
         notes = encoder.notes(communicator.rank, selection, packed)
     piggybacks = NO_LANES
@@ -227,7 +228,8 @@ def encode(place: Place, plan: Plan, agreed: Agreed, step: int) -> Encoded:
     service = (
         plan.service if lossless or not mine.lanes.size else _with_budgets(place, plan, agreed, mine, step)
     )
-    return Encoded(mine, service, plan.destination.audience(agreed.selection.layout, mine))
+    audience = plan.destination.audience(agreed.selection.layout, mine.form, mine.rows, mine.packet_block)
+    return Encoded(mine, service, audience)
 
 
 def _with_budgets(place: Place, plan: Plan, agreed: Agreed, mine: Contribution, step: int) -> ServiceClass:
@@ -270,20 +272,24 @@ def add(place: Place, plan: Plan, agreed: Agreed, encoded: Encoded, *, keep: boo
 def add_in_place(place: Place, plan: Plan, agreed: Agreed) -> Total | None:
     """Do ``encode`` and ``add`` in the vector's own memory, which becomes the sum; None: not of this one.
 
-    So are sums of whole lanes that all members are given, where no block is left out, and none may go
-    missing. It saves the memory of the lanes, and of the sum.
+    So are sums of whole lanes, where no block is left out, and none may go missing. It saves the memory of
+    the lanes, and of the sum. Where a member is given nothing, its sum is undefined.
     """
     form, selection, destination = place.form, agreed.selection, plan.destination
     block = destination.packet_block(form, selection, lossless=place.policy.lossless)
     whole = agreed.scales.rows is None and not agreed.piggybacks.size and agreed.packed.is_cpu
-    given = place.policy.lossless and destination.reaches_all
-    if not (whole and block and given and isinstance(form, WholeLanes)):
+    if not (whole and block and place.policy.lossless and isinstance(form, WholeLanes)):
         return None
     values = agreed.vector.numbers()
-    report = shared_scales.add_in_place(place.communicator, values, agreed.scales, form, block, plan.service)
+    audience = destination.audience(selection.layout, form, None, block)
+    report = shared_scales.add_in_place(
+        place.communicator, values, agreed.scales, form, block, plan.service, audience
+    )
     if report is None:
         return None
-    packed = destination.given(selection.layout, agreed.packed, place.communicator.rank)
+    rank, packed = place.communicator.rank, agreed.packed
+    if destination.gives(rank):
+        packed = destination.given(selection.layout, packed, rank)
     blocks = _blocks(form, values.size, block)
     return Total(Summed(selection, packed), None, max(report.blocks, blocks), report)
 

@@ -18,6 +18,7 @@ import numpy as np
 from weir.agent_service.client import AgentClient, AgentError, ClientClosed, Membership
 from weir.host_agent.transport.growth import Growth, LeftTooSoonError, Step, slots_for
 from weir.host_agent.transport.links import Aborted, Link
+from weir.host_agent.transport.pieces import Pieces
 from weir.host_agent.transport.reducer import Reducer, ReducerStats
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
@@ -104,7 +105,7 @@ class ElasticSlots:
     def reduce_in_slots(
         self,
         operation: int,
-        lanes: Lanes,
+        lanes: Lanes | Pieces,
         op: Op,
         block: int,
         service: ServiceClass = LOSSLESS,

@@ -28,6 +28,7 @@ from weir.host_agent.torch.elastic_slots import JOIN_S, BorrowedLink, ElasticSlo
 from weir.host_agent.torch.link_choice import bind_udp, choose_port, wanted_link
 from weir.host_agent.torch.stall_watch import StallWatch
 from weir.host_agent.transport.growth import BASE_SLOTS, rate_of
+from weir.host_agent.transport.pieces import Pieces
 from weir.host_agent.transport.ports import Port
 from weir.host_agent.transport.reducer import Reducer, ReducerStats
 from weir.host_agent.transport.report import ReduceReport
@@ -91,6 +92,7 @@ class JobConnection(Connection):
         self._client, self._participant, self._met, self._cluster = client, participant, met, cluster
         self._port = port
         self.wide = membership.wide
+        self.in_pieces = not membership.fill and not membership.max_lanes
         self._paths = np.array(membership.paths, np.uint16)
         self._known_codes = functools.lru_cache(maxsize=64)(
             lambda audience: audience_codes(np.frombuffer(audience, np.int16), self._paths)
@@ -229,8 +231,11 @@ class JobConnection(Connection):
         scales: FloatScales,
         block: int,
         service: ServiceClass = LOSSLESS,
-    ) -> ReduceReport:
+        audience: Audience | None = None,
+    ) -> ReduceReport | None:
         """See Communicator.sum_floats; errors as of ``reduce_lanes``."""
+        if audience is not None:
+            return None
 
         def reduction() -> ReduceReport:
             return self._slots.reduce_in_slots(
@@ -238,6 +243,17 @@ class JobConnection(Connection):
             )
 
         return self._watched(reduction)
+
+    def reduce_pieces(
+        self, pieces: Pieces, block: int, audience: Audience, service: ServiceClass = LOSSLESS
+    ) -> ReduceReport:
+        """See Communicator.reduce_pieces; errors as of ``reduce_lanes``."""
+        if not self.in_pieces:
+            return super().reduce_pieces(pieces, block, audience, service)
+        codes = self._codes(audience)
+        return self._watched(
+            lambda: self._slots.reduce_in_slots(self.fingerprint, pieces, Op.ADD, block, service, codes)
+        )
 
     def retire(self) -> None:
         """Tell the other workers that this one takes part in nothing any more: a rank of its host left."""

@@ -123,7 +123,7 @@ SIGNATURES: Final[native.Signatures] = {
         c_int,
         (
             *(pointer, c_uint32, c_uint32, pointer, c_uint64, pointer),
-            *(POINTER(ServiceClass), POINTER(Floats), c_uint32),
+            *(POINTER(ServiceClass), POINTER(Floats), pointer, c_uint32),
         ),
     ),
     "weir_transport_send": (c_uint32, (pointer, c_int64, pointer, POINTER(c_uint8))),

@@ -21,6 +21,7 @@ import numpy as np
 
 from weir.host_agent.transport.counters import COUNTERS, TransportCounters
 from weir.host_agent.transport.links import Aborted, Link
+from weir.host_agent.transport.pieces import Pieces
 from weir.host_agent.transport.report import NOTHING, Account, ReduceReport, Verdict
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.host_agent.transport.slot_transport import (
@@ -110,7 +111,7 @@ class Reducer:
 
     def reduce_blocks(
         self,
-        lanes: Lanes,
+        lanes: Lanes | Pieces,
         op: Op,
         block: int = SLOT_LANES,
         service: ServiceClass = LOSSLESS,
@@ -119,7 +120,7 @@ class Reducer:
     ) -> ReduceReport:
         """Replace ``lanes`` by their reduction over all workers.
 
-        lanes: C-contiguous, writeable uint32 or int32 of any shape; the same size on every worker.
+        lanes: C-contiguous, writeable uint32 or int32 of any shape; the same size on every worker. Or pieces.
         block: lanes in a block, 32 to 256: the unit of what is skipped when zero.
         service: this worker's classes and loss budgets; with budgets, the report's ``given_back`` holds what
         no result included.

@@ -25,6 +25,7 @@ import numpy.typing as npt
 from weir.host_agent.transport import bindings
 from weir.host_agent.transport.arrays import address_of, contiguous
 from weir.host_agent.transport.frames import Datagram
+from weir.host_agent.transport.pieces import Pieces
 from weir.host_agent.transport.report import (
     Account,
     ReduceReport,
@@ -206,10 +207,11 @@ class SlotTransport:
         self._handle: int | None = handle
         self._out = ctypes.create_string_buffer(bindings.MAX_PAYLOAD)
         self._traffic_class = ctypes.c_uint8()
-        self._lanes: Lanes | None = None  # kept alive while the engine writes into it
+        self._lanes: Lanes | Pieces | None = None  # kept alive while the engine writes into it
         self._service = LOSSLESS  # kept alive while the engine reads it
         self._audiences: Audiences | None = None  # so, too
         self._floats: FloatScales | None = None  # so, too
+        self._places: npt.NDArray[np.void] | None = None  # so, too
         self._op, self._block, self._count = Op.ADD, BLOCKS[-1], 0
         self._groups = 1  # into which each block is cut
         self.waiting_since: float | None = None
@@ -226,7 +228,7 @@ class SlotTransport:
         self,
         op: Op,
         block: int,
-        lanes: Lanes,
+        lanes: Lanes | Pieces,
         service: ServiceClass = LOSSLESS,
         operation: int = 0,
         audiences: Audiences | None = None,
@@ -235,24 +237,32 @@ class SlotTransport:
         """Begin to replace ``lanes`` by their reduction over all workers; every worker begins the same one.
 
         lanes: C-contiguous uint32 or int32 of any shape, also empty (then it is a barrier). They belong to
-        the transport until it is done. block: lanes in a block, 32, 64, 128 or 256, or where the config
-        allows wide packets 1024, for ADD without budgets and audiences. service: this worker's
-        own; budgets are for ADD only. operation: 32-bit fingerprint of what the reduce is a part of, the same
-        on every worker. audiences: for each block who wants its result, the same on every worker: the path of
+        the transport until it is done. Or pieces, for ADD without budgets over switches that take any
+        packets (no ``fill`` or ``max_lanes``). block: lanes in a block, 32, 64, 128 or 256, or where the
+        config allows wide packets 1024, for ADD without budgets. service: this worker's own; budgets are for
+        ADD only. operation: 32-bit fingerprint of what the reduce is a part of, the same on every worker.
+        audiences: for each block who wants its result, the same on every worker: the path of
         one, or with AUDIENCE_EXCEPT of the only one that does not; blocks that this one does not want are
         undefined afterwards. None: all want all. Not together with budgets. floats: the lanes hold float32
         values, and in the end the sums', for ADD without budgets and audiences; if the reduce fails, nothing
         of use.
         Raises TypeError or ValueError for anything else, RuntimeError while the last reduce is not done.
         """
-        address = contiguous(lanes, "lanes", np.uint32, np.int32)
-        if not lanes.flags.writeable:
-            raise ValueError("lanes are read-only, and a reduce replaces them in place")
         if block not in BLOCKS and not (block == WIDE_LANES and self.config.wide):
             raise ValueError(f"a block has {', '.join(map(str, BLOCKS))} lanes, not {block}")
-        if block == WIDE_LANES and (op != Op.ADD or audiences is not None or service.budgets.size):
-            raise ValueError(f"blocks of {block} lanes are for ADD without loss budgets and audiences")
-        blocks = -(-lanes.size // block)
+        if block == WIDE_LANES and (op != Op.ADD or service.budgets.size):
+            raise ValueError(f"blocks of {block} lanes are for ADD without loss budgets")
+        address, places = 0, None
+        if isinstance(lanes, Pieces):
+            places = self._table(op, block, lanes, service)
+            blocks = places.size
+            count = blocks * block
+        else:
+            address = contiguous(lanes, "lanes", np.uint32, np.int32)
+            if not lanes.flags.writeable:
+                raise ValueError("lanes are read-only, and a reduce replaces them in place")
+            count = lanes.size
+            blocks = -(-count // block)
         op = Op(op)
         service.check(op, blocks)
         if audiences is not None:
@@ -267,11 +277,13 @@ class SlotTransport:
                 )
         if floats is not None and (audiences is not None or service.budgets.size or op != Op.ADD):
             raise ValueError("sums of float32 values are for ADD without loss budgets and audiences")
-        scales = None if floats is None else floats.native(lanes.size, block)
+        scales = None if floats is None else floats.native(count, block)
+        if isinstance(lanes, Pieces) and lanes.values:
+            scales = bindings.Floats(None, lanes.values.bit_length() - 1, lanes.headroom)
         self._block, self._groups = block, 1
         if (travels := self._travels(op, block, audiences)) < block:
             self._groups, block = block // travels, travels
-            parts = -(-lanes.size // block)
+            parts = -(-count // block)
             service = service.divided(self._groups, parts)
             if audiences is not None:
                 audiences = np.repeat(audiences, self._groups)[:parts]
@@ -280,20 +292,32 @@ class SlotTransport:
             op,
             block.bit_length() - 1,
             address,
-            lanes.size,
+            count,
             None if audiences is None else address_of(audiences),
             service.native,
             None if scales is None else ctypes.byref(scales),
+            None if places is None else address_of(places),
             operation,
         )
         if error == errno.EBUSY:
             raise RuntimeError("a reduce is in progress: a transport does one at a time")
         if error == errno.EFBIG:
-            raise ValueError(f"{lanes.size} lanes are more than 2^32 - 2 blocks of {block}")
+            raise ValueError(f"{count} lanes are more than 2^32 - 2 blocks of {block}")
         if error:
-            raise OSError(error, f"cannot begin to reduce {lanes.size} lanes: {os.strerror(error)}")
+            raise OSError(error, f"cannot begin to reduce {count} lanes: {os.strerror(error)}")
         self._lanes, self._count, self._op, self._service = lanes, lanes.size, op, service
-        self._audiences, self._floats = audiences, floats
+        self._audiences, self._floats, self._places = audiences, floats, places
+
+    def _table(self, op: Op, block: int, pieces: Pieces, service: ServiceClass) -> npt.NDArray[np.void]:
+        """Return where the blocks of pieces are. ValueError where they cannot be reduced so."""
+        if op != Op.ADD or service.budgets.size or self.config.fill or self.config.max_lanes:
+            raise ValueError("pieces are for ADD without loss budgets, over switches that take any packets")
+        values = pieces.values
+        if values and (
+            values < BLOCKS[0] or values & (values - 1) or max(values, block) % min(values, block)
+        ):
+            raise ValueError(f"{values} values to an exponent: a power of two, {BLOCKS[0]} at least")
+        return pieces.table(block)
 
     def _travels(self, op: Op, block: int, audiences: Audiences | None) -> int:
         """Return how many lanes a block of packets has, for blocks of this many of the caller's.
@@ -308,7 +332,7 @@ class SlotTransport:
     def forget_tensors(self) -> None:
         """Keep the lanes of a reduce that is done alive no longer; of one in progress, go on to do so."""
         if self.done:
-            self._lanes = self._audiences = self._floats = None
+            self._lanes = self._audiences = self._floats = self._places = None
 
     def on_packet(self, payload: bytes, now: int, traffic_class: int = 0) -> Verdict:
         """Take in a UDP payload that arrived. A refused one changes nothing but its counter."""

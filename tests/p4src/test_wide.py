@@ -16,6 +16,7 @@ from weir.wire.definition import (
     Op,
     PacketType,
     group_lanes,
+    path,
 )
 
 WIDE_ONLY: Final = True
@@ -49,6 +50,18 @@ def test_a_round_adds_up_every_lane(lab: Lab) -> None:
         answer = job.result(worker, included=7, again=True, **whole)
         assert job.send(worker, nexts=[9], **WIDE) == [answer]
         assert job.send(worker, lanes=lanes(3), nexts=[9], **WIDE) == [answer]
+
+
+def test_sums_for_one_worker_go_to_it_alone(lab: Lab) -> None:
+    job = lab.job(3)
+    about = {"audience": path(2), "nexts": [7], **WIDE}
+    assert job.send(0, lanes=lanes(1), **about) == []
+    assert job.send(1, lanes=lanes(50), **about) == []
+    sums = {"lanes": total(1, 50), "included": 0b011, **about}
+    bare = {**sums, "lanes": {}, "flags": Flag.PROTECTED | Flag.ELSEWHERE}
+    assert job.send(2, **about) == sorted(job.result(w, **(sums if w == 2 else bare)) for w in range(3))
+    assert job.send(2, **about) == [job.result(2, again=True, **sums)]
+    assert job.send(0, **about) == [job.result(0, again=True, **bare)]
 
 
 def test_a_worker_with_zeros_sends_a_header(lab: Lab) -> None:

@@ -214,6 +214,19 @@ void weir_spread(const struct weir_segment *segment, uint64_t segments, const fl
     }
 }
 
+/* How many values are not zero; NaN is not. */
+uint64_t weir_nonzero(const float *values, uint64_t count)
+{
+    uint64_t zeros = 0;
+    for (uint64_t start = 0; start < count; start += UINT16_MAX) { /* sums of 32 bits are wider vectors */
+        const uint64_t left = count - start, run = left < UINT16_MAX ? left : UINT16_MAX;
+        uint32_t found = 0;
+        for (uint64_t i = start; i < start + run; i++) found += values[i] == 0;
+        zeros += found;
+    }
+    return count - zeros;
+}
+
 /* The inverse, without divisor and residuals: the bucket's elements from their places in the vector. */
 void weir_collect(const struct weir_segment *segment, uint64_t segments, const float *restrict vector,
                   float *restrict bucket)

@@ -11,6 +11,7 @@ import torch
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.collectives.packing import LaneFormat
+from weir.host_agent.compression import bindings
 from weir.host_agent.compression.bucket_layout import BucketLayout, Segment, Span
 from weir.host_agent.compression.encodings.encoding import (
     DENSE,
@@ -25,7 +26,7 @@ from weir.host_agent.compression.encodings.position_lists import gather, region_
 from weir.host_agent.compression.encodings.selection import Selection, Summed
 from weir.host_agent.compression.encodings.shared_mask import NO_LANES, Masks, unite, write_mask
 from weir.host_agent.compression.transfer import to_host
-from weir.host_agent.compression.vectors import has_kernels
+from weir.host_agent.compression.vectors import has_kernels, is_native
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 
 _log = logging.getLogger(__name__)
@@ -221,6 +222,8 @@ class Proposal:
     def _write_one(self, segment: Segment, values: torch.Tensor) -> int:
         """Write a parameter's mask, if it has one, and return how many of the values are not zero."""
         mask_block = self.plan.encodings[segment.name].mask_block
+        if mask_block is None and is_native(values):
+            return int(bindings.library().weir_nonzero(values.data_ptr(), values.numel()))
         if mask_block is None:
             return int(torch.count_nonzero(values))
         return write_mask(values, mask_block, self._masks.of[segment.name])

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from weir.host_agent.collectives.dtypes import LANE_BYTES, Lanes
@@ -24,7 +23,7 @@ from weir.host_agent.compression.encodings.shared_mask import words_for, write_m
 from weir.host_agent.parameter_server.routing import Piece
 from weir.host_agent.parameter_server.terms import Terms
 from weir.host_agent.parameter_server.value_filter import above
-from weir.host_agent.torch.parameter_server.rounds import Piggyback, PiggybackSteps
+from weir.host_agent.torch.parameter_server.rounds import Piggyback, PiggybackSteps, Words, runs_of
 from weir.host_agent.torch.parameter_server.shard_optimizer import ShardOptimizer
 from weir.wire.definition import SLOT_LANES
 
@@ -81,7 +80,7 @@ class Pull:
 
     def __init__(self, terms: Terms, pieces: Sequence[Piece], layout: BucketLayout) -> None:
         self._pieces, self._layout = tuple(pieces), layout
-        self._ranks = np.array([terms.rank_of(piece.server) for piece in pieces], np.int16)
+        self._ranks = [terms.rank_of(piece.server) for piece in pieces]
 
     def send(
         self,
@@ -98,7 +97,7 @@ class Pull:
         mask_block: the form, None: no mask. forecast: takes in what has changed, when it is due. threshold,
         block: of Parameter Flow's filter; what has changed by less waits.
         """
-        changes = torch.zeros(self._layout.length, dtype=torch.int32)
+        changes = torch.empty(self._layout.length, dtype=torch.int32)  # others' pieces stay unwritten
         now, before = shard.model.view(torch.int32), sent.view(torch.int32)
         mine = [
             (piece, segment)
@@ -111,7 +110,9 @@ class Pull:
             if threshold:
                 moved = shard.model[place] - sent[place]
                 changed[torch.from_numpy(~above(array_of(moved), threshold, block))] = 0
-            before[place] ^= changed
+                before[place] ^= changed
+            else:
+                before[place] = now[place]
         if forecast.is_due or mask_block is not None:
             flags = changes.ne(0).float()
         if forecast.is_due:
@@ -120,12 +121,12 @@ class Pull:
         if mask_block is None:
             yield self._piggyback(changes, self._layout)
             return
-        masks, places, senders = self._masks(mask_block)
+        masks, places, said = self._masks(mask_block)
         own = {piece.title: np.zeros(masks[places[piece.title]].size, np.uint32) for piece, _ in mine}
         for piece, segment in mine:
             write_mask(flags[segment.in_vector], mask_block, own[piece.title])
             masks[places[piece.title]] = own[piece.title]
-        yield Piggyback(masks, senders)
+        yield said
         for title, words in own.items():  # what nobody sends to this member may hold anything now
             masks[places[title]] = words
         selection = self._selection(mask_block, masks, places)
@@ -138,14 +139,14 @@ class Pull:
         """Bring the bucket's elements of ``model``, flat and as the servers last sent it, up to date."""
         pairs = list(zip(self._pieces, self._layout, strict=True))
         if mask_block is None:
-            words = torch.zeros(self._layout.length, dtype=torch.int32)
-            yield self._piggyback(words, self._layout)
-            bits = model.view(torch.int32)
-            for piece, segment in pairs:
-                bits[piece.in_model] ^= words[segment.in_vector]
+            bits = array_of(model.view(torch.int32))
+            yield [
+                Words(bits[piece.in_model], rank, changes=True)
+                for piece, rank in zip(self._pieces, self._ranks, strict=True)
+            ]
             return
-        masks, places, senders = self._masks(mask_block)
-        yield Piggyback(masks, senders)
+        masks, places, said = self._masks(mask_block)
+        yield said
         selection = self._selection(mask_block, masks, places)
         packed = torch.zeros(selection.layout.length, dtype=torch.int32)
         yield self._piggyback(packed, selection.layout)
@@ -159,11 +160,14 @@ class Pull:
 
     def _piggyback(self, words: torch.Tensor, layout: BucketLayout) -> Piggyback:
         """Return words of every piece as a piggyback; layout: where they are."""
-        return Piggyback(array_of(words).view(np.uint32), self._ranks[layout.in_blocks(SLOT_LANES).owners])
+        bits = array_of(words)
+        return [
+            Words(bits[segment.in_vector], rank) for segment, rank in zip(layout, self._ranks, strict=True)
+        ]
 
-    def _masks(self, mask_block: int) -> tuple[Lanes, dict[str, slice], npt.NDArray[np.int16]]:
+    def _masks(self, mask_block: int) -> tuple[Lanes, dict[str, slice], Piggyback]:
         """Return memory for the masks of all pieces, those of one server together; where each one's words
-        are; and who sends which block.
+        are; and all of it as a piggyback.
         """
         places: dict[str, slice] = {}
         senders: list[int] = []
@@ -177,7 +181,15 @@ class Pull:
                     end += size
             end += -end % SLOT_LANES
             senders += [int(rank)] * ((end - start) // SLOT_LANES)
-        return np.zeros(end, np.uint32), places, np.array(senders, np.int16)
+        masks = np.zeros(end, np.uint32)
+        return (
+            masks,
+            places,
+            [
+                Words(masks[first * SLOT_LANES : last * SLOT_LANES], rank)
+                for first, last, rank in runs_of(np.array(senders))
+            ],
+        )
 
     def _selection(self, mask_block: int, masks: Lanes, places: dict[str, slice]) -> Selection:
         """Return what the masks select of the bucket."""

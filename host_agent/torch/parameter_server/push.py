@@ -58,7 +58,7 @@ class Push:
         terms = job_group.terms
         table = terms.table()
         self._job_group = job_group
-        self._communicator = PiggybackCommunicator(job_group.connection, job_group.slots)
+        self._communicator = PiggybackCommunicator(job_group.connection, job_group.slots, terms.workers)
         self.buckets = table.buckets(terms.bucket_bytes // 4)
         self.layouts = [layout_of(index, bucket) for index, bucket in enumerate(self.buckets)]
         self.exchange = make_exchange(terms)
@@ -203,7 +203,7 @@ class _Step:
 
 
 def _size(piggybacks: Sequence[Piggyback]) -> int:
-    return sum(piggyback.lanes.size for piggyback in piggybacks)
+    return sum(words.lanes.size for piggyback in piggybacks for words in piggyback)
 
 
 class _Pieces:

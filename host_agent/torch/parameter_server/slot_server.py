@@ -144,7 +144,7 @@ class SlotServer:
         Args:
             index: of the bucket.
         """
-        return torch.zeros(self._push.layouts[index].elements)
+        return torch.empty(self._push.layouts[index].elements)
 
     def settle(self, buckets: Mapping[int, torch.Tensor]) -> None:
         """Step with the averages of this server's pieces.

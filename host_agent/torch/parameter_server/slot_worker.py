@@ -128,9 +128,11 @@ class SlotSession:
         return Command(Kind.STEP, {"groups": list(now.groups)})
 
     def gradient(self, index: int) -> torch.Tensor:
-        """Return a bucket's gradients, for the step."""
-        pieces = self._push.buckets[index]
-        return torch.cat([self._gradients[piece.name].reshape(-1)[piece.in_parameter] for piece in pieces])
+        """Return a bucket's gradients, for the step, which does not change them."""
+        found = [
+            self._gradients[piece.name].reshape(-1)[piece.in_parameter] for piece in self._push.buckets[index]
+        ]
+        return found[0].contiguous() if len(found) == 1 else torch.cat(found)
 
     def settle(self, buckets: Mapping[int, torch.Tensor]) -> None:
         """Help the servers to find the norm of what was pushed, where they are to."""

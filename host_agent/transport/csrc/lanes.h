@@ -70,6 +70,19 @@ static inline uint64_t weir_lanes_combine(uint32_t *restrict lanes, const uint8_
     return sum;
 }
 
+/* Lanes out of a packet change those that are here by exclusive or; returns the sum of the packet's. */
+static inline uint64_t weir_lanes_toggle(uint32_t *restrict lanes, const uint8_t *restrict in, uint32_t count)
+{
+    const weir_u32 *from = (const weir_u32 *)in;
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t lane = WEIR_BE32(from[i]);
+        lanes[i] ^= lane;
+        sum += (uint64_t)(int64_t)(int32_t)lane;
+    }
+    return sum;
+}
+
 static inline uint64_t weir_lanes_sum(const uint32_t *lanes, uint32_t count)
 {
     uint64_t sum = 0;

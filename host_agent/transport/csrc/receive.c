@@ -43,14 +43,27 @@ static void settle(weir_transport *t, slot_state *slot, int included)
 }
 
 /* Write a result over a block of float32 values. Returns the sum of its lanes. */
-static uint64_t apply_values(weir_transport *t, uint32_t block, const uint8_t *in, uint32_t count)
+static uint64_t apply_values(weir_transport *t, uint32_t block, const uint32_t *exponents, const uint8_t *in,
+                             uint32_t count)
 {
-    uint64_t sum = 0, lane = (uint64_t)block << t->block_log2;
-    for (uint32_t left = count, part; left; left -= part, lane += part, in += 4 * part) {
-        part = weir_values_together(t, left);
-        sum += weir_fixed_unpack(t->lanes + lane, in, part, weir_shift_at(t, lane));
+    uint64_t sum = 0;
+    uint32_t *values = weir_block_lanes(t, block);
+    for (uint32_t at = 0, part; at < count; at += part) {
+        part = weir_values_together(t, count - at);
+        sum += weir_fixed_unpack(values + at, in + 4 * at, part, weir_shift_at(t, exponents, at));
     }
     return sum;
+}
+
+/* Write a result of lanes that we want over ours. Returns their sum. */
+static uint64_t apply_lanes(weir_transport *t, uint32_t block, const uint8_t *in, uint32_t count)
+{
+    const uint32_t *exponents = weir_block_exponents(t, block);
+    if (weir_block_how(t, block) & WEIR_PLACE_XOR)
+        return weir_lanes_toggle(weir_block_lanes(t, block), in, count);
+    if (weir_block_local(t, block)) return weir_lanes_combine(weir_block_lanes(t, block), in, count, t->op);
+    if (exponents) return apply_values(t, block, exponents, in, count);
+    return weir_lanes_unpack(weir_block_lanes(t, block), in, count);
 }
 
 /* Settle our lanes of each column (included or given back), then write the result's over them if we want it. */
@@ -71,15 +84,9 @@ static void apply_result(weir_transport *t, const slot_state *slot, const weir_r
             give_back(t, block);
         if (t->audiences && !weir_wanted(t, t->audiences[block]))
             ; /* and ours are the caller's to keep or not */
-        else if (present && weir_block_local(t, block)) {
+        else if (present) {
             t->report.applied_lanes += count;
-            t->report.applied_sum += weir_lanes_combine(weir_block_lanes(t, block), lanes, count, t->op);
-        } else if (present && t->floats.exponents) {
-            t->report.applied_lanes += count;
-            t->report.applied_sum += apply_values(t, block, lanes, count);
-        } else if (present) {
-            t->report.applied_lanes += count;
-            t->report.applied_sum += weir_lanes_unpack(weir_block_lanes(t, block), lanes, count);
+            t->report.applied_sum += apply_lanes(t, block, lanes, count);
         } else
             memset(weir_block_lanes(t, block), 0, 4 * count);
         if (present) lanes += 4 * t->block;

@@ -2,13 +2,15 @@
 #include "round.h"
 
 /* Turn a block of float32 values into lanes. Returns their sum, and their OR in `any`. */
-static uint64_t enter_values(weir_transport *t, uint64_t block, uint32_t count, uint32_t *any)
+static uint64_t enter_values(weir_transport *t, uint64_t block, const uint32_t *exponents, uint32_t count,
+                             uint32_t *any)
 {
-    uint64_t sum = 0, lane = block << t->block_log2;
+    uint64_t sum = 0;
+    uint32_t *lanes = weir_block_lanes(t, block);
     *any = 0;
-    for (uint32_t left = count, part, seen; left; left -= part, lane += part) {
-        part = weir_values_together(t, left);
-        sum += weir_fixed_enter(t->lanes + lane, part, weir_shift_at(t, lane), &seen);
+    for (uint32_t at = 0, part, seen; at < count; at += part) {
+        part = weir_values_together(t, count - at);
+        sum += weir_fixed_enter(lanes + at, part, weir_shift_at(t, exponents, at), &seen);
         *any |= seen;
     }
     return sum;
@@ -16,10 +18,11 @@ static uint64_t enter_values(weir_transport *t, uint64_t block, uint32_t count, 
 
 int weir_block_enter(weir_transport *t, uint64_t block)
 {
-    if (weir_block_local(t, block)) return 0;
+    if (weir_block_how(t, block) || weir_block_local(t, block)) return 0;
     uint32_t any, count = weir_block_count(t, block);
-    uint64_t sum = t->floats.exponents ? enter_values(t, block, count, &any)
-                                       : weir_lanes_scan(weir_block_lanes(t, block), count, &any);
+    const uint32_t *exponents = weir_block_exponents(t, block);
+    uint64_t sum = exponents ? enter_values(t, block, exponents, count, &any)
+                             : weir_lanes_scan(weir_block_lanes(t, block), count, &any);
     if (!any) return 0;
     t->nonzero[block >> 6] |= 1ull << (block & 63);
     t->report.entered_lanes += count;
@@ -39,7 +42,8 @@ static uint32_t next_nonzero(weir_transport *t, uint64_t block)
 static inline void prefetch_block(const weir_transport *t, uint64_t block)
 {
     const char *lanes = (const char *)weir_block_lanes(t, block);
-    for (uint32_t at = 0; at < 4 * t->block; at += 64) __builtin_prefetch(lanes + at, 1);
+    const uint32_t size = 4 * weir_block_count(t, block);
+    for (uint32_t at = 0; at < size; at += 64) __builtin_prefetch(lanes + at, 1);
 }
 
 /* Who wants the round's result: all, unless its blocks have one audience. */

@@ -105,7 +105,8 @@ struct weir_transport {
     uint32_t used;      /* slots in use */
     uint32_t active;    /* slots not finished */
     uint32_t *lanes; /* of blocks that are not entered yet, and of those that are done: values, if `floats` */
-    weir_floats floats; /* of the vector, if it has exponents */
+    weir_floats floats;       /* of the vector, if it has exponents, or of places that have */
+    const weir_place *places; /* of blocks, in place of `lanes`; NULL: the vector is in one piece */
     uint64_t count, blocks, streams;
     const uint16_t *audiences;
     int heard; /* a result came: every worker is there */
@@ -125,19 +126,34 @@ struct weir_transport {
 /* Lanes of the vector in this block: fewer than the block size only in the last one. */
 static inline uint32_t weir_block_count(const weir_transport *t, uint64_t block)
 {
+    if (t->places) return t->places[block].count;
     uint64_t left = t->count - (block << t->block_log2);
     return left < t->block ? (uint32_t)left : t->block;
 }
 
 static inline uint32_t *weir_block_lanes(const weir_transport *t, uint64_t block)
 {
-    return t->lanes + (block << t->block_log2);
+    return t->places ? t->places[block].lanes : t->lanes + (block << t->block_log2);
 }
 
-/* The power of two by which float32 values become lanes, from this one on, ... */
-static inline int weir_shift_at(const weir_transport *t, uint64_t lane)
+/* What a block's places are for: WEIR_PLACE_... */
+static inline uint32_t weir_block_how(const weir_transport *t, uint64_t block)
 {
-    return weir_fixed_shift(t->floats.exponents[lane >> t->floats.values_log2], t->floats.headroom);
+    return t->places ? t->places[block].how : 0;
+}
+
+/* The exponents of a block's float32 values; NULL: it holds lanes. */
+static inline const uint32_t *weir_block_exponents(const weir_transport *t, uint64_t block)
+{
+    if (t->places) return t->places[block].exponents;
+    return t->floats.exponents ? t->floats.exponents + (block << t->block_log2 >> t->floats.values_log2)
+                               : NULL;
+}
+
+/* The power of two by which float32 values of a block become lanes, from this one of them on, ... */
+static inline int weir_shift_at(const weir_transport *t, const uint32_t *exponents, uint32_t at)
+{
+    return weir_fixed_shift(exponents[at >> t->floats.values_log2], t->floats.headroom);
 }
 
 /* ... and how many of the next `count` values of a block have it: parts of one exponent divide blocks, or hold whole ones. */
@@ -179,10 +195,11 @@ static inline int weir_wanted(const weir_transport *t, uint16_t audience)
 }
 
 /* Whether a block's result is for us alone. Then our own lanes stay here, and are combined with those of the
- * others; but not where every requested block must be sent. */
+ * others; but not where every requested block must be sent, nor values, nor what we do not contribute. */
 static inline int weir_block_local(const weir_transport *t, uint64_t block)
 {
-    return t->audiences && !t->fills && t->audiences[block] == t->config.path;
+    return t->audiences && !t->fills && t->audiences[block] == t->config.path && !weir_block_how(t, block) &&
+           !weir_block_exponents(t, block);
 }
 
 /* The place of a slot's round among those that wait to be sent. */

@@ -93,6 +93,15 @@ static int check_service(const weir_service_class *service, uint32_t op, uint64_
     return 0;
 }
 
+static int check_places(const weir_place *places, uint64_t blocks, uint32_t size, int scaled)
+{
+    for (uint64_t block = 0; block < blocks; block++)
+        if (!places[block].lanes || !places[block].count || places[block].count > size ||
+            (places[block].exponents && !scaled))
+            return EINVAL;
+    return 0;
+}
+
 /* Room for a bit per block. */
 static int reserve_bitmap(weir_transport *t, uint64_t blocks)
 {
@@ -153,20 +162,23 @@ static uint32_t fingerprint(const weir_transport *t, uint32_t operation)
     for (uint64_t block = 0; t->audiences && block < t->blocks; block++)
         if (!block || t->audiences[block] != t->audiences[block - 1])
             hash = mix(hash, block << 16 | t->audiences[block]);
+    for (uint64_t block = 0; t->places && block < t->blocks; block++)
+        if (t->places[block].count != t->block) hash = mix(hash, block << 16 | t->places[block].count);
     return (uint32_t)sp4_siphash(t->config.key, hash);
 }
 
 int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, uint32_t *lanes, uint64_t count,
                          const uint16_t *audiences, const weir_service_class *service,
-                         const weir_floats *floats, uint32_t operation)
+                         const weir_floats *floats, const weir_place *places, uint32_t operation)
 {
     static const weir_service_class lossless;
     if (t->active) return EBUSY;
     if (!service) service = &lossless;
     const int wide = block_log2 == WEIR_WIDE_BLOCK_LOG2;
-    if (wide && (!t->config.wide || op != WEIR_OP_ADD || audiences || service->budget_count)) return EINVAL;
+    if (wide && (!t->config.wide || op != WEIR_OP_ADD || service->budget_count)) return EINVAL;
+    if (places && (lanes || op != WEIR_OP_ADD || service->budget_count || t->config.fill)) return EINVAL;
     if (op < WEIR_OP_ADD || op > WEIR_OP_OR || block_log2 < WEIR_MIN_BLOCK_LOG2 ||
-        (block_log2 > WEIR_MAX_BLOCK_LOG2 && !wide) || (!lanes && count) ||
+        (block_log2 > WEIR_MAX_BLOCK_LOG2 && !wide) || (!lanes && !places && count) ||
         (t->config.max_lanes &&
          1u << block_log2 > (op == WEIR_OP_ADD ? t->config.max_lanes : WEIR_GROUP_LANES)))
         return EINVAL;
@@ -174,9 +186,10 @@ int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, ui
     if (blocks >= WEIR_NO_BLOCK) return EFBIG;
     int error = check_service(service, op, blocks, !audiences);
     if (!error && floats &&
-        (op != WEIR_OP_ADD || audiences || service->budget_count ||
+        (op != WEIR_OP_ADD || (audiences && !places) || service->budget_count ||
          floats->values_log2 < WEIR_MIN_BLOCK_LOG2))
         error = EINVAL;
+    if (!error && places) error = check_places(places, blocks, (uint32_t)block, floats != NULL);
     if (!error) error = reserve_bitmap(t, blocks);
     if (!error) error = weir_budget_open(&t->budget, service->budgets, service->budget_count);
     if (error) return error;
@@ -195,6 +208,7 @@ int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, ui
     t->count = count;
     t->blocks = t->report.blocks = blocks;
     t->audiences = audiences;
+    t->places = places;
     t->service = *service;
     t->floats = floats ? *floats : (weir_floats){0};
     t->reduces++;

@@ -125,6 +125,19 @@ typedef struct {
     uint32_t values_log2, headroom;
 } weir_floats;
 
+/* Where a block of a vector is that is not in one piece. */
+typedef struct {
+    uint32_t *lanes;
+    const uint32_t *exponents; /* of the block's float32 values, as in weir_floats; NULL: it holds lanes */
+    uint32_t count;            /* of its lanes: the others, up to the block size, are zero on all workers */
+    uint32_t how;              /* WEIR_PLACE_... */
+} weir_place;
+
+enum {
+    WEIR_PLACE_SILENT = 1, /* this worker contributes zeros, whatever the memory holds */
+    WEIR_PLACE_XOR = 2,    /* so, too; and results change these lanes by exclusive or */
+};
+
 typedef struct weir_transport weir_transport;
 
 /* NULL when out of memory or the configuration makes no sense (errno EINVAL). */
@@ -137,11 +150,13 @@ void weir_transport_free(weir_transport *t);
  * has: they stay. NULL: all want all. `operation` is a fingerprint of what the reduce is a part of: it, operator,
  * block size, `count`, audiences and how many reduces came before must be the same on all workers. `service` may be
  * NULL: front layer, lossless. Budgets are for ADD of some lanes that all want only. `floats`: of a vector of float32,
- * for ADD of what all want, without budgets; else NULL. Returns 0, or an errno: EBUSY (the last reduce is not done),
+ * for ADD without budgets; else NULL. With audiences, vectors of float32 have `places`. `places`: of each block of a
+ * vector that is not in one piece, `count` being that of full blocks; `lanes` is NULL then; for ADD without budgets;
+ * else NULL. They stay as they are until the reduce is done. Returns 0, or an errno: EBUSY (the last reduce is not done),
  * EINVAL, ERANGE (an account without a budget, a class that does not exist), EFBIG, ENOMEM. */
 int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, uint32_t *lanes, uint64_t count,
                          const uint16_t *audiences, const weir_service_class *service,
-                         const weir_floats *floats, uint32_t operation);
+                         const weir_floats *floats, const weir_place *places, uint32_t operation);
 
 /* Write the next packet that is due into `out` (WEIR_MAX_PAYLOAD bytes), and the traffic class byte it must
  * travel with (DSCP << 2 | ECN). Returns its length, 0 for none. */

@@ -166,6 +166,37 @@ def test_pushes_go_while_backward_runs_and_change_nothing(cluster: weir.LocalClu
         assert "changed after backward" in refused[1]
 
 
+def train_dense(rank: int, bucket_bytes: int, zeros: bool) -> tuple[Tensor, int]:
+    """Return the parameters, and how many packets a worker sent."""
+    torch.manual_seed(1)
+    model = nn.Sequential(*(nn.Linear(128, 130) for _ in range(16)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with weir.torch.ParameterServer(model, optimizer, servers=SERVERS, bucket_bytes=bucket_bytes) as server:
+        before = server.connection.stats
+        for step in range(2):
+            generator = torch.Generator().manual_seed(100 * step + rank)
+            for parameter in model.parameters():
+                parameter.grad = torch.randn(parameter.shape, generator=generator)
+                if zeros and rank == 1 and parameter.dim() == 2:
+                    parameter.grad[:26] = 0
+            server.step()
+        return flat(model), (server.connection.stats - before).rounds
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+def test_dense_steps_take_wide_packets_and_keep_their_bits(cluster: weir.LocalCluster, zeros: bool) -> None:
+    """Rounds of small buckets are too short for them; zeros of one worker are enough to keep others small."""
+    found = []
+    for bucket_bytes in (2**16, 2**19):
+        with Job(WORKERS, SERVERS, train_dense, bucket_bytes, zeros, environment=cluster.environment) as job:
+            *workers, _, _ = job.results()
+        assert all(torch.equal(workers[0][0], model) for model, _ in workers)
+        found.append(workers[0])
+    (narrow, many), (wide, few) = found
+    assert torch.equal(narrow, wide)
+    assert (few < 0.5 * many) is not zeros
+
+
 ROWS, COLUMNS, THRESHOLD = 40, 300, 0.01
 
 

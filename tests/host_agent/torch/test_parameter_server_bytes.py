@@ -13,18 +13,19 @@ from tests.host_agent.torch.job_groups import Job
 from weir.host_agent.torch import job_connection
 from weir.host_agent.transport.slot_transport import TransportConfig
 from weir.network import NetworkSpec, parse_shape
-from weir.wire.definition import COLUMN, SLOT_LANES, WEIR
+from weir.wire.definition import COLUMN, SLOT_LANES, WEIR, WIDE_LANES
 
 ROWS, COLUMNS, STEPS = 512, 300, 4
 ELEMENTS = ROWS * COLUMNS
-HEADERS = 42 + WEIR.size + COLUMN.size  # of a packet of 256 lanes
-BLOCKS = -(-ELEMENTS // SLOT_LANES)
-GRADIENT = (BLOCKS + -(-BLOCKS // SLOT_LANES)) * (HEADERS + 4 * SLOT_LANES)
-"""Bytes of one gradient: values and one scale for each block, in full packets."""
+HEADERS = 42 + WEIR.size + COLUMN.size  # of a packet with one column
 
-MODEL = BLOCKS * (HEADERS + 4 * SLOT_LANES)
-ASIDE = BLOCKS * HEADERS
-"""Bytes of the headers that advance the slots of a member who sends or gets no lanes."""
+
+def full_packets(numbers: int, lanes: int) -> int:
+    """Return the bytes of this many numbers in full packets of this many lanes."""
+    return -(-numbers // lanes) * (HEADERS + 4 * lanes)
+
+
+MODEL = full_packets(ELEMENTS, SLOT_LANES)
 
 
 def never_send_again() -> None:
@@ -52,10 +53,20 @@ def train(rank: int, steps: int, servers: int) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize(
-    ("workers", "servers", "shape"),
-    [(4, 2, "single"), (5, 1, "leaf-spine-2x1"), *effort([], [(2, 1, "single")])],
+    ("workers", "servers", "shape", "lanes"),
+    [
+        (4, 2, "single", WIDE_LANES),
+        (5, 1, "leaf-spine-2x1", SLOT_LANES),
+        *effort([], [(2, 1, "single", WIDE_LANES)]),
+    ],
 )
-def test_one_gradient_in_and_one_copy_of_the_changes_out(workers: int, servers: int, shape: str) -> None:
+def test_one_gradient_in_and_one_copy_of_the_changes_out(
+    workers: int, servers: int, shape: str, lanes: int
+) -> None:
+    """lanes: of packets, which are wide where one switch joins all members by memory."""
+    model = full_packets(ELEMENTS, lanes)
+    gradient = model + full_packets(ELEMENTS // SLOT_LANES, SLOT_LANES)  # a scale for each 256 values
+    aside = -(-ELEMENTS // lanes) * HEADERS  # what advances the slots of members without lanes
     network = NetworkSpec(shape=parse_shape(shape))
     counted = []
     with weir.local_cluster(workers=workers + servers, network=network) as cluster:
@@ -78,14 +89,14 @@ def test_one_gradient_in_and_one_copy_of_the_changes_out(workers: int, servers: 
     ]
     share, others = 1 / servers, 1 - 1 / servers
     for sent, got in per_step[workers:]:
-        expected = share * GRADIENT + others * MODEL + ASIDE  # the other servers' changes come here, too
+        expected = share * gradient + others * model + aside  # the other servers' changes come here, too
         assert got == pytest.approx(expected, rel=0.05), "not one from every worker"
-        assert sent == pytest.approx(share * MODEL + (1 + others) * ASIDE, rel=0.05), (
+        assert sent == pytest.approx(share * model + (1 + others) * aside, rel=0.05), (
             "not one to every worker"
         )
     for up, down in per_step[:workers]:
-        assert up == pytest.approx(GRADIENT + ASIDE, rel=0.05)
-        assert down == pytest.approx(MODEL + ASIDE, rel=0.05)
+        assert up == pytest.approx(gradient + aside, rel=0.05)
+        assert down == pytest.approx(model + aside, rel=0.05)
 
 
 def train_scattered(rank: int, servers: int) -> tuple[float, bytes]:

@@ -17,11 +17,21 @@ from weir.host_agent.torch.parameter_server.rounds import (
     PiggybackCommunicator,
     PiggybackQueue,
     PiggybackSteps,
+    Words,
+    runs_of,
 )
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.wire.definition import SLOT_LANES, Op
 
 MEMBERS = 4
+
+
+def said_by(lanes: Lanes, senders: np.ndarray, *, changes: bool = False) -> list[Words]:
+    """Return words as a piggyback. senders: of each SLOT_LANES of them."""
+    return [
+        Words(lanes[first * SLOT_LANES : last * SLOT_LANES], sender, changes)
+        for first, last, sender in runs_of(senders)
+    ]
 
 
 @settings(deadline=None, max_examples=examples(25))
@@ -44,12 +54,12 @@ def test_piggybacks_and_sums_do_not_touch_each_other(
     group = InMemoryGroup(MEMBERS)
 
     def member(communicator: Communicator) -> None:
-        rank, piggyback = communicator.rank, PiggybackCommunicator(communicator, slots)
+        rank, piggyback = communicator.rank, PiggybackCommunicator(communicator, slots, MEMBERS)
         own = [
             np.where(np.repeat(of == rank, SLOT_LANES), said, np.uint32(0))
             for of, said in zip(senders, words, strict=True)
         ]
-        piggyback.piggybacks = [Piggyback(lanes, of) for lanes, of in zip(own, senders, strict=True)]
+        piggyback.piggybacks = [said_by(lanes, of) for lanes, of in zip(own, senders, strict=True)]
         lanes = vectors[rank].copy()
         piggyback.reduce_lanes(lanes, Op.ADD, block, audience=audience)
         assert not piggyback.piggybacks
@@ -82,11 +92,25 @@ class Recorder(Communicator):
         self.wanted.append(audience)
 
 
+def test_words_that_change_others_may_be_of_any_length() -> None:
+    said = [np.arange(1, length + 1, dtype=np.uint32) for length in (1, 300, 512)]
+    group = InMemoryGroup(2)
+
+    def member(communicator: Communicator) -> None:
+        piggyback, rank = PiggybackCommunicator(communicator, 8, 1), communicator.rank
+        known = [words.copy() if rank == 1 else np.full(words.size, 7, np.uint32) for words in said]
+        piggyback.reduce_piggybacks([[Words(lanes, 1, changes=True) for lanes in known]])
+        for lanes, words in zip(known, said, strict=True):
+            np.testing.assert_array_equal(lanes, words if rank == 1 else words ^ 7)
+
+    group.run([lambda c=c: member(c) for c in group.communicators])
+
+
 def test_rounds_take_no_fresh_memory() -> None:
     """Piggybacks beside a sum are in memory that is kept; a single one by itself stays where it is."""
     group = Recorder()
-    piggyback = PiggybackCommunicator(group, 256)
-    one = Piggyback(np.zeros(8 * SLOT_LANES, np.uint32), np.zeros(8, np.int16))
+    piggyback = PiggybackCommunicator(group, 256, 1)
+    one = [Words(np.zeros(8 * SLOT_LANES, np.uint32), 0)]
     for blocks in (8, 4):
         piggyback.piggybacks = [one]
         piggyback.reduce_lanes(
@@ -95,15 +119,15 @@ def test_rounds_take_no_fresh_memory() -> None:
     piggyback.reduce_piggybacks([one])
     first, second, alone = group.reduced
     assert np.shares_memory(first, second)
-    assert alone is one.lanes
+    assert alone is one[0].lanes
 
 
 @pytest.mark.parametrize(("slots", "run"), [(512, 32), (128, 32), (64, 16), (1, 1)])
 def test_packets_of_one_kind_follow_one_another(slots: int, run: int) -> None:
     """So that the kernel takes many of them at once; fewer where few slots must hold both kinds."""
     group = Recorder()
-    piggyback = PiggybackCommunicator(group, slots)
-    piggyback.piggybacks = [Piggyback(np.zeros(128 * SLOT_LANES, np.uint32), np.zeros(128, np.int16))]
+    piggyback = PiggybackCommunicator(group, slots, 1)
+    piggyback.piggybacks = [[Words(np.zeros(128 * SLOT_LANES, np.uint32), 0)]]
     piggyback.reduce_lanes(np.zeros(128 * SLOT_LANES, np.uint32), Op.ADD, audience=np.ones(128, np.int16))
     (wanted,) = group.wanted
     assert wanted is not None
@@ -116,9 +140,9 @@ def test_generators_go_on_with_what_the_others_said_and_wait_where_that_failed()
 
     def steps(length: int) -> PiggybackSteps:
         for _ in range(length):
-            piggyback = Piggyback(np.zeros(SLOT_LANES, np.uint32), np.zeros(1, np.int16))
-            yield piggyback
-            heard.append(int(piggyback.lanes[0]))
+            words = Words(np.zeros(SLOT_LANES, np.uint32), 0)
+            yield [words]
+            heard.append(int(words.lanes[0]))
 
     piggybacks = PiggybackQueue()
     piggybacks.add(steps(2))
@@ -128,8 +152,8 @@ def test_generators_go_on_with_what_the_others_said_and_wait_where_that_failed()
         raise OSError
 
     def reduce(number: int, waiting: list[Piggyback]) -> int:
-        for piggyback in waiting:
-            piggyback.lanes[:] = number
+        for (words,) in waiting:
+            words.lanes[:] = number
         return len(waiting)
 
     with pytest.raises(OSError):
