@@ -126,6 +126,7 @@ SIGNATURES: Final[native.Signatures] = {
             *(POINTER(ServiceClass), POINTER(Floats), pointer, c_uint32),
         ),
     ),
+    "weir_transport_restore": (None, (pointer,)),
     "weir_transport_send": (c_uint32, (pointer, c_int64, pointer, POINTER(c_uint8))),
     "weir_transport_receive": (c_int, (pointer, c_char_p, c_uint32, c_uint8, c_int64)),
     "weir_transport_done": (c_int, (pointer,)),

@@ -153,6 +153,7 @@ class Reducer:
             if self._reason is None:
                 self._reason = f"an earlier reduce of job {self.config.job} failed: {error!r}"
             if isinstance(error, Aborted):
+                self._transport.restore()
                 raise Aborted(self._reason) from None
             raise
 

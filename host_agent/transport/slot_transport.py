@@ -334,6 +334,13 @@ class SlotTransport:
         if self.done:
             self._lanes = self._audiences = self._floats = self._places = None
 
+    def restore(self) -> None:
+        """Give up a reduce of which no round is complete, so that its lanes can be reduced elsewhere.
+
+        Float32 values of which packets were made are values again, rounded to what these packets hold.
+        """
+        self._lib.weir_transport_restore(self.handle)
+
     def on_packet(self, payload: bytes, now: int, traffic_class: int = 0) -> Verdict:
         """Take in a UDP payload that arrived. A refused one changes nothing but its counter."""
         return Verdict(

@@ -57,6 +57,16 @@ static inline uint64_t weir_fixed_enter(uint32_t *lanes, uint32_t count, int shi
     return weir_fixed_scaled(lanes, count, ldexpf(1, shift / 2), ldexpf(1, shift - shift / 2), any);
 }
 
+/* Lanes become the values that they stand for, which become the same lanes again. */
+static inline void weir_fixed_leave(uint32_t *lanes, uint32_t count, int shift)
+{
+    const double quantum = ldexp(1, -shift);
+    for (uint32_t i = 0; i < count; i++) {
+        const float value = (float)((int32_t)lanes[i] * quantum);
+        memcpy(lanes + i, &value, sizeof value);
+    }
+}
+
 /* Sums of lanes out of a packet become the values that they stand for; returns the sum of the lanes. */
 static inline uint64_t weir_fixed_unpack(uint32_t *restrict to, const uint8_t *restrict in, uint32_t count,
                                          int shift)

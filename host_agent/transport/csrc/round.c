@@ -1,6 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "round.h"
 
+void weir_transport_restore(weir_transport *t)
+{
+    if (!t->active || t->report.rounds) return;
+    for (uint64_t block = 0; block < t->blocks; block++) {
+        const uint32_t *exponents = weir_block_exponents(t, block);
+        if (!weir_block_nonzero(t, block) || !exponents) continue;
+        uint32_t *lanes = weir_block_lanes(t, block);
+        for (uint32_t at = 0, part, count = weir_block_count(t, block); at < count; at += part) {
+            part = weir_values_together(t, count - at);
+            weir_fixed_leave(lanes + at, part, weir_shift_at(t, exponents, at));
+        }
+    }
+    memset(t->nonzero, 0, t->nonzero_words * sizeof *t->nonzero);
+}
+
 /* Turn a block of float32 values into lanes. Returns their sum, and their OR in `any`. */
 static uint64_t enter_values(weir_transport *t, uint64_t block, const uint32_t *exponents, uint32_t count,
                              uint32_t *any)

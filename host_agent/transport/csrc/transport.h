@@ -158,6 +158,10 @@ int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, ui
                          const uint16_t *audiences, const weir_service_class *service,
                          const weir_floats *floats, const weir_place *places, uint32_t operation);
 
+/* Turn lanes that this worker has made of float32 values into values again, for a reduce that is given up before any
+ * round of it was complete, and made elsewhere: the values become the same lanes there. Nothing else may follow. */
+void weir_transport_restore(weir_transport *t);
+
 /* Write the next packet that is due into `out` (WEIR_MAX_PAYLOAD bytes), and the traffic class byte it must
  * travel with (DSCP << 2 | ECN). Returns its length, 0 for none. */
 uint32_t weir_transport_send(weir_transport *t, int64_t now_ns, uint8_t *out, uint8_t *traffic_class);

@@ -163,6 +163,21 @@ def test_what_does_not_fit_floats_is_refused() -> None:
         assert not transport.done
 
 
+def test_values_of_a_reduce_that_is_given_up_become_the_same_lanes_elsewhere() -> None:
+    """As when another worker has left the slots that this one had begun to use."""
+    (values,) = vectors(40 * VALUES, 1)[:1]
+    exponents = exponents_of([values])
+    lanes = quantize.to_fixed(values, exponents, VALUES, WORKERS)
+    rounded = quantize.from_fixed(lanes, exponents, VALUES, WORKERS)
+    scales = FloatScales(exponents, VALUES, quantize.headroom(WORKERS))
+    with SlotTransport(TransportConfig(1, 0, WORKERS, slots=4)) as transport:
+        transport.begin_reduction(Op.ADD, 256, values.view(np.uint32), floats=scales)
+        assert not np.array_equal(values[:VALUES], rounded[:VALUES])
+        transport.restore()
+    assert np.array_equal(values[:VALUES], rounded[:VALUES])
+    assert np.array_equal(quantize.to_fixed(values, exponents, VALUES, WORKERS), lanes)
+
+
 def test_a_sample_finds_sums_that_are_too_coarse() -> None:
     fine = np.random.default_rng(5).standard_normal(40 * VALUES).astype(np.float32)
     coarse = fine.copy()
