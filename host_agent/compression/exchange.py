@@ -241,8 +241,8 @@ class GradientExchange:
         )
 
     def _sums_in_place(self, plan: Plan) -> bool:
-        """Return whether a vector may become its sum: nothing of it is kept, and nobody looks at sums that
-        they are not given.
+        """Return whether a vector may become its sum. It may if the worker keeps nothing of the vector, and
+        does not look at sums that it is not given.
         """
         looks = self.gradients.observes or self.encoder.learns
         return self.gradients.feedback is None and (plan.destination.reaches_all or not looks)

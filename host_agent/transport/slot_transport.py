@@ -313,9 +313,7 @@ class SlotTransport:
         if op != Op.ADD or service.budgets.size or self.config.fill or self.config.max_lanes:
             raise ValueError("pieces are for ADD without loss budgets, over switches that take any packets")
         values = pieces.values
-        if values and (
-            values < BLOCKS[0] or values & (values - 1) or max(values, block) % min(values, block)
-        ):
+        if values and (values < BLOCKS[0] or values & (values - 1)):
             raise ValueError(f"{values} values to an exponent: a power of two, {BLOCKS[0]} at least")
         return pieces.table(block)
 

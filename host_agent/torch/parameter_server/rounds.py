@@ -169,9 +169,9 @@ class PiggybackCommunicator(Communicator):
         return self._group.reduce_pieces(pieces, block, wanted[order], service)
 
     def _are_wide(self, parts: Sequence[_Part], block: int) -> bool:
-        """Return whether a round travels in wide packets, the same on every member.
+        """Return whether a round travels in wide packets: the answer is the same on every member.
 
-        They are for dense rounds, as those of other sums are: the members ask one another.
+        Only dense rounds do, as with other sums. The members tell one another whether theirs is dense.
         """
         lanes = sum(part.piece.lanes.size for part in parts)
         if not self._group.wide or block != SLOT_LANES or lanes < WIDE_VALUES:
@@ -180,7 +180,7 @@ class PiggybackCommunicator(Communicator):
 
 
 def _is_sparse(parts: Sequence[_Part]) -> bool:
-    """Return whether more than one in MOST_ZEROS of a member's blocks are zero: of a sum, or of words."""
+    """Return whether more than one in MOST_ZEROS of a member's blocks is zero, in its sums or its words."""
     for pushes in (True, False):
         own = [
             part.piece.lanes for part in parts if part.piece.use is Use.SUM and (part.audience >= 0) is pushes
