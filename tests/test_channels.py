@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weir's own gRPC takes no HTTP proxy that the machine has for the web, and is quiet when a process forks."""
+"""Weir's own gRPC takes no HTTP proxy that the machine has for the web, is quiet when a process forks, and
+ends reads from servers that stop.
+"""
 
+import contextlib
 import os
 import re
 import socket
@@ -8,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -166,3 +170,33 @@ def test_forks_are_quiet_unless_grpc_is_asked_to_speak(verbosity: str | None) ->
 def test_a_channel_is_grpcs_own() -> None:
     with open_channel("127.0.0.1:1") as channel:
         assert isinstance(channel, grpc.Channel)
+
+
+class Reads(grpc.GenericRpcHandler):
+    """Answers every call with one reply."""
+
+    def service(self, _details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+        return grpc.unary_stream_rpc_method_handler(lambda _request, _context: iter([b"reply"]))
+
+
+def read_until_refused(call: grpc.UnaryStreamMultiCallable) -> None:
+    with contextlib.suppress(grpc.RpcError):
+        while True:
+            assert list(call(b"", timeout=5)) == [b"reply"]
+
+
+def test_reads_end_when_their_server_stops() -> None:
+    """Of reads that begin while it does, gRPC leaves one in three open if it may repeat them."""
+    for _ in range(25):
+        with ThreadPoolExecutor(2) as pool:
+            server = grpc.server(pool, handlers=[Reads()])
+            address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+            server.start()
+            with open_channel(address) as channel:
+                call = channel.unary_stream("/switch/Read")
+                assert list(call(b"", timeout=5)) == [b"reply"]
+                reading = threading.Thread(target=read_until_refused, args=(call,), daemon=True)
+                reading.start()
+                server.stop(None).wait()
+                reading.join(20)
+                assert not reading.is_alive()

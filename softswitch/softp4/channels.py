@@ -4,6 +4,9 @@
 No HTTP proxy takes them, whatever address they are to: http_proxy and https_proxy are set for the web, and a
 proxy of the web refuses gRPC or reaches another network. Who needs one for gRPC names it in grpc_proxy.
 
+gRPC does not repeat calls. Where it may, and a call cannot connect because a switch restarts, gRPC (1.76 to
+1.85 at least) may tell the call's status but never end its replies: who reads them waits for ever.
+
 gRPC writes a line whenever a process forks while a call of another thread is open, as heartbeats always are:
 one for every worker of a DataLoader and epoch. It reads how much to write when it is imported, so it is
 imported here with GRPC_VERBOSITY=ERROR, unless the variable is set.
@@ -43,6 +46,7 @@ def open_channel(address: str, credentials: Any = None, options: Sequence[tuple[
     every = (
         ("grpc.enable_http_proxy", int(bool(os.environ.get(_PROXY)))),
         ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.enable_retries", 0),
     )
     if credentials is None:
         return _grpc.insecure_channel(address, (*every, *options))
