@@ -66,6 +66,7 @@ CASES: Final[tuple[Case, ...]] = (
             "links": "1gbit",
             "loss": "0",
             "background": "none",
+            "buckets": "true",
             "budget": "0",
         },
     ),
