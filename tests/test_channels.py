@@ -179,10 +179,10 @@ class Reads(grpc.GenericRpcHandler):
         return grpc.unary_stream_rpc_method_handler(lambda _request, _context: iter([b"reply"]))
 
 
-def read_until_refused(call: grpc.UnaryStreamMultiCallable) -> None:
+def read_until_refused(call: grpc.UnaryStreamMultiCallable, replies: list[list[bytes]]) -> None:
     with contextlib.suppress(grpc.RpcError):
         while True:
-            assert list(call(b"", timeout=5)) == [b"reply"]
+            replies.append(list(call(b"", timeout=5)))
 
 
 def test_reads_end_when_their_server_stops() -> None:
@@ -194,9 +194,10 @@ def test_reads_end_when_their_server_stops() -> None:
             server.start()
             with open_channel(address) as channel:
                 call = channel.unary_stream("/switch/Read")
-                assert list(call(b"", timeout=5)) == [b"reply"]
-                reading = threading.Thread(target=read_until_refused, args=(call,), daemon=True)
+                replies = [list(call(b"", timeout=5))]
+                reading = threading.Thread(target=read_until_refused, args=(call, replies), daemon=True)
                 reading.start()
                 server.stop(None).wait()
                 reading.join(20)
                 assert not reading.is_alive()
+                assert all(one == [b"reply"] for one in replies)
